@@ -1,0 +1,42 @@
+# Everything a newcomer needs: `make demo`, `make test`. Both install what is missing first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+FAST := -m "not slow and not gpu"
+
+.PHONY: help setup demo test test-slow check format clean
+
+help:
+	@echo "make setup      create $(VENV) and install the package with its development tools"
+	@echo "make test       install if needed, run the fast tests"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make check      ruff, mypy and the fast tests"
+	@echo "make demo       digits spoken by a synthesiser: prepare the corpus and look at it"
+
+setup: $(VENV)/.installed
+
+# pip runs again only when the dependencies may have changed.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+test: setup
+	$(PYTEST) $(FAST) -n 2
+
+test-slow: setup
+	$(PYTEST) -m "slow and not gpu"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) $(FAST) -n 2
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

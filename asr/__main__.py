@@ -1,0 +1,7 @@
+"""`python -m asr` is the `asr` command."""
+
+import sys
+
+from asr.cli import main
+
+sys.exit(main())

@@ -1,0 +1,69 @@
+"""The command line: a table of commands, of which only the chosen one is imported."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from asr.errors import UserError
+
+# name -> (module below asr.cli, help). Modules import torch, if at all, when they run: help stays quick.
+COMMANDS = {
+    "recipe": ("recipe", "prepare a corpus: list, show or run the recipes"),
+    "features": ("features", "compute the features of audio files, and draw them"),
+    "manifest": ("manifest", "check, count, split, filter or convert lists of utterances"),
+    "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
+    "info": ("info", "explain every setting of a config"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 1 some of the work failed, 2 wrong use or wrong input."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        print(f"asr: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("asr: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has gone. Python would complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(arguments: list[str]) -> int:
+    chosen = next((word for word in arguments if word in COMMANDS), None)
+    parser = argparse.ArgumentParser(
+        prog="asr",
+        description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
+        epilog="`asr COMMAND --help` explains a command. Results go to standard output, messages to standard error.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (module_name, help_text) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+        if name == chosen:
+            module = importlib.import_module(f"asr.cli.{module_name}")
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    args = parser.parse_args(arguments)
+    if args.version:
+        from asr import __version__
+
+        print(f"asr {__version__}")
+        return 0
+    if args.command is None:
+        parser.print_help()
+        return 0
+    return int(args.run(args))

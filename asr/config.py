@@ -1,0 +1,231 @@
+"""One YAML file is one run: strict typed settings, `key=value` overrides, and errors that name the key."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import pydantic
+import yaml
+
+from asr.errors import UserError
+
+MAX_CONFIG_BYTES = 1_000_000  # a run file has some sixty lines; anything near this is not one
+
+
+class Config(pydantic.BaseModel):
+    """Base of every section. The string below a field is its documentation: `asr info CONF` prints it."""
+
+    model_config = pydantic.ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+ConfigType = TypeVar("ConfigType", bound=Config)
+
+
+def load_config(config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()) -> ConfigType:
+    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_CONFIG_BYTES:
+            raise UserError(f"{path}: {size:,} bytes, but a config has at most {MAX_CONFIG_BYTES:,}; is it one?")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read this config ({error.strerror}); give the path of a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
+    tree, lines = _parse_yaml(text, str(path))
+    for override in overrides:
+        _apply_override(tree, override)
+    try:
+        # By way of JSON, whose strict mode knows that a list may fill a tuple and a string a path.
+        return config_class.model_validate_json(json.dumps(tree))
+    except pydantic.ValidationError as error:
+        overridden = {override.partition("=")[0].strip() for override in overrides}
+        raise UserError(_explain(error, config_class, str(path), lines, overridden)) from None
+
+
+def dump_config(config: Config) -> str:
+    """The effective settings as YAML that `load_config` reads back to an equal config."""
+    tree = json.loads(config.model_dump_json())
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100)
+
+
+def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """(key, value, documentation) of every setting, depth first, in the order of declaration."""
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        key = f"{prefix}{name}"
+        if isinstance(value, Config):
+            yield from describe_config(value, f"{key}.")
+        else:
+            yield key, value, " ".join((field.description or "").split())
+
+
+# --- YAML ---------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars: `no` is a word, not False, and `1e-3` is a number, not a word."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own protocol)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:null|~|)$"), ["n", "~", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN))$"
+    ),
+    list("-+0123456789."),
+)
+
+
+def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The tree, and the line of each dotted key."""
+    lines: dict[str, int] = {}
+    loader = _Loader(text)
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            # Anchors let a few bytes unfold to gigabytes, and a run file has no use for them.
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                line = event.start_mark.line + 1
+                raise UserError(f"{source}:{line}: anchors and aliases are not allowed here; write the value out")
+        node = loader.get_single_node()
+        if node is None:
+            return {}, lines
+        if not isinstance(node, yaml.MappingNode):
+            raise UserError(f"{source}: expected `key: value` lines, found a single {node.id}")
+        _index_keys(node, "", lines, source)
+        return loader.construct_document(node), lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        problem = getattr(error, "problem", None) or str(error).split("\n")[0]
+        raise UserError(f"{where}: not valid YAML ({problem})") from None
+    except RecursionError:
+        raise UserError(f"{source}: nested too deeply to be a config") from None
+    finally:
+        loader.dispose()
+
+
+def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+                shown = getattr(key_node, "value", key_node.id)
+                raise UserError(f"{source}:{line}: {shown!r} is not a name; keys are plain words")
+            key = f"{prefix}{key_node.value}"
+            if key in lines:
+                raise UserError(f"{source}:{line}: {key} is given twice (first on line {lines[key]}); remove one")
+            lines[key] = line
+            _index_keys(value_node, f"{key}.", lines, source)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[f"{prefix}{index}"] = item.start_mark.line + 1
+            _index_keys(item, f"{prefix}{index}.", lines, source)
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or not all(names):
+        raise UserError(f"override {override!r}: expected key=value, for example train.seed=1")
+    section = tree
+    for depth, name in enumerate(names[:-1]):
+        inner = section.setdefault(name, {})
+        if inner is None:
+            inner = section[name] = {}
+        if not isinstance(inner, dict):
+            raise UserError(f"override {override!r}: {'.'.join(names[: depth + 1])} is {inner!r}, not a section")
+        section = inner
+    parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
+    if list(parsed) != ["value"]:
+        raise UserError(f"override {override!r}: the value must be one YAML value on one line")
+    section[names[-1]] = parsed["value"]
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def _explain(
+    error: pydantic.ValidationError,
+    config_class: type[Config],
+    source: str,
+    lines: dict[str, int],
+    overridden: set[str],
+) -> str:
+    known = list(_known_keys(config_class))
+    messages = []
+    for fault in error.errors(include_url=False):
+        key = _dotted_key(fault["loc"], fault["input"])
+        where = source
+        if key in overridden:
+            where = f"override of {source}"
+        elif (line := _nearest_line(key, lines)) is not None:
+            where = f"{source}:{line}"
+        given = _shorten(fault["input"])
+        if fault["type"] == "extra_forbidden":
+            messages.append(f"{where}: unknown key {key} (value {given}){_suggest(key, known)}")
+        elif fault["type"] == "missing":
+            messages.append(f"{where}: {key} is missing; add it")
+        else:
+            problem = fault["msg"].removeprefix("Value error, ")
+            problem = problem[0].lower() + problem[1:]
+            subject = f"{key} = {given}" if key and not isinstance(fault["input"], dict) else key
+            messages.append(f"{where}: {subject}: {problem}" if subject else f"{where}: {problem}")
+    return "\n".join(messages)
+
+
+def _dotted_key(location: tuple[int | str, ...], given: Any) -> str:
+    """Pydantic puts the tag of a union (`conformer`) and helper names (`list[int]`) between the keys."""
+    names = [str(part) for part in location]
+    return ".".join(name for name in names if not name.startswith("~"))
+
+
+def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key.rpartition(".")[0]
+    return None
+
+
+def _shorten(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _suggest(key: str, known: list[str]) -> str:
+    """The nearest known key: a whole dotted one first, then one of the same last name elsewhere."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:
+        last = key.rpartition(".")[2]
+        by_last = {name.rpartition(".")[2]: name for name in known}
+        near = [by_last[name] for name in difflib.get_close_matches(last, list(by_last), n=1, cutoff=0.6)]
+    return f"; did you mean {near[0]}?" if near else "; `asr info` on a config lists the known keys"
+
+
+def _known_keys(annotation: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key that a config class, or a union of them, accepts."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        for name, field in annotation.model_fields.items():
+            yield f"{prefix}{name}"
+            yield from _known_keys(field.annotation, f"{prefix}{name}.")
+    elif get_origin(annotation) in (Union, UnionType, Annotated):
+        for option in get_args(annotation):
+            yield from _known_keys(option, prefix)
