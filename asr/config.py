@@ -33,16 +33,22 @@ class Config(pydantic.BaseModel):
 ConfigType = TypeVar("ConfigType", bound=Config)
 
 
-def load_config(config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()) -> ConfigType:
+def load_config(
+    config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()
+) -> ConfigType:
     """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
     path = Path(path)
     try:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
-            raise UserError(f"{path}: {size:,} bytes, but a config has at most {MAX_CONFIG_BYTES:,}; is it one?")
+            raise UserError(
+                f"{path}: {size:,} bytes, but a config has at most {MAX_CONFIG_BYTES:,}; is it one?"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot read this config ({error.strerror}); give the path of a YAML file") from None
+        raise UserError(
+            f"{path}: cannot read this config ({error.strerror}); give the path of a YAML file"
+        ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
     tree, lines = _parse_yaml(text, str(path))
@@ -53,7 +59,7 @@ def load_config(config_class: type[ConfigType], path: str | Path, overrides: Seq
         return config_class.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
         overridden = {override.partition("=")[0].strip() for override in overrides}
-        raise UserError(_explain(error, config_class, str(path), lines, overridden)) from None
+        raise UserError(_explain(error, config_class, str(path), tree, lines, overridden)) from None
 
 
 def dump_config(config: Config) -> str:
@@ -84,7 +90,9 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:null|~|)$"), ["n", "~", ""])
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
@@ -97,18 +105,15 @@ _Loader.add_implicit_resolver(
 def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The tree, and the line of each dotted key."""
     lines: dict[str, int] = {}
-    loader = _Loader(text)
     try:
         for event in yaml.parse(text, Loader=_Loader):
-            # Anchors let a few bytes unfold to gigabytes, and a run file has no use for them.
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                line = event.start_mark.line + 1
-                raise UserError(f"{source}:{line}: anchors and aliases are not allowed here; write the value out")
+            _refuse_programs(event, source)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return {}, lines
         if not isinstance(node, yaml.MappingNode):
-            raise UserError(f"{source}: expected `key: value` lines, found a single {node.id}")
+            raise UserError(f"{source}: expected `key: value` lines, found {node.tag.rpartition(':')[2]}")
         _index_keys(node, "", lines, source)
         return loader.construct_document(node), lines
     except yaml.YAMLError as error:
@@ -118,8 +123,17 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
         raise UserError(f"{where}: not valid YAML ({problem})") from None
     except RecursionError:
         raise UserError(f"{source}: nested too deeply to be a config") from None
-    finally:
-        loader.dispose()
+
+
+def _refuse_programs(event: yaml.Event, source: str) -> None:
+    """Anchors let a few bytes unfold to gigabytes, tags build objects; a run file holds plain values."""
+    line = event.start_mark.line + 1 if event.start_mark else "?"
+    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+        raise UserError(f"{source}:{line}: anchors and aliases are not allowed here; write the value out")
+    if tag := getattr(event, "tag", None):
+        raise UserError(
+            f"{source}:{line}: tags such as {tag} are not allowed here; write a plain value"
+        )
 
 
 def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str) -> None:
@@ -127,11 +141,13 @@ def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
-                shown = getattr(key_node, "value", key_node.id)
-                raise UserError(f"{source}:{line}: {shown!r} is not a name; keys are plain words")
+                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a list or a section"
+                raise UserError(f"{source}:{line}: expected a plain word as a key, found {shown}")
             key = f"{prefix}{key_node.value}"
             if key in lines:
-                raise UserError(f"{source}:{line}: {key} is given twice (first on line {lines[key]}); remove one")
+                raise UserError(
+                    f"{source}:{line}: {key} is given twice (first on line {lines[key]}); remove one"
+                )
             lines[key] = line
             _index_keys(value_node, f"{key}.", lines, source)
     elif isinstance(node, yaml.SequenceNode):
@@ -151,7 +167,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         if inner is None:
             inner = section[name] = {}
         if not isinstance(inner, dict):
-            raise UserError(f"override {override!r}: {'.'.join(names[: depth + 1])} is {inner!r}, not a section")
+            raise UserError(
+                f"override {override!r}: {'.'.join(names[: depth + 1])} is {inner!r}, not a section"
+            )
         section = inner
     parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
     if list(parsed) != ["value"]:
@@ -166,35 +184,53 @@ def _explain(
     error: pydantic.ValidationError,
     config_class: type[Config],
     source: str,
+    tree: dict[str, Any],
     lines: dict[str, int],
     overridden: set[str],
 ) -> str:
     known = list(_known_keys(config_class))
     messages = []
     for fault in error.errors(include_url=False):
-        key = _dotted_key(fault["loc"], fault["input"])
+        key = _dotted_key(fault, tree)
         where = source
         if key in overridden:
             where = f"override of {source}"
         elif (line := _nearest_line(key, lines)) is not None:
             where = f"{source}:{line}"
-        given = _shorten(fault["input"])
-        if fault["type"] == "extra_forbidden":
-            messages.append(f"{where}: unknown key {key} (value {given}){_suggest(key, known)}")
-        elif fault["type"] == "missing":
-            messages.append(f"{where}: {key} is missing; add it")
-        else:
-            problem = fault["msg"].removeprefix("Value error, ")
-            problem = problem[0].lower() + problem[1:]
-            subject = f"{key} = {given}" if key and not isinstance(fault["input"], dict) else key
-            messages.append(f"{where}: {subject}: {problem}" if subject else f"{where}: {problem}")
+        messages.append(f"{where}: {_explain_fault(fault, key, known)}")
     return "\n".join(messages)
 
 
-def _dotted_key(location: tuple[int | str, ...], given: Any) -> str:
-    """Pydantic puts the tag of a union (`conformer`) and helper names (`list[int]`) between the keys."""
-    names = [str(part) for part in location]
-    return ".".join(name for name in names if not name.startswith("~"))
+def _explain_fault(fault: Any, key: str, known: list[str]) -> str:
+    given = _shorten(fault["input"])
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key {key} (value {given}){_suggest(key, known)}"
+    if fault["type"] in ("missing", "union_tag_not_found"):
+        return f"{key} is missing; add it"
+    if fault["type"] == "union_tag_invalid":
+        return f"{key} = {fault['ctx']['tag']!r}: expected one of {fault['ctx']['expected_tags']}"
+    if fault["type"] == "model_type":
+        return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
+    problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    # A check of a whole section has the section as its input, which would say nothing.
+    subject = f"{key} = {given}" if key and not isinstance(fault["input"], dict) else key
+    return f"{subject}: {problem}" if subject else problem
+
+
+def _dotted_key(fault: Any, tree: dict[str, Any]) -> str:
+    """Pydantic puts the names of types between the keys; only those are kept that stand in the file."""
+    names, node = [], tree
+    for depth, part in enumerate(fault["loc"]):
+        is_missing = fault["type"] == "missing" and depth == len(fault["loc"]) - 1
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            if not is_missing:
+                continue
+        names.append(str(part))
+    if fault["type"].startswith("union_tag_"):
+        names.append("type")
+    return ".".join(names)
 
 
 def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
@@ -211,13 +247,16 @@ def _shorten(value: Any) -> str:
 
 
 def _suggest(key: str, known: list[str]) -> str:
-    """The nearest known key: a whole dotted one first, then one of the same last name elsewhere."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if not near:
-        last = key.rpartition(".")[2]
-        by_last = {name.rpartition(".")[2]: name for name in known}
-        near = [by_last[name] for name in difflib.get_close_matches(last, list(by_last), n=1, cutoff=0.6)]
-    return f"; did you mean {near[0]}?" if near else "; `asr info` on a config lists the known keys"
+    """The nearest known key: among those of the same section first, then one of that name elsewhere."""
+    if key in known:
+        return "; it belongs to another type of this section"
+    section, _, name = key.rpartition(".")
+    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+    everywhere = {other.rpartition(".")[2]: other for other in known}
+    for candidates in (siblings, everywhere):
+        if near := difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6):
+            return f"; did you mean {candidates[near[0]]}?"
+    return "; `asr info` on a config lists the known keys"
 
 
 def _known_keys(annotation: Any, prefix: str = "") -> Iterator[str]:

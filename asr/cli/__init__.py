@@ -17,6 +17,7 @@ COMMANDS = {
     "features": ("features", "compute the features of audio files, and draw them"),
     "manifest": ("manifest", "check, count, split, filter or convert lists of utterances"),
     "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
+    "train": ("train", "train a system, or go on where training was cut off"),
     "info": ("info", "explain every setting of a config"),
 }
 
@@ -46,13 +47,15 @@ def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="asr",
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
-        epilog="`asr COMMAND --help` explains a command. Results go to standard output, messages to standard error.",
+        epilog="`asr COMMAND --help` explains a command. Results go to standard output.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (module_name, help_text) in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+        subparser = subparsers.add_parser(
+            name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
+        )
         if name == chosen:
             module = importlib.import_module(f"asr.cli.{module_name}")
             module.add_arguments(subparser)

@@ -1,0 +1,299 @@
+"""`asr manifest ...`: check, count, split, filter or convert lists of utterances."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asr.manifest import Utterance
+    from asr.manifest_checks import Statistics, TextChecks
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")  # as in asr.interchange, which --help must not import
+TOP_NAMES = 10
+BAR_WIDTH = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, add, run_action, help_text in (
+        ("validate", _add_validate, _validate, "list what is wrong; exit status 1 if anything is"),
+        ("stats", _add_stats, _stats, "count utterances, hours, speakers, words; durations as a histogram"),
+        ("split", _add_split, _split, "part a manifest, by default so that no speaker is in two parts"),
+        ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
+        ("convert", _add_convert, _convert, "from and to Kaldi folders, NeMo manifests, CSV and TSV tables"),
+    ):
+        description = f"{help_text[0].upper()}{help_text[1:]}."
+        action = actions.add_parser(name, help=help_text, description=description, allow_abbrev=False)
+        add(action)
+        action.set_defaults(run_action=run_action)
+
+
+def run(args: argparse.Namespace) -> int:
+    status: int = args.run_action(args)
+    return status
+
+
+# --- validate -----------------------------------------------------------------------------------
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifest", metavar="MANIFEST")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
+    )
+    parser.add_argument(
+        "--text-rules", metavar="RULE", nargs="+", help="text.training of the run, if not the default"
+    )
+    parser.add_argument(
+        "--frame-ms", metavar="MS", type=float, help="check that CTC has enough encoder frames of this"
+    )
+    audio = parser.add_mutually_exclusive_group()
+    audio.add_argument("--no-audio", action="store_true", help="do not look at the audio files")
+    audio.add_argument("--decode", action="store_true", help="decode all audio, not only the headers")
+    parser.add_argument(
+        "--root", metavar="FOLDER", help="report audio outside of it, and do not open such files"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _validate(args: argparse.Namespace) -> int:
+    import json
+    from collections import Counter
+    from dataclasses import asdict
+
+    from asr.manifest import read_lines
+    from asr.manifest_checks import validate
+
+    faults = list(
+        validate(
+            args.manifest,
+            text_checks=_text_checks(args),
+            check_audio="no" if args.no_audio else "decode" if args.decode else "header",
+            root=args.root,
+            progress=True,
+        )
+    )
+    faults.sort(key=lambda fault: fault.line)
+    counts = dict(Counter(fault.kind for fault in faults).most_common())
+    total = sum(1 for _ in read_lines(args.manifest))
+    if args.json:
+        report = {"utterances": total, "counts": counts, "faults": [asdict(fault) for fault in faults]}
+        print(json.dumps(report, ensure_ascii=False, indent=2))
+    else:
+        for kind, count in counts.items():
+            print(f"{kind:20} {count:8,}")
+        for fault in faults:
+            name = "" if fault.id is None else f" {fault.id}"
+            print(f"{args.manifest}:{fault.line}:{name}: {fault.kind}: {fault.message}")
+        faulty = len({fault.line for fault in faults})
+        print(f"{total:,} utterances, {faulty:,} with faults")
+    return 1 if faults else 0
+
+
+def _text_checks(args: argparse.Namespace) -> TextChecks | None:
+    from asr.errors import UserError
+    from asr.manifest_checks import TextChecks
+    from asr.text import SAFE_RULES, check_rules
+    from asr.tokenizer import Tokenizer
+
+    if args.tokenizer is None:
+        if args.text_rules is not None or args.frame_ms is not None:
+            raise UserError("--text-rules and --frame-ms are about tokens: give --tokenizer as well")
+        return None
+    if args.frame_ms is not None and not args.frame_ms > 0:
+        raise UserError(f"--frame-ms {args.frame_ms:g}: expected milliseconds, more than 0")
+    rules = SAFE_RULES if args.text_rules is None else tuple(args.text_rules)
+    check_rules(rules)
+    return TextChecks(Tokenizer.load(args.tokenizer), rules, args.frame_ms)
+
+
+# --- stats --------------------------------------------------------------------------------------
+
+
+def _add_stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON list with an object for each manifest"
+    )
+
+
+def _stats(args: argparse.Namespace) -> int:
+    import json
+    from dataclasses import asdict
+
+    from asr.manifest import read_manifest
+    from asr.manifest_checks import compute_statistics
+
+    reports = []
+    for path in args.manifests:
+        statistics = compute_statistics(_with_progress(read_manifest(path), path))
+        reports.append({"manifest": path} | asdict(statistics))
+        if not args.json:
+            print(f"{path}\n{_format_statistics(statistics)}\n")
+    if args.json:
+        print(json.dumps(reports, ensure_ascii=False, indent=2))
+    return 0
+
+
+def _format_statistics(statistics: Statistics) -> str:
+    lines = [
+        f"  utterances  {statistics.utterances:,} ({statistics.without_text:,} without a text)",
+        f"  hours       {statistics.hours:.2f}",
+        f"  words       {statistics.words:,}",
+        f"  speakers    {len(statistics.hours_by_speaker):,}",
+        f"  languages   {len(statistics.hours_by_language):,}",
+        f"  seconds     min {statistics.min_seconds:.2f}, mean {statistics.mean_seconds:.2f}, "
+        f"max {statistics.max_seconds:.2f}",
+        "  percentiles "
+        + ", ".join(f"{p} %: {seconds:.2f}" for p, seconds in statistics.percentiles.items()),
+    ]
+    most = max((count for _, count in statistics.histogram), default=0)
+    for low, count in statistics.histogram:
+        bar = "#" * -(-count * BAR_WIDTH // most)  # rounded up: what is there can be seen
+        lines.append(f"  {low:8.3g} s  {bar:{BAR_WIDTH}} {count:,}")
+    for title, hours in (
+        ("speakers", statistics.hours_by_speaker),
+        ("languages", statistics.hours_by_language),
+    ):
+        if hours:
+            lines.append(f"  hours by {title}")
+            lines += [f"    {name:24} {value:10.3f}" for name, value in list(hours.items())[:TOP_NAMES]]
+            if len(hours) > TOP_NAMES:
+                lines.append(f"    and {len(hours) - TOP_NAMES:,} more")
+    return "\n".join(lines)
+
+
+# --- split and filter ---------------------------------------------------------------------------
+
+
+def _add_split(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifest", metavar="MANIFEST")
+    parser.add_argument(
+        "--output",
+        metavar="NAME=SHARE",
+        nargs="+",
+        required=True,
+        help="a fraction of the hours (dev=0.1), a number of speakers or utterances (dev=20), or train=rest",
+    )
+    parser.add_argument(
+        "--output-dir", metavar="FOLDER", required=True, help="NAME.jsonl of each part goes here"
+    )
+    parser.add_argument(
+        "--by", choices=("speaker", "utterance"), help="what stays together (default: speaker if known)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="another number gives another split (default: 0)")
+
+
+def _split(args: argparse.Namespace) -> int:
+    from asr.errors import UserError
+    from asr.subsets import choose_unit, parse_share, split_manifest
+
+    shares: dict[str, float | int | str] = {}
+    for output in args.output:
+        name, equals, share = output.partition("=")
+        if not equals or name in shares:
+            raise UserError(f"--output {output}: expected NAME=SHARE with a new name, for example dev=0.1")
+        shares[name] = parse_share(share)
+    by = args.by or choose_unit(args.manifest)
+    logger.info("%s: split by %s", args.manifest, by)
+    for name, count in split_manifest(args.manifest, shares, args.output_dir, by=by, seed=args.seed).items():
+        print(f"{args.output_dir}/{name}.jsonl: {count:,} utterances")
+    return 0
+
+
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifest", metavar="MANIFEST")
+    parser.add_argument("output", metavar="OUTPUT")
+    parser.add_argument("--min-seconds", type=float, metavar="S")
+    parser.add_argument("--max-seconds", type=float, metavar="S")
+    parser.add_argument("--text", metavar="REGEX", help="regular expression that must occur in the text")
+    parser.add_argument("--speakers", metavar="NAME", nargs="+", help="only these")
+    parser.add_argument("--ids", metavar="FILE", help="only the ids in this file, one on each line")
+    parser.add_argument(
+        "--extra", metavar="FIELD=VALUE", action="append", default=[], help="only this value; may be repeated"
+    )
+
+
+def _filter(args: argparse.Namespace) -> int:
+    from collections import Counter
+
+    from asr.errors import UserError
+    from asr.manifest import read_manifest, write_manifest
+    from asr.subsets import Filter, read_names
+
+    extras: dict[str, str] = {}
+    for condition in args.extra:
+        name, equals, value = condition.partition("=")
+        if not equals or name in extras:
+            raise UserError(
+                f"--extra {condition}: expected FIELD=VALUE, each field once; as in accent=scottish"
+            )
+        extras[name] = value
+    chosen = Filter(
+        min_seconds=args.min_seconds,
+        max_seconds=args.max_seconds,
+        text=args.text,
+        speakers=None if args.speakers is None else frozenset(args.speakers),
+        ids=None if args.ids is None else read_names(args.ids),
+        extras=extras,
+    )
+    _refuse_to_overwrite(args.manifest, args.output)
+    dropped: Counter[str] = Counter()
+    utterances = _with_progress(read_manifest(args.manifest), args.manifest)
+    kept = write_manifest(args.output, chosen.apply(utterances, dropped))
+    print(f"{args.output}: {kept:,} utterances kept, {dropped.total():,} dropped")
+    for reason, count in dropped.most_common():
+        print(f"  {count:8,} {reason}")
+    return 0
+
+
+# --- convert ------------------------------------------------------------------------------------
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument(
+        "--from", dest="source_kind", choices=KINDS, help="default: by the suffix and the first record"
+    )
+    parser.add_argument(
+        "--to", dest="target_kind", choices=KINDS, help="default: by the suffix (.json is NeMo's)"
+    )
+    parser.add_argument(
+        "--allow-pipes",
+        action="store_true",
+        help="in a wav.scp, replace plain decoding commands by the files they read",
+    )
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from asr.interchange import guess_source_kind, guess_target_kind, read_utterances, write_utterances
+
+    source_kind = args.source_kind or guess_source_kind(args.source)
+    target_kind = args.target_kind or guess_target_kind(args.target)
+    logger.info("%s is read as %s, %s is written as %s", args.source, source_kind, args.target, target_kind)
+    _refuse_to_overwrite(args.source, args.target)
+    utterances = read_utterances(args.source, source_kind, args.allow_pipes)
+    count = write_utterances(args.target, target_kind, _with_progress(utterances, args.source))
+    print(f"{args.target}: {count:,} utterances")
+    return 0
+
+
+def _refuse_to_overwrite(source: str, target: str) -> None:
+    import os
+
+    from asr.errors import UserError
+
+    if os.path.realpath(source) == os.path.realpath(target):
+        raise UserError(f"{target}: is the input as well; write to another path")
+
+
+def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:
+    from tqdm import tqdm
+
+    return iter(tqdm(utterances, desc=path, unit=" utterances", disable=None))  # None: only on a terminal

@@ -1,0 +1,45 @@
+"""`asr tokenizer CONF`: trains the tokenizer of a run on the transcripts of its training data."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONF", help="YAML file of a run")
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write it (default: tokenizer.json in output_dir)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from asr.manifest import read_manifest
+    from asr.run import RunConfig
+    from asr.text import normalize_for_training
+    from asr.tokenizer import Tokenizer
+
+    config = RunConfig.load(args.config, args.overrides)
+
+    def texts() -> Iterator[str]:
+        for utterance in read_manifest(config.data.train):
+            if utterance.text:
+                yield normalize_for_training(utterance.text, config.text)
+
+    tokenizer = Tokenizer.train(config.tokenizer, texts())
+    output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(output)
+    logger.info(
+        "%s: %d tokens (%s) from %s", output, len(tokenizer), config.tokenizer.type, config.data.train
+    )
+    print(output)
+    return 0

@@ -1,0 +1,20 @@
+"""`asr train CONF`: trains a system, or goes on where an earlier call was cut off."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONF", help="YAML file of a run")
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.run import RunConfig
+    from asr.train.loop import train
+
+    print(train(RunConfig.load(args.config, args.overrides)))
+    return 0

@@ -1,0 +1,323 @@
+"""Utterances as strict records in JSON Lines: read lazily, written safely, opened for random access.
+
+A manifest is UTF-8 text with one JSON object per line. Blank lines and a byte order mark are skipped; every
+other line must be a complete `Utterance`. Audio paths are relative to the manifest's folder, or absolute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import json
+import operator
+import os
+import reprlib
+import stat
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any, overload
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from asr.config import Config
+from asr.errors import UserError
+
+MAX_LINE_BYTES = 1_000_000  # some 15 hours of transcript; a longer line is another kind of file
+MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
+MAX_SECONDS = 1_000_000.0  # 11 days: what exceeds it was counted in milliseconds or samples
+MAX_FAULTS_SHOWN = 3
+
+# Any limit makes pydantic look at the characters, and refuse lone surrogates.
+Text = Annotated[str, Field(max_length=MAX_LINE_BYTES)]
+# Paths and names are printed and written into files of one record per line: no control characters.
+Name = Annotated[str, Field(pattern=r"^\P{Cc}+$")]
+
+
+class Utterance(Config):
+    """One stretch of an audio file and what is known about it."""
+
+    # Kaldi files, trn and ctm separate their columns by white space.
+    id: str = Field(max_length=MAX_ID_LENGTH, pattern=r"^[^\s\p{Cc}]+$")
+    """Unique name: no spaces, no control characters."""
+    audio: Name
+    """Path of the audio file; a relative one starts at the manifest's folder."""
+    start: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
+    """Seconds from the beginning of the file."""
+    duration: float = Field(gt=0, le=MAX_SECONDS)
+    """Seconds."""
+    text: Text | None = None
+    """What is said; null where nobody has written it down, "" where nothing is said."""
+    speaker: Name | None = None
+    """Name of the speaker; null if unknown."""
+    language: Name | None = None
+    """Code of the language; null if unknown."""
+    extras: dict[Text, Text | int | float | bool | None] = Field(default_factory=dict)
+    """Anything else that is worth keeping."""
+
+
+_EXPECTED = {
+    "id": f"a name of 1 to {MAX_ID_LENGTH} characters without spaces or control characters",
+    "audio": "the path of an audio file, without control characters",
+    "start": f"seconds from 0 to {MAX_SECONDS:,.0f}",
+    "duration": f"seconds, more than 0 and at most {MAX_SECONDS:,.0f}",
+    "text": f"a string of at most {MAX_LINE_BYTES:,} characters, or null",
+    "speaker": "a name without control characters, or null",
+    "language": "a name without control characters, or null",
+    "extras": "an object whose values are strings, numbers, true, false or null",
+}
+
+
+def read_manifest(path: str | Path) -> Iterator[Utterance]:
+    """The utterances in their order, with absolute audio paths; one line in memory at a time."""
+    folder = os.path.dirname(os.path.abspath(path))
+    for number, _, line in read_lines(path):
+        yield with_absolute_audio(_parse_at(f"{path}:{number}", line), folder)
+
+
+def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
+    """Write all, then put the file in place of `path`; returns the count.
+
+    Audio below the manifest's folder is stored relative, so that the folder can be moved as a whole.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    count = 0
+    with replace_file(path) as file:
+        for utterance in utterances:
+            stored = relative_audio(utterance.audio, folder)
+            if stored != utterance.audio:
+                utterance = utterance.model_copy(update={"audio": stored})
+            line = utterance.model_dump_json(exclude_defaults=True).encode()
+            require_line_fits(utterance.id, line)
+            file.write(line + b"\n")
+            count += 1
+    return count
+
+
+class Manifest(Sequence[Utterance]):
+    """Random access to a manifest by an index of its lines: 16 bytes of memory for each.
+
+    Each access opens the file for itself. So a manifest can be pickled and shared by processes and threads,
+    and a file that has changed since `Manifest.open` is noticed, not misread.
+    """
+
+    def __init__(
+        self, path: Path, offsets: np.ndarray, durations: np.ndarray, stamp: tuple[int, int]
+    ) -> None:
+        self.path = path
+        self.durations = durations
+        """Seconds of each utterance, float64, read-only."""
+        self._offsets = offsets
+        self._stamp = stamp  # size and time of change
+
+    @classmethod
+    def open(cls, path: str | Path) -> Manifest:
+        """Read the file once and check every line."""
+        absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
+        offsets, durations = array("q"), array("d")
+        with _open_for_reading(path) as file:
+            stamp = _stamp(file)
+        for number, offset, line in read_lines(path):
+            durations.append(_parse_at(f"{path}:{number}", line).duration)
+            offsets.append(offset)
+        durations_array = np.array(durations, dtype=np.float64)
+        durations_array.flags.writeable = False
+        return cls(absolute, np.array(offsets, dtype=np.int64), durations_array, stamp)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[Utterance]:
+        with _open_for_reading(self.path) as file:
+            self._require_unchanged(file)
+        return read_manifest(self.path)
+
+    @overload
+    def __getitem__(self, index: int) -> Utterance: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Utterance]: ...
+    def __getitem__(self, index: int | slice) -> Utterance | list[Utterance]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[operator.index(index)]  # IndexError, and negative ones count from the end
+        source = f"{self.path}: utterance number {position + 1}"
+        with _open_for_reading(self.path) as file:
+            self._require_unchanged(file)
+            try:
+                file.seek(self._offsets[position])
+                line = file.readline(MAX_LINE_BYTES + 1)
+            except OSError as error:
+                raise UserError(f"{source}: cannot be read ({error.strerror})") from None
+        return with_absolute_audio(_parse_at(source, line), self.path.parent)
+
+    def _require_unchanged(self, file: IO[bytes]) -> None:
+        if _stamp(file) != self._stamp:
+            raise UserError(
+                f"{self.path}: the manifest has changed since it was opened; start again with the new one"
+            )
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+def build_utterance(source: str, fields: Mapping[str, Any]) -> Utterance:
+    """An utterance from values of elsewhere; `source`, such as path:line, begins the message of an error."""
+    try:
+        return Utterance.model_validate(fields)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{source}: {_explain(error, fields)}") from None
+
+
+def parse_utterance(line: bytes) -> Utterance:
+    """One line of a manifest. The message of a `UserError` does not say where the line stands."""
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(_too_long(line))
+    try:
+        return Utterance.model_validate_json(line)
+    except pydantic.ValidationError as error:
+        raise UserError(_explain(error, parse_json(line))) from None
+
+
+def parse_json(line: bytes) -> Any:
+    """The value of a JSON text; None if it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def with_absolute_audio(utterance: Utterance, folder: str | Path) -> Utterance:
+    if os.path.isabs(utterance.audio):
+        return utterance
+    return utterance.model_copy(update={"audio": os.path.join(folder, utterance.audio)})
+
+
+def relative_audio(audio: str, folder: str) -> str:
+    """The path as seen from `folder` if it lies below, else unchanged."""
+    prefix = folder.rstrip(os.sep) + os.sep
+    below = audio[len(prefix) :].lstrip(os.sep) if audio.startswith(prefix) else ""
+    return below or audio
+
+
+def require_line_fits(id: str, line: bytes) -> None:
+    """What is written must be short enough to be read again; `line` is without its newline."""
+    if len(line) >= MAX_LINE_BYTES:
+        raise UserError(f"utterance {id}: {_too_long(line)}")
+
+
+def _parse_at(source: str, line: bytes) -> Utterance:
+    try:
+        return parse_utterance(line)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def _too_long(line: bytes) -> str:
+    return f"the line is longer than {MAX_LINE_BYTES:,} bytes; it begins with {shorten(line[:100])}"
+
+
+def _explain(error: pydantic.ValidationError, record: Any) -> str:
+    """What came and what was expected, for the first few faulty fields of a record."""
+    first_faults: dict[object, Any] = {}  # a bad value in extras is a fault for each type that it is not
+    for fault in error.errors(include_url=False, include_context=False):
+        first_faults.setdefault(fault["loc"][:1], fault)
+    shown_faults = itertools.islice(first_faults.values(), MAX_FAULTS_SHOWN)
+    shown = "; ".join(_explain_fault(fault, record) for fault in shown_faults)
+    name = record.get("id") if isinstance(record, Mapping) else None
+    return f"utterance {shorten(name)}: {shown}" if name is not None else shown
+
+
+def _explain_fault(fault: Any, record: Any) -> str:
+    kind, given = fault["type"], fault["input"]
+    if kind == "json_invalid":
+        if isinstance(given, bytes):
+            try:
+                given.decode()
+            except UnicodeDecodeError as error:
+                return f"not UTF-8 text (byte {error.start + 1} of the line)"
+        return f"not a JSON object on one line ({fault['msg'].removeprefix('Invalid JSON: ')})"
+    if not fault["loc"]:
+        return f"expected a JSON object, found {shorten(given)}"
+    field = str(fault["loc"][0])
+    if kind == "missing":
+        return f"the field {field} is missing: {_EXPECTED[field]}"
+    if kind == "extra_forbidden":
+        if field == "audio_filepath":
+            return "audio_filepath is a field of NeMo manifests; `asr manifest convert` reads them"
+        near = difflib.get_close_matches(field[:50], _EXPECTED, n=1)
+        hint = f"did you mean {near[0]}?" if near else "fields of your own belong into extras"
+        return f"unknown field {shorten(field)}; {hint}"
+    if kind == "string_unicode":
+        return f"{field}: half a character (a lone surrogate, as from a file name that is not UTF-8)"
+    return f"{field} = {shorten(record.get(field))}: expected {_EXPECTED[field]}"
+
+
+def shorten(value: object) -> str:
+    """For a message: the value as Python shows it, at most 60 characters."""
+    shown = repr(value[:100]) if isinstance(value, (str, bytes)) else reprlib.repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def read_lines(path: str | Path, skip_blank: bool = True) -> Iterator[tuple[int, int, bytes]]:
+    """(number, byte offset, line) of each line, without its newline and without the byte order mark.
+
+    A line beyond the limit comes cut to one byte more than MAX_LINE_BYTES; memory never holds its rest.
+    """
+    try:
+        with _open_for_reading(path) as file:
+            offset = number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                begin, offset = offset, offset + len(line)
+                rest = line
+                while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                    rest = file.readline(MAX_LINE_BYTES + 1)
+                    offset += len(rest)
+                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                    line, begin = line[3:], begin + 3
+                if not skip_blank or (line and not line.isspace()):
+                    yield number, begin, line.rstrip(b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
+
+
+@contextlib.contextmanager
+def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of `path` at the end. After an error, `path` is as it was."""
+    target = Path(os.path.realpath(path))  # a symbolic link stays one
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        if target.exists() and not target.is_file():
+            raise UserError(f"{path}: not a regular file; give the path of a file to write")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        raise UserError(f"{path}: cannot write the file ({error.strerror}{place})") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _open_for_reading(path: str | Path) -> IO[bytes]:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe could block for ever, a folder cannot be read
+            raise UserError(f"{path}: not a regular file; give the path of a file")
+        return open(path, "rb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
+
+
+def _stamp(file: IO[bytes]) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns

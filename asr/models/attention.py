@@ -1,0 +1,218 @@
+"""Multi-head attention: padding, causal and window masks, key/value cache, and weights where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.models.positions import Rotary
+
+# B batch, T query steps, S key steps, H heads, K head dimension, D model dimension, W window
+
+
+@dataclass(frozen=True)
+class Window:
+    """Each step attends to `left` steps before it, itself, and `right` steps after it."""
+
+    left: int
+    right: int
+
+
+class KeyValueCache:
+    """Keys and values of the steps decoded so far, of one self-attention layer."""
+
+    def __init__(self) -> None:
+        self.keys_BHSK: Tensor | None = None
+        self.values_BHSK: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.keys_BHSK is None else self.keys_BHSK.size(2)
+
+    def append(self, keys_BHTK: Tensor, values_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values, with those of the new steps at the end."""
+        if self.keys_BHSK is not None and self.values_BHSK is not None:
+            keys_BHTK = torch.cat([self.keys_BHSK, keys_BHTK], dim=2)
+            values_BHTK = torch.cat([self.values_BHSK, values_BHTK], dim=2)
+        self.keys_BHSK, self.values_BHSK = keys_BHTK, values_BHTK
+        return keys_BHTK, values_BHTK
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these rows, in this order: the surviving beams."""
+        if self.keys_BHSK is not None and self.values_BHSK is not None:
+            self.keys_BHSK, self.values_BHSK = self.keys_BHSK[rows_B], self.values_BHSK[rows_B]
+
+
+class SelfAttention(nn.Module):
+    """A sequence attends to itself."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        *,
+        rotary: bool = False,
+        window: Window | None = None,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.window = window
+        self.project_in = nn.Linear(dim, 3 * dim)
+        self.project_out = nn.Linear(dim, dim)
+        self.rotary = Rotary(dim // num_heads) if rotary else None
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        mask_BT: Tensor | None = None,
+        *,
+        causal: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """`mask_BT` is True at real steps (None: all are). With a cache, x holds the new steps only."""
+        queries, keys, values = (
+            split_heads(part, self.num_heads) for part in self.project_in(x_BTD).chunk(3, dim=-1)
+        )
+        start = 0 if cache is None else len(cache)
+        if self.rotary is not None:
+            queries, keys = self.rotary(queries, start), self.rotary(keys, start)
+        if cache is not None:
+            keys, values = cache.append(keys, values)
+        dropout = self.dropout if self.training else 0.0
+        if self.window is not None:
+            assert cache is None, "a window is for encoders, which see the whole sequence at once"
+            window = Window(self.window.left, 0) if causal else self.window
+            attended = attend_in_window(queries, keys, values, window, mask_BT, dropout)
+        else:
+            mask = _self_attention_mask(mask_BT, queries, keys, causal)
+            attended = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, dropout_p=dropout
+            )
+        return self.project_out(merge_heads(attended))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a decoder attends to, projected once: keys and values of the encoder's output."""
+
+    keys_BHSK: Tensor
+    values_BHSK: Tensor
+    mask_BS: Tensor | None
+
+    def select(self, rows_B: Tensor) -> Memory:
+        mask_BS = None if self.mask_BS is None else self.mask_BS[rows_B]
+        return Memory(self.keys_BHSK[rows_B], self.values_BHSK[rows_B], mask_BS)
+
+
+class CrossAttention(nn.Module):
+    """A decoder attends to the encoder's output."""
+
+    def __init__(self, dim: int, num_heads: int, dropout: float = 0.0, memory_dim: int | None = None) -> None:
+        super().__init__()
+        assert dim % num_heads == 0
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.project_queries = nn.Linear(dim, dim)
+        self.project_memory = nn.Linear(memory_dim or dim, 2 * dim)
+        self.project_out = nn.Linear(dim, dim)
+
+    def remember(self, encoded_BSD: Tensor, mask_BS: Tensor | None) -> Memory:
+        keys, values = (
+            split_heads(part, self.num_heads) for part in self.project_memory(encoded_BSD).chunk(2, dim=-1)
+        )
+        return Memory(keys, values, mask_BS)
+
+    def forward(
+        self, x_BTD: Tensor, memory: Memory, weights_of: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """The attended values and, of the heads in `weights_of` only, the weights (B, heads, T, S)."""
+        queries = split_heads(self.project_queries(x_BTD), self.num_heads)
+        mask = None if memory.mask_BS is None else memory.mask_BS[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(
+            queries, memory.keys_BHSK, memory.values_BHSK, attn_mask=mask, dropout_p=dropout
+        )
+        weights = None
+        if len(weights_of):
+            heads = list(weights_of)
+            weights = attention_weights(queries[:, heads], memory.keys_BHSK[:, heads], mask)
+        return self.project_out(merge_heads(attended)), weights
+
+
+def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q k / sqrt(K)), (B, H, T, S), in float32: these are looked at and learned from."""
+    scores = queries_BHTK.float() @ keys_BHSK.float().transpose(-1, -2) * queries_BHTK.size(-1) ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(dim=-1)
+
+
+def attend_in_window(
+    queries_BHTK: Tensor,
+    keys_BHTK: Tensor,
+    values_BHTK: Tensor,
+    window: Window,
+    mask_BT: Tensor | None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention within a window, in memory and time linear in T.
+
+    Queries are cut into blocks; each block sees the keys from `left` before its first step to `right` after
+    its last, and a band mask cuts them to the window of each step.
+    """
+    batch, heads, length, head_dim = queries_BHTK.shape
+    block = max(window.left, window.right, 16)  # a block as wide as the window wastes at most two thirds
+    num_blocks = -(-length // block)
+    tail = num_blocks * block - length
+    span = window.left + block + window.right
+
+    queries = F.pad(queries_BHTK, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, head_dim)
+    edges = (0, 0, window.left, window.right + tail)
+    keys = F.pad(keys_BHTK, edges).unfold(2, span, block).transpose(-1, -2)
+    values = F.pad(values_BHTK, edges).unfold(2, span, block).transpose(-1, -2)
+
+    device = queries.device
+    offset = torch.arange(span, device=device) - torch.arange(block, device=device)[:, None]
+    band = (offset >= 0) & (offset <= window.left + window.right)  # (block, span)
+    if mask_BT is None:
+        mask_BT = torch.ones(1, length, dtype=torch.bool, device=device)
+    is_key = F.pad(mask_BT, edges[2:]).unfold(1, span, block)  # (B, blocks, span)
+    mask = band & is_key[:, None, :, None, :]
+    mask = mask | ~mask.any(-1, keepdim=True)  # a padded step sees anything, since a softmax needs something
+    flat = (batch * heads, num_blocks)
+    attended = F.scaled_dot_product_attention(
+        queries.reshape(*flat, block, head_dim),
+        keys.reshape(*flat, span, head_dim),
+        values.reshape(*flat, span, head_dim),
+        attn_mask=mask.expand(batch, heads, -1, -1, -1).reshape(*flat, block, span),
+        dropout_p=dropout,
+    )
+    return attended.view(batch, heads, num_blocks * block, head_dim)[:, :, :length]
+
+
+def _self_attention_mask(
+    mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool
+) -> Tensor | None:
+    """The last query stands at the last key: with a cache, there are fewer queries than keys."""
+    mask = None if mask_BT is None else mask_BT[:, None, None, :]
+    num_queries, num_keys = queries_BHTK.size(2), keys_BHSK.size(2)
+    if causal and num_queries > 1:
+        steps = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries_BHTK.device)
+        steps = steps.tril(num_keys - num_queries)
+        mask = steps if mask is None else steps & mask
+    return mask
+
+
+def split_heads(x_BTD: Tensor, num_heads: int) -> Tensor:
+    """(B, T, D) to (B, H, T, K)."""
+    return x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x_BHTK: Tensor) -> Tensor:
+    return x_BHTK.transpose(1, 2).flatten(2)

@@ -1,0 +1,155 @@
+"""Conformer encoder: attention for what is far, convolution for what is near, between feed-forwards."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.config import Config
+from asr.models.attention import SelfAttention, Window
+from asr.models.layers import Activation, Dropout, FeedForward, length_mask
+from asr.models.positions import PositionConfig, Positions
+from asr.models.subsampling import Subsampling, SubsamplingConfig
+from asr.models.transformer import check_heads
+
+# B batch, T steps, F features, D model dimension, K kernel
+
+
+class ConformerEncoderConfig(Config):
+    """Subsampling, then layers of feed-forward, self-attention, convolution and feed-forward."""
+
+    type: Literal["conformer"] = "conformer"
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of the model."""
+    num_layers: int = pydantic.Field(default=12, gt=0)
+    num_heads: int = pydantic.Field(default=4, gt=0)
+    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
+    """Width inside the feed-forward blocks."""
+    activation: Activation = "swish"
+    kernel: int = pydantic.Field(default=15, gt=0)
+    """Steps that the convolution sees; odd."""
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the output of each block and inside the feed-forward blocks."""
+    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Of the attention weights. More than zero takes the slower path on a CPU."""
+    window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
+    """Steps to the left and right that a step attends to; all of them if null."""
+    subsampling: SubsamplingConfig = SubsamplingConfig()
+    """How frames become steps."""
+    positions: PositionConfig = PositionConfig(type="rotary")
+    """How the encoder knows where a step stands; rotary is the relative kind that a Conformer wants."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> ConformerEncoderConfig:
+        check_heads(self.dim, self.num_heads, self.positions)
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel = {self.kernel} has no middle; take an odd number")
+        return self
+
+
+class DepthwiseConvolution(nn.Module):
+    """One filter a channel, along time: (B, T, D) to (B, T, D), zeros beyond the ends.
+
+    On a CPU this is a batched product with a banded matrix a channel, since PyTorch's grouped convolution
+    takes some forty times as long in float32 there.
+    """
+
+    block = 32  # steps that one product makes: the band is then half full at a kernel of 31
+
+    def __init__(self, dim: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.weight_DK = nn.Parameter(torch.empty(dim, kernel).uniform_(-1, 1) * kernel**-0.5)
+        self.bias_D = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        weight_DK = self.weight_DK.to(x_BTD.dtype)
+        if x_BTD.device.type != "cpu":
+            x_BDT = F.conv1d(x_BTD.mT, weight_DK[:, None], padding=self.kernel // 2, groups=len(weight_DK))
+            return x_BDT.mT + self.bias_D
+        batch, length, dim = x_BTD.shape
+        num_blocks = -(-length // self.block)
+        span = self.block + self.kernel - 1
+        # The kernel and `block` zeros, repeated and cut into rows one element shorter, move one step a row.
+        row = F.pad(weight_DK, (0, self.block)).repeat(1, self.block)
+        band = row[:, : self.block * span].view(dim, self.block, span)
+        tail = num_blocks * self.block - length
+        padded = F.pad(x_BTD, (0, 0, self.kernel // 2, self.kernel // 2 + tail))
+        spans = padded.unfold(1, span, self.block).permute(2, 0, 1, 3).reshape(dim, batch * num_blocks, span)
+        convolved = torch.bmm(spans, band.transpose(1, 2)).view(dim, batch, num_blocks * self.block)
+        return convolved[:, :, :length].permute(1, 2, 0) + self.bias_D.to(x_BTD.dtype)
+
+
+class ConvolutionModule(nn.Module):
+    """Gate, depthwise convolution, norm, swish.
+
+    The norm is over channels, not over the batch: a step then does not depend on what else is in the batch.
+    """
+
+    def __init__(self, dim: int, kernel: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, 2 * dim)
+        self.depthwise = DepthwiseConvolution(dim, kernel)
+        self.norm = nn.LayerNorm(dim)
+        self.contract = nn.Linear(dim, dim)
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+        x_BTD = F.glu(self.expand(x_BTD), dim=-1)
+        x_BTD = x_BTD * mask_BT[..., None]  # the convolution would carry padding into the last steps
+        return self.contract(F.silu(self.norm(self.depthwise(x_BTD))))
+
+
+class ConformerLayer(nn.Module):
+    """Half feed-forward, self-attention, convolution, half feed-forward, norm (Gulati et al. 2020)."""
+
+    def __init__(self, config: ConformerEncoderConfig) -> None:
+        super().__init__()
+        dim = config.dim
+        self.first_norm = nn.LayerNorm(dim)
+        self.first = FeedForward(dim, config.feed_forward_dim, config.activation, config.dropout)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = SelfAttention(
+            dim,
+            config.num_heads,
+            config.attention_dropout,
+            rotary=config.positions.type == "rotary",
+            window=None if config.window is None else Window(*config.window),
+        )
+        self.convolution_norm = nn.LayerNorm(dim)
+        self.convolution = ConvolutionModule(dim, config.kernel)
+        self.second_norm = nn.LayerNorm(dim)
+        self.second = FeedForward(dim, config.feed_forward_dim, config.activation, config.dropout)
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+        x_BTD = x_BTD + 0.5 * self.dropout(self.first(self.first_norm(x_BTD)))
+        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), mask_BT))
+        x_BTD = x_BTD + self.dropout(self.convolution(self.convolution_norm(x_BTD), mask_BT))
+        x_BTD = x_BTD + 0.5 * self.dropout(self.second(self.second_norm(x_BTD)))
+        return self.norm(x_BTD)
+
+
+class ConformerEncoder(nn.Module):
+    """(B, T, F) features to (B, T / factor, D) encoded steps."""
+
+    def __init__(self, config: ConformerEncoderConfig, num_features: int) -> None:
+        super().__init__()
+        self.output_dim = config.dim
+        self.subsampling_factor = config.subsampling.factor
+        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
+        self.positions = Positions(config.positions, config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(ConformerLayer(config) for _ in range(config.num_layers))
+
+    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
+        x_BTD = self.dropout(self.positions(x_BTD))
+        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, mask_BT)
+        return x_BTD, lengths_B

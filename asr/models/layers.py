@@ -1,0 +1,73 @@
+"""Small parts that every model family uses: quick dropout, feed-forward blocks, masks from lengths."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# B batch, T positions, D model dimension, H hidden dimension
+
+Activation = Literal["gelu", "relu", "swish", "swiglu"]
+
+_RANDOM_BITS = 16  # of precision for the probability of dropout: 1/65536
+
+
+def length_mask(lengths_B: Tensor, max_length: int) -> Tensor:
+    """(B, max_length), True where a position belongs to the sequence."""
+    return torch.arange(max_length, device=lengths_B.device) < lengths_B[:, None]
+
+
+class Dropout(nn.Module):
+    """`nn.Dropout`, but some three times as fast on a CPU.
+
+    PyTorch draws one random double an element there, which costs a training step more than its matrix
+    products. Here one 64-bit draw serves four elements.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        assert 0 <= probability < 1
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.probability == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.probability)
+        draws = -(-x.numel() // (64 // _RANDOM_BITS))
+        lowest = torch.iinfo(torch.int64).min
+        bits = torch.empty(draws, dtype=torch.int64).random_(lowest, None).view(torch.int16)
+        threshold = round(self.probability * 2**_RANDOM_BITS)
+        keep = bits[: x.numel()].view(x.shape) >= threshold - 2 ** (_RANDOM_BITS - 1)
+        return x * keep.to(x.dtype).mul_(1 / (1 - threshold / 2**_RANDOM_BITS))
+
+    def extra_repr(self) -> str:
+        return f"{self.probability}"
+
+
+class FeedForward(nn.Module):
+    """Linear, activation, linear; with SwiGLU the first linear also makes the gate."""
+
+    def __init__(self, dim: int, hidden_dim: int, activation: Activation, dropout: float) -> None:
+        super().__init__()
+        self.activation = activation
+        self.expand = nn.Linear(dim, hidden_dim * (2 if activation == "swiglu" else 1))
+        self.contract = nn.Linear(hidden_dim, dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.contract(self.dropout(activate(self.expand(x_BTD), self.activation)))
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    if activation == "gelu":
+        return F.gelu(x)
+    if activation == "relu":
+        return F.relu(x)
+    if activation == "swish":
+        return F.silu(x)
+    value, gate = x.chunk(2, dim=-1)
+    return value * F.silu(gate)

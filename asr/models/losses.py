@@ -1,0 +1,159 @@
+"""What training minimises: label-smoothed cross-entropy, CTC, and guided attention."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asr.config import Config
+from asr.models.layers import length_mask
+
+# B batch, T encoded steps, U tokens, N rows of attention (tokens and the end), V vocabulary, H heads
+
+IGNORED = -100  # as a target: this position does not count
+
+
+class GuidedAttentionConfig(Config):
+    """A penalty on attention that strays from a path: 1 - exp(-(distance / T)^2 / (2 sigma^2))."""
+
+    weight: float = pydantic.Field(default=1.0, gt=0)
+    """Of the penalty in the loss, at first. The penalty of a token lies between 0 and 1."""
+    sigma: float = pydantic.Field(default=0.2, gt=0)
+    """Tolerance, as a share of the utterance's length (0.2 and 0.4 are usual in speech synthesis)."""
+    path: Literal["diagonal", "ctc"] = "diagonal"
+    """diagonal: tokens are spread evenly over the speech. ctc: each token's time in the alignment by the CTC
+    head, as soon as that is good enough (ctc_threshold), and the diagonal until then."""
+    ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
+    """With path ctc: an utterance follows its alignment once its CTC loss per token (nats) is below this."""
+    trim_silence: bool = True
+    """Run the diagonal from the first to the last loud frame, not through silence at the ends."""
+    layers: tuple[int, ...] | None = None
+    """Decoder layers that are guided, from 0, or from the last as -1, -2; all if null."""
+    heads: tuple[pydantic.NonNegativeInt, ...] | None = None
+    """Heads that are guided in each of those layers; all if null."""
+    schedule: Literal["constant", "linear", "exponential"] = "constant"
+    """How the weight changes: linear falls to zero at `steps`; exponential halves every `half_life`."""
+    half_life: int = pydantic.Field(default=1000, gt=0)
+    """Updates until the weight of the exponential schedule is halved."""
+    steps: int | None = pydantic.Field(default=None, gt=0)
+    """Updates after which the penalty is off; needed by the linear schedule."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> GuidedAttentionConfig:
+        if self.schedule == "linear" and self.steps is None:
+            raise ValueError("schedule = linear falls to zero at `steps`, which is missing; add steps")
+        return self
+
+    def weight_at(self, step: int) -> float:
+        if self.steps is not None and step >= self.steps:
+            return 0.0
+        if self.schedule == "linear":
+            assert self.steps is not None
+            return self.weight * (1 - step / self.steps)
+        if self.schedule == "exponential":
+            return self.weight * 0.5 ** (step / self.half_life)
+        return self.weight
+
+
+def cross_entropy(scores_BUV: Tensor, targets_BU: Tensor, label_smoothing: float) -> Tensor:
+    """Sum over all targets but those that are IGNORED."""
+    return F.cross_entropy(
+        scores_BUV.flatten(0, 1).float(),
+        targets_BU.flatten(),
+        ignore_index=IGNORED,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def ctc_loss(
+    log_probabilities_BTV: Tensor,
+    lengths_B: Tensor,
+    tokens_BU: Tensor,
+    token_lengths_B: Tensor,
+    blank_id: int,
+) -> Tensor:
+    """(B,) of each utterance; 0, not infinity, for one with too few steps for its tokens."""
+    return F.ctc_loss(
+        log_probabilities_BTV.transpose(0, 1).float(),
+        tokens_BU,
+        lengths_B,
+        token_lengths_B,
+        blank=blank_id,
+        reduction="none",
+        zero_infinity=True,
+    )
+
+
+# --- guided attention ---------------------------------------------------------------------------
+
+
+def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tensor:
+    """(B, N): row n of N at n / N of the way from the start to the end of the speech, in steps."""
+    rows_N = torch.arange(max_rows, device=spans_B2.device)
+    share_BN = rows_N / num_rows_B[:, None]
+    start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
+    return start_B1 + share_BN * (end_B1 - start_B1)
+
+
+def speech_spans(features_BTF: Tensor, lengths_B: Tensor) -> Tensor:
+    """(B, 2): the first and one past the last loud frame.
+
+    Loud is what lies over 40 % of the way from the utterance's quietest frame to its 95th percentile. For
+    log-mel features, where a mean over bins is a loudness.
+    """
+    mask_BT = length_mask(lengths_B.clamp(min=1), features_BTF.size(1))
+    loudness_BT = features_BTF.float().mean(-1)
+    quietest_B1 = loudness_BT.masked_fill(~mask_BT, torch.inf).amin(1, keepdim=True)
+    ascending_BT = loudness_BT.masked_fill(~mask_BT, torch.inf).sort(dim=1).values
+    loud_B1 = ascending_BT.gather(1, (0.95 * (lengths_B.clamp(min=1) - 1)).long()[:, None])
+    is_loud_BT = mask_BT & (loudness_BT >= quietest_B1 + 0.4 * (loud_B1 - quietest_B1))
+    frames_T = torch.arange(features_BTF.size(1), device=features_BTF.device)
+    first_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, features_BTF.size(1)).amin(1)
+    last_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, -1).amax(1)
+    return torch.stack([first_B, last_B + 1], dim=1).float()
+
+
+def guided_attention_loss(
+    weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor, sigma: float
+) -> Tensor:
+    """The penalty that each row's attention meets on average, summed over the rows and averaged over heads.
+
+    Only real rows and steps count, so that padding changes nothing; and as a row of attention sums to one,
+    its penalty lies between 0 and 1 for short and long utterances alike.
+    """
+    penalty_BNT = 1 - _closeness(times_BN, lengths_B, weights_BHNT.size(-1), sigma)
+    is_row_BN = length_mask(num_rows_B, weights_BHNT.size(2))
+    is_step_BT = length_mask(lengths_B, weights_BHNT.size(3))
+    valid_BNT = is_row_BN[:, :, None] & is_step_BT[:, None, :]
+    return (weights_BHNT * (penalty_BNT * valid_BNT)[:, None]).sum() / weights_BHNT.size(1)
+
+
+def _closeness(times_BN: Tensor, lengths_B: Tensor, num_steps: int, sigma: float) -> Tensor:
+    """(B, N, T): exp(-((t - time of row n) / T)^2 / (2 sigma^2))."""
+    steps_T = torch.arange(num_steps, device=times_BN.device)
+    distance_BNT = (steps_T - times_BN[..., None]) / lengths_B.clamp(min=1)[:, None, None]
+    return torch.exp(-(distance_BNT**2) / (2 * sigma**2))
+
+
+def attention_measures(
+    weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor
+) -> dict[str, Tensor]:
+    """How near to the path attention is (mean distance as a share of T) and how often it does not step back.
+
+    Both are sums over rows, averaged over heads: divide by the number of rows.
+    """
+    steps_T = torch.arange(weights_BHNT.size(-1), device=weights_BHNT.device, dtype=weights_BHNT.dtype)
+    centre_BHN = (weights_BHNT * steps_T).sum(-1)
+    is_row_BN = length_mask(num_rows_B, weights_BHNT.size(2))
+    share = (centre_BHN - times_BN[:, None]).abs() / lengths_B.clamp(min=1)[:, None, None]
+    # One step back is the width of a frame, not a jump; the first row has nothing before it.
+    forward_BHN = F.pad((centre_BHN.diff(dim=-1) >= -1).to(weights_BHNT.dtype), (1, 0), value=1.0)
+    return {
+        "attention_distance": (share * is_row_BN[:, None]).sum() / weights_BHNT.size(1),
+        "attention_monotonic": (forward_BHN * is_row_BN[:, None]).sum() / weights_BHNT.size(1),
+    }

@@ -1,0 +1,288 @@
+"""Encoder, CTC head and decoder as one model: features and tokens to losses; what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.config import Config
+from asr.models.alignment import align_tokens
+from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
+from asr.models.exposure import ExposureConfig, corrupt, token_similarity
+from asr.models.layers import Dropout, length_mask
+from asr.models.losses import (
+    IGNORED,
+    GuidedAttentionConfig,
+    attention_measures,
+    cross_entropy,
+    ctc_loss,
+    diagonal_times,
+    guided_attention_loss,
+    speech_spans,
+)
+from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
+from asr.models.transformer import (
+    TransformerDecoder,
+    TransformerDecoderConfig,
+    TransformerEncoder,
+    TransformerEncoderConfig,
+)
+from asr.tokenizer import BLANK_ID, EOS_ID, NUM_SPECIAL_TOKENS, SOS_ID, UNK_ID
+
+# B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
+# D dimension
+
+EncoderConfig = Annotated[
+    TransformerEncoderConfig | ConformerEncoderConfig | LSTMEncoderConfig,
+    pydantic.Field(discriminator="type"),
+]
+
+
+class SpeechModelConfig(Config):
+    """An encoder with a CTC head, a decoder, or both."""
+
+    encoder: EncoderConfig
+    """Features to encoded steps: transformer, conformer or lstm."""
+    decoder: TransformerDecoderConfig | None = None
+    """Encoded steps to tokens, one after the other; null for CTC alone."""
+    ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
+    """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
+    label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Share of each target that is spread over the whole vocabulary."""
+    guided_attention: GuidedAttentionConfig | None = None
+    """Pushes cross-attention to run from left to right; null: no push."""
+    exposure: ExposureConfig = ExposureConfig()
+    """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> SpeechModelConfig:
+        if self.decoder is None and self.ctc_weight != 1:
+            raise ValueError(
+                f"ctc_weight = {self.ctc_weight}, but without a decoder CTC is all: set ctc_weight: 1.0"
+            )
+        if self.decoder is not None and self.ctc_weight == 1:
+            raise ValueError("ctc_weight = 1.0 leaves the decoder untrained; lower it or set decoder: null")
+        if self.decoder is None and self.guided_attention is not None:
+            raise ValueError("guided_attention needs a decoder; set guided_attention: null")
+        if self.decoder is None and self.exposure != ExposureConfig():
+            raise ValueError("exposure is about the inputs of a decoder, and there is none; remove it")
+        guided = self.guided_attention
+        if guided is not None and guided.path == "ctc" and self.ctc_weight == 0:
+            raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
+        if self.decoder is not None and guided is not None:
+            check_guided_heads(guided, self.decoder)
+        return self
+
+
+def check_guided_heads(guided: GuidedAttentionConfig, decoder: TransformerDecoderConfig) -> None:
+    for layer in guided.layers or ():
+        if not -decoder.num_layers <= layer < decoder.num_layers:
+            raise ValueError(
+                f"guided_attention.layers: no layer {layer} among decoder.num_layers = {decoder.num_layers}"
+            )
+    for head in guided.heads or ():
+        if head >= decoder.num_heads:
+            raise ValueError(
+                f"guided_attention.heads: no head {head} among decoder.num_heads = {decoder.num_heads}"
+            )
+
+
+# The only table from the type in a config to a class.
+Encoder = TransformerEncoder | ConformerEncoder | LSTMEncoder
+ENCODERS: dict[type[Config], Callable[[Any, int], Encoder]] = {
+    TransformerEncoderConfig: TransformerEncoder,
+    ConformerEncoderConfig: ConformerEncoder,
+    LSTMEncoderConfig: LSTMEncoder,
+}
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums over a batch.
+
+    Divided by the tokens of all batches of an update, they give the same mean however these are split.
+    """
+
+    total: Tensor
+    """What to differentiate."""
+    num_tokens: int
+    """Tokens and one end for each utterance."""
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    """ctc, cross_entropy, guided_attention, correct (tokens) and measures of attention; detached."""
+
+
+Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
+
+
+@dataclass(frozen=True)
+class CTC:
+    """What the CTC head says of a batch."""
+
+    log_probabilities_BTV: Tensor
+    loss_B: Tensor
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The reference tokens of a batch."""
+
+    tokens_BU: Tensor
+    lengths_B: Tensor
+
+    @property
+    def num_rows_B(self) -> Tensor:
+        """Decisions of the decoder: the tokens and the end."""
+        return self.lengths_B + 1
+
+    def for_decoder(self) -> tuple[Tensor, Tensor]:
+        """Inputs, which begin with the start token, and targets, which end with the end token: (B, U + 1)."""
+        is_token_BU = length_mask(self.lengths_B, self.tokens_BU.size(1))
+        start_B1 = self.tokens_BU.new_full((len(self.tokens_BU), 1), SOS_ID)
+        inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
+        targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
+        return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
+
+
+class SpeechModel(nn.Module):
+    """Encodes once; the CTC head and the decoder both read the result."""
+
+    def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder: Encoder = ENCODERS[type(config.encoder)](config.encoder, num_features)
+        dim = self.encoder.output_dim
+        self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
+        self.ctc_dropout = Dropout(config.encoder.dropout)
+        self.decoder = None if config.decoder is None else TransformerDecoder(config.decoder, dim, vocab_size)
+
+    def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)
+        return encoded_BTD, encoded_lengths_B
+
+    def ctc_log_probabilities(self, encoded_BTD: Tensor) -> Tensor:
+        assert self.ctc_head is not None
+        scores_BTV: Tensor = self.ctc_head(self.ctc_dropout(encoded_BTD))
+        return scores_BTV.float().log_softmax(dim=-1)
+
+    def forward(
+        self,
+        features_BTF: Tensor,
+        feature_lengths_B: Tensor,
+        tokens_BU: Tensor,
+        token_lengths_B: Tensor,
+        step: int = 0,
+    ) -> Losses:
+        """`step` is the number of updates so far, for the schedule of guided attention."""
+        encoded = self.encode(features_BTF, feature_lengths_B)
+        targets = Targets(tokens_BU, token_lengths_B)
+        total = encoded[0].new_zeros((), dtype=torch.float32)
+        parts: dict[str, Tensor] = {}
+        ctc = None
+        if self.ctc_head is not None:
+            ctc = self._compute_ctc(encoded, targets)
+            total = total + self.config.ctc_weight * ctc.loss_B.sum()
+            parts["ctc"] = ctc.loss_B.sum()
+        if self.decoder is not None:
+            guided_weight = self._guided_weight(step)
+            watched = self._watched_heads() if guided_weight > 0 or not self.training else {}
+            loss, num_correct, weights_BHNT = self._run_decoder(encoded, targets, watched)
+            total = total + (1 - self.config.ctc_weight) * loss
+            parts |= {"cross_entropy": loss, "correct": num_correct}
+            if weights_BHNT is not None:
+                spans_B2 = self._speech_spans(features_BTF, feature_lengths_B)
+                times_BN, on_path = self._path(spans_B2, encoded, targets, ctc)
+                rows = (times_BN, targets.num_rows_B, encoded[1])
+                parts |= attention_measures(weights_BHNT.detach(), *rows) | on_path
+                if guided_weight > 0:
+                    assert self.config.guided_attention is not None
+                    penalty = guided_attention_loss(weights_BHNT, *rows, self.config.guided_attention.sigma)
+                    total = total + guided_weight * penalty
+                    parts["guided_attention"] = penalty
+        num_tokens = int(targets.num_rows_B.sum())
+        return Losses(total, num_tokens, {name: part.detach() for name, part in parts.items()})
+
+    def _compute_ctc(self, encoded: Encoded, targets: Targets) -> CTC:
+        log_probabilities_BTV = self.ctc_log_probabilities(encoded[0])
+        arguments = (encoded[1], targets.tokens_BU, targets.lengths_B, BLANK_ID)
+        return CTC(log_probabilities_BTV, ctc_loss(log_probabilities_BTV, *arguments))
+
+    def _run_decoder(
+        self, encoded: Encoded, targets: Targets, watched: dict[int, tuple[int, ...]]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Cross-entropy and right tokens, both summed, and the attention of the watched heads."""
+        assert self.decoder is not None
+        inputs_BN, targets_BN = targets.for_decoder()
+        if self.training:
+            inputs_BN = self._expose(inputs_BN, targets_BN, encoded)
+        scores_BNV, weights = self.decoder(inputs_BN, *encoded, watched)
+        loss = cross_entropy(scores_BNV, targets_BN, self.config.label_smoothing)
+        num_correct = (scores_BNV.argmax(-1) == targets_BN).sum()
+        return loss, num_correct, torch.cat(list(weights.values()), dim=1) if weights else None
+
+    def _expose(self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded) -> Tensor:
+        """Replace some inputs of the decoder by what it might have decoded itself."""
+        assert self.decoder is not None
+        exposure = self.config.exposure
+        can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
+        if exposure.scheduled_sampling > 0:
+            with torch.no_grad():
+                scores_BNV, _ = self.decoder(inputs_BN, *encoded)
+            own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
+            is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
+            inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
+        if exposure.corrupts:
+            similarity_VV = token_similarity(self.decoder.embedding.weight, NUM_SPECIAL_TOKENS)
+            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV, UNK_ID)
+        return inputs_BN
+
+    # --- guided attention -----------------------------------------------------------------------
+
+    def _guided_weight(self, step: int) -> float:
+        guided = self.config.guided_attention
+        return guided.weight_at(step) if guided is not None and self.training else 0.0
+
+    def _watched_heads(self) -> dict[int, tuple[int, ...]]:
+        """Layer to heads: those that are guided, or those of the last layer where none is."""
+        assert self.decoder is not None
+        guided, num_layers = self.config.guided_attention, self.decoder.num_layers
+        layers = tuple(range(num_layers)) if guided is not None and guided.layers is None else (-1,)
+        if guided is not None and guided.layers is not None:
+            layers = guided.layers
+        heads = tuple(range(self.decoder.num_heads))
+        if guided is not None and guided.heads is not None:
+            heads = guided.heads
+        return {layer % num_layers: heads for layer in layers}
+
+    def _speech_spans(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> Tensor:
+        """(B, 2): where the diagonal starts and ends, in encoded steps."""
+        guided = self.config.guided_attention
+        if guided is not None and guided.trim_silence:
+            return speech_spans(features_BTF, feature_lengths_B) / self.encoder.subsampling_factor
+        ends_B = feature_lengths_B / self.encoder.subsampling_factor
+        return torch.stack([torch.zeros_like(ends_B), ends_B], dim=1)
+
+    def _path(
+        self, spans_B2: Tensor, encoded: Encoded, targets: Targets, ctc: CTC | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, N): when each row should be attended to, and how many rows follow the CTC alignment."""
+        guided = self.config.guided_attention
+        times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
+        if guided is None or guided.path == "diagonal" or ctc is None:
+            return times_BN, {}
+        is_aligned_B = ctc.loss_B.detach() < guided.ctc_threshold * targets.lengths_B
+        if is_aligned_B.any():
+            first_BU, past_BU = align_tokens(
+                ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B, BLANK_ID
+            )
+            path_BN = times_BN.clone()  # the end of the utterance keeps its place on the diagonal
+            middle_BU = (first_BU + past_BU - 1) / 2
+            is_token_BU = length_mask(targets.lengths_B, middle_BU.size(1))
+            path_BN[:, :-1] = torch.where(is_token_BU, middle_BU, times_BN[:, :-1])
+            times_BN = torch.where(is_aligned_B[:, None], path_BN, times_BN)
+        return times_BN, {"on_ctc_path": (is_aligned_B * targets.num_rows_B).sum()}

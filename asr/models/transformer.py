@@ -1,0 +1,259 @@
+"""Transformer encoder, and the autoregressive Transformer decoder whose cross-attention can be guided."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import pydantic
+from torch import Tensor, nn
+
+from asr.config import Config
+from asr.models.attention import CrossAttention, KeyValueCache, Memory, SelfAttention, Window
+from asr.models.layers import Activation, Dropout, FeedForward, length_mask
+from asr.models.positions import PositionConfig, Positions
+from asr.models.subsampling import Subsampling, SubsamplingConfig
+
+# B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
+
+
+class TransformerEncoderConfig(Config):
+    """Subsampling, then layers of self-attention and feed-forward."""
+
+    type: Literal["transformer"] = "transformer"
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of the model."""
+    num_layers: int = pydantic.Field(default=12, gt=0)
+    num_heads: int = pydantic.Field(default=4, gt=0)
+    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
+    """Width inside the feed-forward blocks."""
+    activation: Activation = "gelu"
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each block (trains without fuss) or after it (as in the first Transformer)."""
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the output of each block and inside the feed-forward blocks."""
+    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Of the attention weights. More than zero takes the slower path on a CPU."""
+    window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
+    """Steps to the left and right that a step attends to; all of them if null."""
+    subsampling: SubsamplingConfig = SubsamplingConfig()
+    """How frames become steps."""
+    positions: PositionConfig = PositionConfig()
+    """How the encoder knows where a step stands."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> TransformerEncoderConfig:
+        check_heads(self.dim, self.num_heads, self.positions)
+        return self
+
+
+class TransformerDecoderConfig(Config):
+    """Layers of causal self-attention, cross-attention and feed-forward over the tokens so far."""
+
+    type: Literal["transformer"] = "transformer"
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of the decoder; the encoder may have another."""
+    num_layers: int = pydantic.Field(default=6, gt=0)
+    num_heads: int = pydantic.Field(default=4, gt=0)
+    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
+    """Width inside the feed-forward blocks."""
+    activation: Activation = "gelu"
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each block or after it."""
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the embeddings, the output of each block and inside the feed-forward blocks."""
+    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Of the attention weights. More than zero takes the slower path on a CPU."""
+    tie_embeddings: bool = False
+    """Use the embeddings of the tokens as the weights of the output too."""
+    positions: PositionConfig = PositionConfig()
+    """How the decoder knows where a token stands."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> TransformerDecoderConfig:
+        check_heads(self.dim, self.num_heads, self.positions)
+        return self
+
+
+def check_heads(dim: int, num_heads: int, positions: PositionConfig) -> None:
+    if dim % num_heads:
+        raise ValueError(f"dim = {dim} is no multiple of num_heads = {num_heads}")
+    if positions.type == "rotary" and dim // num_heads % 2:
+        raise ValueError(f"rotary positions turn pairs: dim / num_heads = {dim // num_heads} must be even")
+
+
+class Block(nn.Module):
+    """The residual path around a part of a layer: norm first or last, dropout before the sum."""
+
+    def __init__(self, dim: int, norm: Literal["pre", "post"], dropout: float) -> None:
+        super().__init__()
+        self.is_pre_norm = norm == "pre"
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = Dropout(dropout)
+
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.is_pre_norm else x
+
+    def after(self, x: Tensor, update: Tensor) -> Tensor:
+        x = x + self.dropout(update)
+        return x if self.is_pre_norm else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: TransformerEncoderConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(
+            config.dim,
+            config.num_heads,
+            config.attention_dropout,
+            rotary=config.positions.type == "rotary",
+            window=None if config.window is None else Window(*config.window),
+        )
+        self.feed_forward = FeedForward(
+            config.dim, config.feed_forward_dim, config.activation, config.dropout
+        )
+        self.attention_block = Block(config.dim, config.norm, config.dropout)
+        self.feed_forward_block = Block(config.dim, config.norm, config.dropout)
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
+        block = self.attention_block
+        x_BTD = block.after(x_BTD, self.attention(block.before(x_BTD), mask_BT))
+        block = self.feed_forward_block
+        return block.after(x_BTD, self.feed_forward(block.before(x_BTD)))
+
+
+class TransformerEncoder(nn.Module):
+    """(B, T, F) features to (B, T / factor, D) encoded steps."""
+
+    def __init__(self, config: TransformerEncoderConfig, num_features: int) -> None:
+        super().__init__()
+        self.output_dim = config.dim
+        self.subsampling_factor = config.subsampling.factor
+        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
+        self.positions = Positions(config.positions, config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+
+    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
+        x_BTD = self.dropout(self.positions(x_BTD))
+        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, mask_BT)
+        return self.norm(x_BTD), lengths_B
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention over the tokens, cross-attention to the encoded steps, feed-forward."""
+
+    def __init__(self, config: TransformerDecoderConfig, memory_dim: int) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(
+            config.dim, config.num_heads, config.attention_dropout, rotary=config.positions.type == "rotary"
+        )
+        self.cross_attention = CrossAttention(
+            config.dim, config.num_heads, config.attention_dropout, memory_dim
+        )
+        self.feed_forward = FeedForward(
+            config.dim, config.feed_forward_dim, config.activation, config.dropout
+        )
+        self.self_attention_block = Block(config.dim, config.norm, config.dropout)
+        self.cross_attention_block = Block(config.dim, config.norm, config.dropout)
+        self.feed_forward_block = Block(config.dim, config.norm, config.dropout)
+
+    def forward(
+        self, x_BUD: Tensor, memory: Memory, cache: KeyValueCache | None, weights_of: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        block = self.self_attention_block
+        x_BUD = block.after(x_BUD, self.self_attention(block.before(x_BUD), causal=True, cache=cache))
+        block = self.cross_attention_block
+        attended, weights_BHUT = self.cross_attention(block.before(x_BUD), memory, weights_of)
+        x_BUD = block.after(x_BUD, attended)
+        block = self.feed_forward_block
+        return block.after(x_BUD, self.feed_forward(block.before(x_BUD))), weights_BHUT
+
+
+class DecoderState:
+    """What decoding carries from token to token: the memory of each layer and the keys and values so far."""
+
+    def __init__(self, memories: list[Memory]) -> None:
+        self.memories = memories
+        self.caches = [KeyValueCache() for _ in memories]
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these rows, in this order: the surviving beams."""
+        self.memories = [memory.select(rows_B) for memory in self.memories]
+        for cache in self.caches:
+            cache.select(rows_B)
+
+
+class TransformerDecoder(nn.Module):
+    """Scores of the next token from the tokens so far and the encoded steps."""
+
+    def __init__(self, config: TransformerDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.num_layers, self.num_heads = config.num_layers, config.num_heads
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
+        self.scale = config.dim**0.5  # embeddings then have the size of the position codes
+        self.positions = Positions(config.positions, config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(config.dim, vocab_size)
+        if config.tie_embeddings:
+            self.output.weight = self.embedding.weight
+
+    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
+        mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
+        layers = cast(list[DecoderLayer], self.layers)
+        return DecoderState([layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers])
+
+    def forward(
+        self,
+        tokens_BU: Tensor,
+        encoded_BTD: Tensor,
+        encoded_lengths_B: Tensor,
+        weights_of: dict[int, tuple[int, ...]] | None = None,
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Teacher forcing: (B, U, V) scores, and the cross-attention of the heads named for each layer."""
+        return self._run(tokens_BU, self.start(encoded_BTD, encoded_lengths_B), None, weights_of or {})
+
+    def step(
+        self, tokens_BU: Tensor, state: DecoderState, weights_of: dict[int, tuple[int, ...]] | None = None
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Scores after the new tokens alone; those before are in the state."""
+        return self._run(tokens_BU, state, state.caches, weights_of or {})
+
+    def _run(
+        self,
+        tokens_BU: Tensor,
+        state: DecoderState,
+        caches: list[KeyValueCache] | None,
+        weights_of: dict[int, tuple[int, ...]],
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        start = len(caches[0]) if caches else 0
+        x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
+        all_weights: dict[int, Tensor] = {}
+        for index, layer in enumerate(self.layers):
+            cache = caches[index] if caches else None
+            x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, weights_of.get(index, ()))
+            if weights_BHUT is not None:
+                all_weights[index] = weights_BHUT
+        return self.output(self.norm(x_BUD)), all_weights
+
+
+def all_heads(decoder: TransformerDecoder) -> dict[int, tuple[int, ...]]:
+    """Every head of every layer, for `weights_of`."""
+    return {layer: tuple(range(decoder.num_heads)) for layer in range(decoder.num_layers)}
+
+
+def initialize_linears(module: nn.Module) -> None:
+    """Xavier weights and zero biases, as the first Transformer had them."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

@@ -1,0 +1,216 @@
+"""Parts of a manifest: a split that keeps speakers apart, and a filter that tells what it dropped."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from asr.errors import UserError
+from asr.manifest import Utterance, read_lines, read_manifest, write_manifest
+
+REST = "rest"
+Unit = Literal["speaker", "utterance"]
+
+
+def parse_share(text: str) -> float | int | str:
+    """A part of a split: a fraction of the hours ("0.1"), a number of units ("20") or "rest"."""
+    if text == REST:
+        return REST
+    try:
+        share = float(text) if "." in text else int(text)
+    except ValueError:
+        share = 0
+    if share <= 0 or (isinstance(share, float) and not share < 1):
+        raise UserError(
+            f"share {text!r}: expected a fraction such as 0.1, a whole number such as 20, or {REST}"
+        )
+    return share
+
+
+def split_manifest(
+    path: str | Path,
+    shares: Mapping[str, float | int | str],
+    output_dir: str | Path,
+    *,
+    by: Unit | None = None,
+    seed: int = 0,
+) -> dict[str, int]:
+    """Write each utterance of `path` to one of `output_dir`/NAME.jsonl; returns the utterances of each.
+
+    A share is a fraction of the hours, a number of units, or "rest". A unit, which is never divided, is a
+    speaker or an utterance; without `by`, a speaker wherever speakers are known. Which unit goes where
+    depends on names, hours and seed alone, not on the order of the lines.
+    """
+    _check_shares(shares)
+    outputs = {name: Path(output_dir) / f"{name}.jsonl" for name in shares}
+    for name, output in outputs.items():
+        if output.resolve() == Path(path).resolve():
+            raise UserError(
+                f"{path}: the part {name} would overwrite the input; choose another folder or name"
+            )
+    by = by or choose_unit(path)
+    microseconds: defaultdict[str, int] = defaultdict(int)  # whole ones add up to the same in any order
+    total = 0
+    for utterance in read_manifest(path):
+        microseconds[_unit(utterance, by)] += round(utterance.duration * 1e6)
+        total += 1
+    chosen = assign_units(microseconds, shares, seed)
+    counts = {}
+    for name, output in outputs.items():
+        part = (utterance for utterance in read_manifest(path) if chosen.get(_unit(utterance, by)) == name)
+        counts[name] = write_manifest(output, part)
+    if sum(counts.values()) != total:
+        raise UserError(f"{path}: changed while it was split; split it again")
+    return counts
+
+
+def choose_unit(path: str | Path) -> Unit:
+    """The speaker if all are known, the utterance if none is; an error in between."""
+    known = Counter(utterance.speaker is not None for utterance in read_manifest(path))
+    if known[True] and known[False]:
+        raise UserError(
+            f"{path}: {known[False]:,} of {known.total():,} utterances have no speaker, so the parts may "
+            "share one; add the speakers, or split by utterance"
+        )
+    return "speaker" if known[True] else "utterance"
+
+
+def assign_units(
+    durations: Mapping[str, int], shares: Mapping[str, float | int | str], seed: int
+) -> dict[str, str]:
+    """Unit -> name of its part, given the duration of each unit as a whole number of anything."""
+    ranked = sorted(durations, key=lambda unit: hashlib.sha256(f"{seed}:{unit}".encode()).digest())
+    if len(ranked) < len(shares):
+        raise UserError(
+            f"{len(ranked)} speakers or utterances cannot fill {len(shares)} parts: {', '.join(shares)}"
+        )
+    chosen = {}
+    for name, share in shares.items():
+        if isinstance(share, int):
+            if len(ranked) < share:
+                raise UserError(
+                    f"part {name}: {share} speakers or utterances are asked for, {len(ranked)} are left"
+                )
+            chosen.update(dict.fromkeys(ranked[:share], name))
+            ranked = ranked[share:]
+    # What each part still lacks of its duration. The next unit goes where most is lacking.
+    total = sum(durations.values())
+    lacking = {name: share * total for name, share in shares.items() if isinstance(share, float)}
+    if REST in shares.values():
+        name = next(name for name, share in shares.items() if share == REST)
+        lacking[name] = sum(durations[unit] for unit in ranked) - sum(lacking.values())
+        if lacking[name] <= 0:
+            raise UserError(f"nothing is left for {name}; ask for less in the other parts")
+    empty = list(lacking)
+    for left, unit in zip(range(len(ranked), 0, -1), ranked, strict=True):
+        candidates = empty if left <= len(empty) else lacking  # the last units are for those that got none
+        name = max(candidates, key=lacking.__getitem__)
+        chosen[unit] = name
+        lacking[name] -= durations[unit]
+        if name in empty:
+            empty.remove(name)
+    if empty:
+        raise UserError(f"nothing is left for {', '.join(empty)}; ask for less in the other parts")
+    return chosen
+
+
+def _unit(utterance: Utterance, by: Unit) -> str:
+    if by == "utterance":
+        return utterance.id
+    if utterance.speaker is None:
+        raise UserError(f"utterance {utterance.id} has no speaker; add the speakers, or split by utterance")
+    return utterance.speaker
+
+
+def _check_shares(shares: Mapping[str, float | int | str]) -> None:
+    """Together the parts must take every utterance."""
+    for name in shares:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise UserError(f"part {name!r}: expected a plain word, it becomes the name of a file")
+    rest = sum(share == REST for share in shares.values())
+    fractions = sum(share for share in shares.values() if isinstance(share, float))
+    counted = any(isinstance(share, int) for share in shares.values())
+    if rest > 1:
+        raise UserError(f"more than one part is {REST}; one of them must be a fraction or a number")
+    if rest and fractions >= 1:
+        raise UserError(f"the fractions add up to {fractions:g}, which leaves nothing for the {REST}")
+    if not rest and (counted or abs(fractions - 1) > 1e-6):
+        raise UserError(
+            f"the parts do not take everything (fractions add up to {fractions:g}); let one of them be "
+            f"{REST}, for example train={REST}"
+        )
+
+
+# --- filter -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Conditions that an utterance must meet, all of them; None asks for nothing."""
+
+    min_seconds: float | None = None
+    max_seconds: float | None = None
+    text: str | None = None  # regular expression that occurs in the text
+    speakers: frozenset[str] | None = None
+    ids: frozenset[str] | None = None
+    extras: Mapping[str, str] | None = None  # compared as text: true, 3, north
+
+    def __post_init__(self) -> None:
+        for name in ("min_seconds", "max_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= 0:
+                raise UserError(f"{name} {seconds:g}: expected seconds, 0 or more")
+        low, high = self.min_seconds or 0.0, self.max_seconds
+        if high is not None and low > high:
+            raise UserError(f"min_seconds {low:g} is more than max_seconds {high:g}")
+        if self.text is not None:
+            try:
+                re.compile(self.text)
+            except re.error as error:
+                raise UserError(f"text {self.text!r}: not a regular expression ({error})") from None
+
+    def apply(self, utterances: Iterable[Utterance], dropped: Counter[str]) -> Iterator[Utterance]:
+        """The utterances to keep; counts the others in `dropped` by the first condition that they fail."""
+        for utterance in utterances:
+            reason = self.find_reason(utterance)
+            if reason is None:
+                yield utterance
+            else:
+                dropped[reason] += 1
+
+    def find_reason(self, utterance: Utterance) -> str | None:
+        """Why this utterance is to be dropped; None if it is not."""
+        if self.min_seconds is not None and utterance.duration < self.min_seconds:
+            return f"shorter than {self.min_seconds:g} s"
+        if self.max_seconds is not None and utterance.duration > self.max_seconds:
+            return f"longer than {self.max_seconds:g} s"
+        if self.text is not None and not re.search(self.text, utterance.text or ""):
+            return f"text without {self.text}"
+        if self.speakers is not None and utterance.speaker not in self.speakers:
+            return "other speaker"
+        if self.ids is not None and utterance.id not in self.ids:
+            return "other id"
+        for name, wanted in (self.extras or {}).items():
+            if name not in utterance.extras or _as_text(utterance.extras[name]) != wanted:
+                return f"{name} is not {wanted}"
+        return None
+
+
+def read_names(path: str | Path) -> frozenset[str]:
+    """Names, one on each line."""
+    try:
+        return frozenset(line.decode().strip() for _, _, line in read_lines(path))
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; expected one name on each line") from None
+
+
+def _as_text(value: str | int | float | bool | None) -> str:
+    """As in the manifest, but strings without their quotes."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

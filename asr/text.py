@@ -1,0 +1,259 @@
+"""Rules that make texts alike before training and before scoring, chosen by name in the config."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import pydantic
+
+from asr.config import Config
+from asr.errors import UserError
+
+Rule = Literal[
+    "strip_invisible",
+    "nfc",
+    "nfkc",
+    "strip_diacritics",
+    "strip_brackets",
+    "lowercase",
+    "uppercase",
+    "plain_apostrophes",
+    "strip_symbols",
+    "strip_punctuation",
+    "collapse_spaces",
+]
+
+# They take out what can neither be seen nor heard, in any script.
+SAFE_RULES: tuple[Rule, ...] = ("strip_invisible", "nfc", "collapse_spaces")
+
+# `unicodedata` sorts the marks of one letter by insertion, in quadratic time. Spelling takes up to four.
+MAX_MARKS = 100
+
+
+class TextConfig(Config):
+    """How texts are made alike. The rules of a list run from left to right, in the order of `RULES`."""
+
+    training: tuple[Rule, ...] = SAFE_RULES
+    """Rules for the texts that a model and its tokenizer learn from; asr/text.py explains each."""
+
+    scoring: tuple[Rule, ...] = SAFE_RULES
+    """Rules for references and hypotheses alike, before words are counted. The default leaves
+    every visible letter as it is."""
+
+    @pydantic.field_validator("training", "scoring")
+    @classmethod
+    def _rules_fit(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        check_rules(rules)
+        return rules
+
+
+def normalize_for_training(text: str, config: TextConfig) -> str:
+    """What the tokenizer and the model get to see of a transcript."""
+    return normalize(text, config.training)
+
+
+def normalize_for_scoring(text: str, config: TextConfig) -> str:
+    """What is compared, of a reference as of a hypothesis."""
+    return normalize(text, config.scoring)
+
+
+def normalize(text: str, rules: Sequence[Rule]) -> str:
+    """Apply `rules` from left to right; a second time changes nothing, if they pass `check_rules`."""
+    _check_characters(text)
+    for rule in rules:
+        text = RULES[rule](text)
+    return text
+
+
+def check_rules(rules: Sequence[str]) -> None:
+    """Refuse unknown, repeated, contradicting or misplaced rules."""
+    for rule in rules:
+        if rule not in RULES:
+            raise UserError(f"unknown rule {rule}; the rules are {', '.join(RULES)}")
+    for first, second in (("nfc", "nfkc"), ("lowercase", "uppercase")):
+        if first in rules and second in rules:
+            raise UserError(f"{first} and {second} exclude each other; remove one")
+    in_order = [rule for rule in RULES if rule in rules]
+    if list(rules) != in_order:
+        # Any other order leaves traces: punctuation that goes after the spaces were counted leaves two.
+        raise UserError(f"each rule may stand once, in this order: {', '.join(in_order)}")
+
+
+def _check_characters(text: str) -> None:
+    if text.isascii():
+        return
+    if found := re.search("[\ud800-\udfff]", text):
+        raise UserError(
+            f"character {found.start() + 1} of a text is half of a surrogate pair (U+{ord(found[0]):04X}), "
+            f"which is no character by itself; write the text anew, as UTF-8"
+        )
+    # Nor may rules bring so many together: nfkc makes marks of half-width voicing signs, others remove what
+    # stands between marks (invisible characters, and tatweel, which counts as a letter).
+    for suspects in re.finditer(rf"[\W\u0640\uff9e\uff9f]{{{MAX_MARKS},}}", text):
+        remaining = _INVISIBLE.sub("", suspects[0]).replace("\u0640", "")
+        for is_mark, run in itertools.groupby(remaining, _is_mark):
+            if is_mark and (count := len(list(run))) > MAX_MARKS:
+                raise UserError(
+                    f"near character {suspects.start() + 1} of a text, {count} combining marks follow each "
+                    f"other; expected up to {MAX_MARKS}, more than any script needs: mend or remove it"
+                )
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M") or character in "\uff9e\uff9f"
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+# Controls other than white space; soft hyphen; Arabic letter mark; zero width space; directional marks,
+# embeddings and isolates; word joiner and invisible operators; variation selectors; byte order mark;
+# interlinear annotation; tags. The zero width joiners stay: Persian and the Indic scripts spell with them.
+_INVISIBLE = re.compile(
+    "[\u0000-\u0008\u000e-\u001b\u007f-\u0084\u0086-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0001\U000e0020-\U000e007f\U000e0100-\U000e01ef]+"
+)
+
+
+def _strip_invisible(text: str) -> str:
+    """Remove control characters, marks of direction, soft hyphens, zero width spaces, variation selectors.
+
+    White space stays, and so do the zero width joiner and non-joiner. Khmer or Thai text that parts its
+    words by zero width spaces becomes text without word boundaries.
+    """
+    return _INVISIBLE.sub("", text)
+
+
+def _nfc(text: str) -> str:
+    """Write letter and accent as one character where there is one (e + ´ as é), Hangul as syllables."""
+    return unicodedata.normalize("NFC", text)
+
+
+def _nfkc(text: str) -> str:
+    """As nfc, and replace variants of form: Ａ becomes A, ﬁ fi, ² 2, ½ 1⁄2, ™ TM, ㎏ kg, ｶ カ, （ (.
+
+    Thai ำ and Lao ຳ become two characters each, and Korean ㅋ another ᄏ.
+    """
+    return unicodedata.normalize("NFKC", text)
+
+
+# Blocks for the accents of alphabets; Hebrew points and accents; Arabic vowel signs; tatweel.
+_DIACRITICS = re.compile(
+    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f"
+    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670\u0640]+"
+)
+
+
+def _strip_diacritics(text: str) -> str:
+    """Remove accents, Hebrew points, Arabic vowel signs and tatweel; the result is in NFC.
+
+    é becomes e, й и, ё е; ø, ł, đ and ı are letters of their own and stay, as does the hamza of أ. Marks of
+    other scripts stay: without its vowel signs Hindi or Thai is another word, and が without its dots is か.
+    """
+    return _nfc(_DIACRITICS.sub("", unicodedata.normalize("NFD", text)))
+
+
+def _strip_brackets(text: str) -> str:
+    """Replace tags such as [noise], <unk> and (laughs) by a space each, with what is nested inside them.
+
+    A bracket without a partner stays. Not for texts that keep spoken words in brackets.
+    """
+    for opening, closing in ("[]", "<>", "()"):
+        text = _strip_pairs(text, opening, closing)
+    return text
+
+
+def _strip_pairs(text: str, opening: str, closing: str) -> str:
+    if opening not in text:
+        return text
+    unmatched: list[int] = []  # indices into `parts` of brackets that wait for their partner
+    parts: list[str] = []
+    for part in re.split(f"([{re.escape(opening + closing)}])", text):
+        if part == closing and unmatched:
+            del parts[unmatched.pop() :]
+            part = " "
+        elif part == opening:
+            unmatched.append(len(parts))
+        parts.append(part)
+    return "".join(parts)
+
+
+def _lowercase(text: str) -> str:
+    """Lower case by Unicode's rules for no language in particular; the result is in NFC.
+
+    Σ ends a word as ς; ß stays. Not for Turkish: I becomes i (not ı), and İ an i with a dot above it.
+    """
+    return _nfc(text.lower())
+
+
+def _uppercase(text: str) -> str:
+    """Upper case by Unicode's rules for no language in particular; the result is in NFC.
+
+    ß becomes SS. Not for Turkish: i becomes I (not İ).
+    """
+    return _nfc(text.upper())
+
+
+def _plain_apostrophes(text: str) -> str:
+    """Write ’ ‘ ʼ ＇ as the apostrophe of the keyboard: don’t becomes don't."""
+    return re.sub("[\u2018\u2019\u02bc\uff07]", "'", text)
+
+
+def _strip_symbols(text: str) -> str:
+    """Replace symbols (Unicode's S categories: $ + < = ^ ° © ♪, emoji with their joiners) by a space each."""
+    # Neither a symbol nor a punctuation mark is \w, but for the underscore.
+    return re.sub("([^\\w\\s])[\u200d\ufe0e\ufe0f]*", _replace_symbol, text)
+
+
+def _replace_symbol(match: re.Match[str]) -> str:
+    return " " if unicodedata.category(match[1]).startswith("S") else match[0]
+
+
+def _strip_punctuation(text: str) -> str:
+    """Replace punctuation (Unicode's P categories, which hold % & @ # * / too) by a space each.
+
+    Apostrophes and hyphens inside words stay: don't, mother-in-law, col·lecció; dogs' loses its own. Full
+    stops and commas go everywhere: 3.5 becomes 3 5, and U.S. becomes U S.
+    """
+    return re.sub(r"[^\w\s]|_", _replace_punctuation, text)
+
+
+# Apostrophes, hyphens (the last does not break), the Catalan middle dot; Hebrew maqaf, geresh, gershayim.
+_WORD_PUNCTUATION = "'\u2019-\u2010\u2011\u00b7\u05be\u05f3\u05f4"
+
+
+def _replace_punctuation(match: re.Match[str]) -> str:
+    character, text, position = match[0], match.string, match.start()
+    if not unicodedata.category(character).startswith("P"):
+        return character
+    if character in _WORD_PUNCTUATION and 0 < position < len(text) - 1:
+        neighbours = text[position - 1], text[position + 1]
+        if all(unicodedata.category(neighbour)[0] in "LMN" for neighbour in neighbours):
+            return character
+    return " "
+
+
+def _collapse_spaces(text: str) -> str:
+    """One space between words, none at the ends, whatever stood there: tabs, line ends, wide spaces."""
+    return " ".join(text.split())
+
+
+# In the order in which they have to run.
+RULES: dict[str, Callable[[str], str]] = {
+    "strip_invisible": _strip_invisible,
+    "nfc": _nfc,
+    "nfkc": _nfkc,
+    "strip_diacritics": _strip_diacritics,
+    "strip_brackets": _strip_brackets,
+    "lowercase": _lowercase,
+    "uppercase": _uppercase,
+    "plain_apostrophes": _plain_apostrophes,
+    "strip_symbols": _strip_symbols,
+    "strip_punctuation": _strip_punctuation,
+    "collapse_spaces": _collapse_spaces,
+}
+assert tuple(RULES) == get_args(Rule)

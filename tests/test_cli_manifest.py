@@ -1,0 +1,318 @@
+"""`asr manifest`: each action, its exit status, what goes to which stream, and that every option has an effect."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.cli import main
+from asr.cli.manifest import KINDS
+from asr.interchange import KINDS as INTERCHANGE_KINDS
+from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.tokenizer import Tokenizer, TokenizerConfig
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ten speakers with one utterance of one second each, in all.jsonl of the current folder."""
+    utterances = []
+    for number in range(10):
+        path = tmp_path / "audio" / f"{number}.wav"
+        path.parent.mkdir(exist_ok=True)
+        soundfile.write(path, 0.1 * np.sin(np.arange(8000)), 8000)
+        speaker = f"s{number}"
+        utterances.append(
+            Utterance(
+                id=f"{speaker}-u",
+                audio=str(path),
+                duration=1.0,
+                text="ab ba",
+                speaker=speaker,
+                extras={"n": number},
+            )
+        )
+    write_manifest(tmp_path / "all.jsonl", utterances)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(corpus: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Run:
+    """Status, standard output, and standard error with the log."""
+    caplog.set_level(logging.INFO)
+
+    def run_asr(*arguments: str) -> tuple[int, str, str]:
+        status = main(["manifest", *arguments])
+        captured, log = capsys.readouterr(), caplog.text
+        caplog.clear()
+        return status, captured.out, captured.err + log
+
+    return run_asr
+
+
+def append(path: Path, **fields: object) -> None:
+    with open(path, "a") as file:
+        file.write(json.dumps(fields) + "\n")
+
+
+# --- validate -----------------------------------------------------------------------------------
+
+
+def test_validate_a_good_manifest(run: Run) -> None:
+    assert run("validate", "all.jsonl")[:2] == (0, "10 utterances, 0 with faults\n")
+
+
+def test_validate_lists_faults_in_order_of_the_lines(run: Run, corpus: Path) -> None:
+    append(corpus / "all.jsonl", id="first", audio="audio/0.wav", duration=0.2)
+    append(corpus / "all.jsonl", id="s0-u", audio="no.wav", duration=1)
+    append(corpus / "all.jsonl", id="x")
+    status, out, _ = run("validate", "all.jsonl")
+    assert status == 1
+    lines = out.splitlines()
+    assert sorted(line.split() for line in lines[:4]) == [
+        ["duplicate-id", "1"],
+        ["missing-audio", "1"],
+        ["unreadable-record", "1"],
+        ["wrong-duration", "1"],
+    ]
+    assert [line.split(": ")[:3] for line in lines[4:-1]] == [
+        ["all.jsonl:11", "first", "wrong-duration"],
+        ["all.jsonl:12", "s0-u", "duplicate-id"],
+        ["all.jsonl:12", "s0-u", "missing-audio"],
+        ["all.jsonl:13", "x", "unreadable-record"],
+    ]
+    assert lines[-1] == "13 utterances, 3 with faults"
+    status, out, _ = run("validate", "all.jsonl", "--json")
+    report = json.loads(out)
+    assert (status, report["utterances"], report["counts"]["missing-audio"]) == (1, 13, 1)
+    assert report["faults"][0]["line"] == 11
+
+
+def test_validate_options(run: Run, corpus: Path) -> None:
+    append(corpus / "missing.jsonl", id="a", audio="no.wav", duration=1.0)
+    assert run("validate", "missing.jsonl")[0] == 1
+    assert run("validate", "missing.jsonl", "--no-audio")[0] == 0
+
+    assert run("validate", "all.jsonl", "--root", "audio")[0] == 0
+    assert "outside-root" in run("validate", "all.jsonl", "--root", "elsewhere")[1]
+
+    cut = corpus / "audio" / "cut.flac"
+    soundfile.write(cut, np.random.default_rng(0).normal(0, 0.1, 8000), 8000)
+    cut.write_bytes(cut.read_bytes()[:6000])
+    append(corpus / "cut.jsonl", id="a", audio="audio/cut.flac", duration=1.0)
+    assert run("validate", "cut.jsonl")[0] == 0
+    assert "broken-audio" in run("validate", "cut.jsonl", "--decode")[1]
+
+
+def test_validate_against_a_tokenizer(run: Run, corpus: Path) -> None:
+    Tokenizer.train(TokenizerConfig(), ["ab ba"]).save(corpus / "tokenizer.json")
+    arguments = ("validate", "all.jsonl", "--tokenizer", "tokenizer.json")
+    assert run(*arguments)[0] == 0
+    assert "unknown-characters" in run(*arguments, "--text-rules", "uppercase")[1]
+    assert run(*arguments, "--frame-ms", "200")[0] == 0
+    assert "CTC needs 5 frames for 5 tokens, but 1.000 s are 4" in run(*arguments, "--frame-ms", "250")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("no.jsonl",), "no.jsonl: cannot read the file (No such file or directory)"),
+        (("all.jsonl", "--frame-ms", "40"), "give --tokenizer as well"),
+        (("all.jsonl", "--text-rules", "nfc"), "give --tokenizer as well"),
+        (("all.jsonl", "--tokenizer", "all.jsonl", "--frame-ms", "0"), "expected milliseconds, more than 0"),
+        (("all.jsonl", "--tokenizer", "all.jsonl", "--text-rules", "x"), "unknown rule x"),
+        (("all.jsonl", "--tokenizer", "all.jsonl"), "all.jsonl"),
+    ],
+)
+def test_validate_refuses_wrong_use(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    status, out, err = run("validate", *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+# --- stats --------------------------------------------------------------------------------------
+
+
+def test_stats(run: Run, corpus: Path) -> None:
+    write_manifest(corpus / "none.jsonl", [])
+    status, out, _ = run("stats", "all.jsonl", "none.jsonl")
+    assert status == 0
+    for part in (
+        "all.jsonl\n  utterances  10 (0 without a text)",
+        "words       20",
+        "s0 ",
+        "none.jsonl\n  utterances  0",
+    ):
+        assert part in out
+    assert "#" * 40 + " 10\n" in out
+    reports = json.loads(run("stats", "all.jsonl", "none.jsonl", "--json")[1])
+    assert [(report["manifest"], report["utterances"]) for report in reports] == [
+        ("all.jsonl", 10),
+        ("none.jsonl", 0),
+    ]
+    assert reports[0]["percentiles"]["50"] == 1.0
+
+
+def test_stats_show_the_speakers_with_most(run: Run, corpus: Path) -> None:
+    append(corpus / "all.jsonl", id="x", audio="x.wav", duration=7200.0, speaker="most", language="en")
+    out = run("stats", "all.jsonl")[1]
+    assert "hours by speakers\n    most " in out
+    assert "2.000\n" in out
+    assert "    and 1 more\n" in out
+    assert "hours by languages\n    en " in out
+
+
+# --- split and filter ---------------------------------------------------------------------------
+
+
+def test_split(run: Run, corpus: Path) -> None:
+    shares = ("--output", "train=0.8", "dev=0.1", "test=0.1")
+    status, out, err = run("split", "all.jsonl", *shares, "--output-dir", "out")
+    assert (status, out.splitlines()) == (
+        0,
+        ["out/train.jsonl: 8 utterances", "out/dev.jsonl: 1 utterances", "out/test.jsonl: 1 utterances"],
+    )
+    assert "all.jsonl: split by speaker" in err
+    tests = set()
+    for seed in range(8):
+        run("split", "all.jsonl", *shares, "--output-dir", "out", "--seed", str(seed), "--by", "utterance")
+        tests |= {utterance.id for utterance in read_manifest("out/test.jsonl")}
+    assert len(tests) > 3
+    assert (
+        "split by utterance"
+        in run("split", "all.jsonl", *shares, "--output-dir", "out", "--by", "utterance")[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        (("train",), "--output train: expected NAME=SHARE"),
+        (("a=0.5", "a=0.5"), "--output a=0.5: expected NAME=SHARE with a new name"),
+        (("a=2.0",), "share '2.0': expected a fraction"),
+        (("a=0.5",), "do not take everything"),
+        (("all=0.5", "b=rest"), "would overwrite the input"),
+    ],
+)
+def test_split_refuses_wrong_use(run: Run, shares: tuple[str, ...], message: str) -> None:
+    status, _, err = run("split", "all.jsonl", "--output", *shares, "--output-dir", ".")
+    assert status == 2
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kept"),
+    [
+        (("--min-seconds", "1.5"), 0),
+        (("--max-seconds", "0.5"), 0),
+        (("--text", "^ab"), 10),
+        (("--text", "^b"), 0),
+        (("--speakers", "s1", "s2"), 2),
+        (("--ids", "ids.txt"), 1),
+        (("--extra", "n=3"), 1),
+    ],
+)
+def test_filter(run: Run, corpus: Path, conditions: tuple[str, ...], kept: int) -> None:
+    (corpus / "ids.txt").write_text("s4-u\nother\n")
+    status, out, _ = run("filter", "all.jsonl", "few.jsonl", *conditions)
+    assert status == 0
+    assert out.startswith(f"few.jsonl: {kept} utterances kept, {10 - kept} dropped\n")
+    assert sum(int(line.split()[0]) for line in out.splitlines()[1:]) == 10 - kept
+    few = list(read_manifest("few.jsonl"))
+    assert len(few) == kept
+    assert all(Path(utterance.audio).exists() for utterance in few)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all.jsonl", "./all.jsonl"), "is the input as well"),
+        (("all.jsonl", "b.jsonl", "--extra", "n"), "--extra n: expected FIELD=VALUE"),
+        (
+            ("all.jsonl", "b.jsonl", "--extra", "n=3", "--extra", "n=4"),
+            "--extra n=4: expected FIELD=VALUE, each field once",
+        ),
+        (("all.jsonl", "b.jsonl", "--text", "("), "not a regular expression"),
+        (("all.jsonl", "b.jsonl", "--ids", "no.txt"), "no.txt: cannot read the file"),
+    ],
+)
+def test_filter_refuses_wrong_use(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    status, _, err = run("filter", *arguments)
+    assert status == 2
+    assert message in err
+
+
+# --- convert ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["data", "a.json", "a.csv", "a.tsv"])
+def test_convert_there_and_back(run: Run, target: str) -> None:
+    status, out, err = run("convert", "all.jsonl", target)
+    assert (status, out) == (0, f"{target}: 10 utterances\n")
+    assert f"all.jsonl is read as jsonl, {target} is written as" in err
+    assert run("convert", target, "back.jsonl")[0] == 0
+
+    def essence(path: str) -> list[tuple]:
+        return [(u.id, u.audio, u.start, u.duration, u.text, u.speaker) for u in read_manifest(path)]
+
+    assert essence("back.jsonl") == essence("all.jsonl")
+
+
+def test_convert_with_kinds_by_name(run: Run, corpus: Path) -> None:
+    assert run("convert", "all.jsonl", "a.txt")[0] == 2
+    assert run("convert", "all.jsonl", "a.txt", "--to", "nemo")[0] == 0
+    assert run("convert", "a.txt", "b.jsonl")[0] == 2
+    assert run("convert", "a.txt", "b.jsonl", "--from", "nemo")[0] == 0
+    assert list(read_manifest("b.jsonl")) == list(read_manifest("all.jsonl"))
+    status, _, err = run("convert", "a.txt", "a.txt", "--from", "nemo", "--to", "csv")
+    assert status == 2
+    assert "is the input as well" in err
+
+
+def test_convert_pipes_only_if_allowed(run: Run, corpus: Path) -> None:
+    (corpus / "data").mkdir()
+    (corpus / "data" / "wav.scp").write_text(f"a cat {corpus}/audio/0.wav |\n")
+    status, _, err = run("convert", "data", "b.jsonl")
+    assert status == 2
+    assert "no command is executed here; --allow-pipes" in err
+    assert not (corpus / "b.jsonl").exists()
+    assert run("convert", "data", "b.jsonl", "--allow-pipes")[0] == 0
+    assert next(read_manifest("b.jsonl")).duration == 1.0
+
+
+# --- the command itself -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["validate", "stats", "split", "filter", "convert"])
+def test_help_explains_each_action(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["manifest", action, "--help"])
+    assert caught.value.code == 0
+    options = {word.rstrip(",") for word in capsys.readouterr().out.split() if word.startswith("--")}
+    assert len(options - {"--help"}) <= 10
+
+
+def test_an_action_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["manifest"], ["manifest", "nothing"], ["manifest", "stats", "a", "--js"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+
+
+def test_the_kinds_are_those_of_interchange() -> None:
+    assert KINDS == INTERCHANGE_KINDS
+
+
+def test_no_action_needs_torch(corpus: Path) -> None:
+    script = "import sys; from asr.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script, "manifest", "stats", "all.jsonl"], check=True, timeout=60)

@@ -1,0 +1,394 @@
+"""Manifests as other tools write them, and there and back; what a format cannot hold is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.interchange import (
+    KINDS,
+    guess_source_kind,
+    guess_target_kind,
+    read_csv,
+    read_nemo,
+    read_tsv,
+    read_utterances,
+    write_csv,
+    write_nemo,
+    write_tsv,
+    write_utterances,
+)
+from asr.manifest import Utterance
+
+
+def write_silence(path: Path, seconds: float) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.zeros(round(seconds * 8000)), 8000)
+    return str(path)
+
+
+# --- NeMo ---------------------------------------------------------------------------------------
+
+
+def test_a_nemo_manifest_as_its_scripts_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(
+        '{"audio_filepath": "/data/1355-0000.wav", "duration": 11.3, "text": "psychotherapy and"}\n'
+        '{"audio_filepath": "clips/tape.wav", "offset": 3.45, "duration": 1.45, "text": "", "speaker": 7,'
+        ' "lang": "en", "pnc": "yes", "score": 0.5, "words": [1, 2], "orig_sr": 48000, "label": null}\n'
+        '{"audio_filepath": "clips/tape.wav", "offset": null, "duration": 1, "text": "x", "id": "mine"}\n'
+    )
+    assert list(read_nemo(path)) == [
+        Utterance(id="1355-0000", audio="/data/1355-0000.wav", duration=11.3, text="psychotherapy and"),
+        Utterance(
+            id="tape-0003450-0004900",
+            audio=f"{tmp_path}/clips/tape.wav",
+            start=3.45,
+            duration=1.45,
+            text="",
+            speaker="7",
+            language="en",
+            extras={"pnc": "yes", "score": 0.5, "orig_sr": 48000, "label": None},
+        ),
+        Utterance(id="mine", audio=f"{tmp_path}/clips/tape.wav", duration=1.0, text="x"),
+    ]
+
+
+def test_fields_that_cannot_be_kept_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    record = {"audio_filepath": "/a.wav", "duration": 1, "words": [1], "alignment": {}}
+    (tmp_path / "a.json").write_text(f"{json.dumps(record)}\n" * 2)
+    ids = [utterance.id for utterance in read_nemo(tmp_path / "a.json")]
+    assert ids == ["a", "a-2"]
+    assert "2 utterances lose 'words', a list or an object" in caplog.text
+    assert "2 utterances lose 'alignment'" in caplog.text
+
+
+def test_a_missing_duration_is_measured(tmp_path: Path) -> None:
+    audio = write_silence(tmp_path / "a.wav", 2.5)
+    record = {"audio_filepath": "a.wav", "duration": None, "offset": 0.5}
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    (utterance,) = read_nemo(tmp_path / "a.json")
+    assert (utterance.audio, utterance.start, utterance.duration) == (audio, 0.5, 2.0)
+    (tmp_path / "a.json").write_text('{"audio_filepath": "no.wav"}')
+    with pytest.raises(UserError, match=r"a\.json:1: the duration is not given, and .*no\.wav"):
+        list(read_nemo(tmp_path / "a.json"))
+
+
+def test_a_nemo_manifest_is_written_with_its_own_names(tmp_path: Path) -> None:
+    utterance = Utterance(
+        id="a", audio=f"{tmp_path}/a.wav", start=1.0, duration=2.0, text="é", language="fr", extras={"pnc": "no"}
+    )  # fmt: skip
+    assert write_nemo(tmp_path / "a.json", [utterance]) == 1
+    assert json.loads((tmp_path / "a.json").read_text()) == {
+        "id": "a",
+        "audio_filepath": f"{tmp_path}/a.wav",
+        "offset": 1.0,
+        "duration": 2.0,
+        "text": "é",
+        "lang": "fr",
+        "pnc": "no",
+    }
+    clash = Utterance(id="a", audio="/a.wav", duration=1.0, extras={"offset": 1})
+    with pytest.raises(UserError, match=r"utterance a: extras\.offset is a field of NeMo"):
+        write_nemo(tmp_path / "b.json", [clash])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "a.json:1: not a JSON object on one line; it begins with b'[1]'"),
+        ("{", "not a JSON object"),
+        ("[" * 100_000, "not a JSON object"),
+        ('{"text": "x", "duration": 1}', "a.json:1: the path of the audio file is missing"),
+        ('{"audio_filepath": 3, "duration": 1}', "audio = 3: expected the path"),
+        ('{"audio_filepath": "a\\u0000.wav"}', "a.json:1: the duration is not given, and"),
+        ('{"audio_filepath": "a.wav", "duration": "1"}', "duration = '1': expected seconds"),
+        ('{"audio_filepath": "a.wav", "duration": NaN}', "duration = nan: expected seconds"),
+        ('{"audio_filepath": "a.wav", "duration": 1, "x": "\\ud800"}', "extras: half a character"),
+        (
+            '{"audio_filepath": "a.wav", "duration": 1, "text": "' + "a" * 1_000_000 + '"}',
+            "not a JSON object",
+        ),
+    ],
+)
+def test_a_bad_nemo_record_is_named(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "a.json").write_text(line)
+    with pytest.raises(UserError) as caught:
+        list(read_nemo(tmp_path / "a.json"))
+    assert message in str(caught.value)
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+COMMON_VOICE = (
+    "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tgender\taccents\tvariant\tlocale\tsegment\n"
+    'ab12\tcommon_voice_en_1.mp3\ts1\tHe said "no.\t\t2\t0\ttwenties\t\tScottish, "Glasgow"\t\ten\t\n'
+    "cd34\tcommon_voice_en_2.mp3\ts2\t\"Yes\"\t\t3\t1\t\t\t\t\ten\t\n"
+)  # fmt: skip
+
+
+def test_a_common_voice_table(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(COMMON_VOICE)
+    durations = "clip\tduration[ms]\ncommon_voice_en_1.mp3\t4728\ncommon_voice_en_2.mp3\t3500\n"
+    (tmp_path / "clip_durations.tsv").write_text(durations)
+    first, second = read_tsv(tmp_path / "train.tsv")
+    assert first == Utterance(
+        id="common_voice_en_1",
+        audio=f"{tmp_path}/clips/common_voice_en_1.mp3",
+        duration=4.728,
+        text='He said "no.',
+        speaker="ab12",
+        language="en",
+        extras={
+            "sentence_id": "s1",
+            "up_votes": "2",
+            "down_votes": "0",
+            "age": "twenties",
+            "accents": 'Scottish, "Glasgow"',
+        },
+    )
+    assert (second.text, second.duration) == ('"Yes"', 3.5)
+
+
+def test_common_voice_without_its_durations_is_measured(tmp_path: Path) -> None:
+    audio = write_silence(tmp_path / "clips" / "a.wav", 1.25)
+    (tmp_path / "dev.tsv").write_text("client_id\tpath\tsentence\tlocale\nx\ta.wav\thello\ten\n")
+    (utterance,) = read_tsv(tmp_path / "dev.tsv")
+    assert (utterance.audio, utterance.duration) == (audio, 1.25)
+
+
+def test_a_plain_csv_table(tmp_path: Path) -> None:
+    audio = write_silence(tmp_path / "audio" / "a.wav", 0.5)
+    (tmp_path / "a.csv").write_bytes(
+        b'\xef\xbb\xbfPath,Text,accent\r\naudio/a.wav,"one, ""two""\r\n\r\nthree",north\r\n\r\naudio/a.wav,,\r\n'
+    )
+    assert list(read_csv(tmp_path / "a.csv")) == [
+        Utterance(
+            id="a", audio=audio, duration=0.5, text='one, "two"\r\n\r\nthree', extras={"accent": "north"}
+        ),
+        Utterance(id="a-2", audio=audio, duration=0.5, text=""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"), [("duration", "2.5"), ("duration_ms", "2500"), ("duration[ms]", "2500")]
+)
+def test_durations_in_a_table(tmp_path: Path, name: str, cell: str) -> None:
+    (tmp_path / "a.csv").write_text(
+        f"id,wav_filename,wav_filesize,{name},transcript\nx,/a.wav,99,{cell},yes\n"
+    )
+    (utterance,) = read_csv(tmp_path / "a.csv")
+    expected = Utterance(id="x", audio="/a.wav", duration=2.5, text="yes", extras={"wav_filesize": "99"})
+    assert utterance == expected
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "message"),
+    [
+        ("csv", b"", "no column for the audio, such as path; the header has nothing"),
+        ("csv", b"path;text\na.wav;x\n", "the header has 'path;text'"),
+        ("csv", b"path,audio\n", "the columns path and audio mean the same"),
+        ("csv", b"path,x,x\n", "the columns x and x mean the same"),
+        ("csv", b"path,duration,duration_ms\n", "the columns duration and duration_ms mean the same"),
+        ("csv", b"path,,text\n", "column 2 has no name"),
+        ("csv", b"path,text\na.wav\n", "a.csv:2: 1 cells, but the header names 2 columns"),
+        ("csv", b"path,text\na.wav,x,y\n", "a.csv:2: 3 cells"),
+        ("csv", b'path,text\na.wav,"x"y\n', "a.csv:2: not a row of a CSV table"),
+        ("csv", b'path,text\na.wav,"' + b"x" * 200_000, "not a row of a CSV table (field larger than field limit"),
+        ("csv", b'path,text\na.wav,"' + b"x\n" * 200_000, "not a row of a CSV table (field larger than field limit"),
+        ("csv", b"path,text\n" + b"x" * 3_000_000, "a.csv:2: the row is longer than 1,000,000 bytes"),
+        ("csv", b"path,text\n" + b'"x\n",' * 300_000, "the row is longer than 1,000,000 bytes"),
+        ("csv", b"path,audio2" + b",x" * 400_000, "the columns x and x mean the same"),
+        ("tsv", b"path\tx\n" + b"x" * 3_000_000, "a.tsv:2: the line is longer than 1,000,000 bytes"),
+        ("csv", b"path,text\na.wav,\xff\n", "a.csv:2: not UTF-8 text (byte 7 of the line)"),
+        ("csv", b"path,duration\na.wav,1s\n", "a.csv:2: duration: '1s' is not a number"),
+        ("csv", b"path,duration\na.wav,inf\n", "a.csv:2: utterance 'a': duration = inf: expected seconds"),
+        ("csv", b"path,duration\n,1\n", "a.csv:2: the path of the audio file is missing"),
+        ("tsv", b"path\ttext\na.wav\n", "a.tsv:2: 1 cells"),
+        ("tsv", b"path\ttext\n\xff\tx\n", "a.tsv:2: not UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_bad_table_is_named_by_line(tmp_path: Path, suffix: str, content: bytes, message: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        list(read_csv(path) if suffix == "csv" else read_tsv(path))
+    assert message in str(caught.value)
+
+
+def test_a_bad_table_of_durations_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(COMMON_VOICE)
+    for content, message in (
+        ("a\tb\n", "expected the columns clip"),
+        ("clip\tduration[ms]\nx\n", ":2: expected a clip"),
+    ):
+        (tmp_path / "clip_durations.tsv").write_text(content)
+        with pytest.raises(UserError, match=rf"clip_durations\.tsv.*{message}"):
+            list(read_tsv(tmp_path / "a.tsv"))
+
+
+def test_tables_are_written_with_a_header(tmp_path: Path) -> None:
+    utterance = Utterance(
+        id="a", audio=f"{tmp_path}/x/a.wav", duration=1.5, text='say "yes", please', speaker="s", extras={"age": "9"}
+    )  # fmt: skip
+    assert write_csv(tmp_path / "a.csv", [utterance]) == write_tsv(tmp_path / "a.tsv", [utterance]) == 1
+    assert (tmp_path / "a.csv").read_bytes().splitlines() == [
+        b"id,path,start,duration,text,speaker,language,age",
+        b'a,x/a.wav,0.0,1.5,"say ""yes"", please",s,,9',
+    ]
+    assert (tmp_path / "a.tsv").read_bytes().splitlines() == [
+        b"id\tpath\tstart\tduration\ttext\tspeaker\tlanguage\tage",
+        b'a\tx/a.wav\t0.0\t1.5\tsay "yes", please\ts\t\t9',
+    ]
+    with open(tmp_path / "a.csv", newline="") as file:  # as the standard library reads it
+        assert next(csv.DictReader(file))["text"] == utterance.text
+
+
+@pytest.mark.parametrize(
+    ("write", "changes", "message"),
+    [
+        (write_tsv, {"text": "a\tb"}, "utterance a: 'a\\tb' has the control character U+0009"),
+        (write_tsv, {"text": "a\nb"}, "has the control character U+000A"),
+        (write_tsv, {"extras": {"x": "\r"}}, "has the control character U+000D"),
+        (write_tsv, {"extras": {"x\ty": "a"}}, "has the control character U+0009"),
+        (write_tsv, {"text": "a" * 1_000_000}, "utterance a: the line is longer than 1,000,000 bytes"),
+        (write_nemo, {"text": "a" * 1_000_000}, "utterance a: the line is longer than 1,000,000 bytes"),
+        (write_csv, {"text": "a\0b"}, "utterance a: a cell of a CSV table has at most"),
+        (write_csv, {"text": "a" * 200_000}, "a cell of a CSV table has at most 131,072 characters"),
+        (write_csv, {"extras": {"Path": "x"}}, "extras.Path cannot be a column"),
+        (write_csv, {"extras": {" x": "x"}}, "extras. x cannot be a column"),
+    ],
+)
+def test_what_a_table_cannot_hold_is_refused(tmp_path: Path, write, changes: dict, message: str) -> None:
+    utterance = Utterance(**{"id": "a", "audio": "/a.wav", "duration": 1.0} | changes)
+    with pytest.raises(UserError) as caught:
+        write(tmp_path / "a", [utterance])
+    assert message in str(caught.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_losses_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    utterances = [
+        Utterance(id="a", audio="/a.wav", duration=1.0, text="x", extras={"n": 1, "none": None}),
+        Utterance(id="b", audio="/b.wav", duration=1.0, extras={"empty": ""}),
+    ]
+    write_csv(tmp_path / "a.csv", utterances)
+    assert sorted(record.getMessage().removeprefix(f"{tmp_path}/a.csv: ") for record in caplog.records) == [
+        "1 utterances have extras that come back as text",
+        "1 utterances without a text get an empty one",
+        "2 utterances lose an extra that is empty",
+    ]
+
+
+# --- there and back -----------------------------------------------------------------------------
+
+LINES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+TEXTS = LINES | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+IDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
+KEYS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5).map(
+    lambda key: f"x{key}x"
+)
+
+
+def utterances(texts: st.SearchStrategy[str], values: st.SearchStrategy) -> st.SearchStrategy[Utterance]:
+    return st.builds(
+        Utterance,
+        id=IDS,
+        audio=LINES.map(lambda name: f"/x/{name}.wav"),
+        start=st.floats(0, 1e6),
+        duration=st.floats(1e-6, 1e6),
+        text=texts,
+        speaker=st.none() | LINES.filter(bool),
+        language=st.none() | LINES.filter(bool),
+        extras=st.dictionaries(KEYS, values, max_size=3),
+    )
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        ("jsonl", utterances(TEXTS, VALUES)),
+        ("nemo", utterances(TEXTS, VALUES)),
+        ("csv", utterances(TEXTS, TEXTS.filter(bool))),
+        ("tsv", utterances(LINES, LINES.filter(bool))),
+    ],
+)
+def test_there_and_back(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, strategy: st.SearchStrategy
+) -> None:
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(strategy, min_size=1, max_size=3))
+    def check(records: list[Utterance]) -> None:
+        path = tmp_path_factory.mktemp("back") / "a"
+        write_utterances(path, kind, records)
+        assert list(read_utterances(path, kind)) == records
+
+    check()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.binary(max_size=100),
+    head=st.sampled_from([b"", b"path,text\n", b"path\ttext\n", b'{"audio_filepath":']),
+)
+def test_any_bytes_give_utterances_or_a_user_error(
+    tmp_path_factory: pytest.TempPathFactory, head: bytes, data: bytes
+) -> None:
+    logging.disable(logging.WARNING)
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / "a").write_bytes(head + data)
+    (folder / "wav.scp").write_bytes(data)
+    (folder / "text").write_bytes(data)
+    for kind in KINDS:
+        try:
+            list(read_utterances(folder if kind == "kaldi" else folder / "a", kind))
+        except UserError as error:
+            assert str(error)
+    logging.disable(logging.NOTSET)
+
+
+# --- kinds --------------------------------------------------------------------------------------
+
+
+def test_kinds_are_guessed(tmp_path: Path) -> None:
+    (tmp_path / "ours.jsonl").write_text('{"id": "a"}\n')
+    (tmp_path / "nemo.jsonl").write_text('{"audio_filepath": "a.wav"}\n')
+    (tmp_path / "nemo.json").write_text('\n{"audio_filepath": "a.wav"}\n')
+    names = {
+        "": "kaldi",
+        "a.csv": "csv",
+        "a.TSV": "tsv",
+        "ours.jsonl": "jsonl",
+        "nemo.jsonl": "nemo",
+        "nemo.json": "nemo",
+    }
+    assert {name: guess_source_kind(tmp_path / name) for name in names} == names
+    targets = {
+        "": "kaldi",
+        "data": "kaldi",
+        "a.csv": "csv",
+        "a.tsv": "tsv",
+        "a.jsonl": "jsonl",
+        "a.json": "nemo",
+    }
+    assert {name: guess_target_kind(tmp_path / name) for name in targets} == targets
+    for guess in (guess_source_kind, guess_target_kind):
+        with pytest.raises(UserError, match=r"a\.txt: cannot tell the kind"):
+            guess(tmp_path / "a.txt")
+
+
+def test_only_kaldi_has_pipes(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="only Kaldi folders have pipes"):
+        read_utterances(tmp_path / "a.jsonl", "jsonl", allow_pipes=True)

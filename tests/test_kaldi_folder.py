@@ -1,0 +1,408 @@
+"""Kaldi folders as Kaldi's own scripts write them, and there and back; no command of a wav.scp is ever run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.kaldi_folder import read_kaldi, write_kaldi
+from asr.kaldi_pipes import parse_pipe
+from asr.manifest import Utterance
+
+SAMPLE_RATE = 8000
+
+
+def write_noise(path: Path, seconds: float, channels: int = 1) -> str:
+    samples = np.random.default_rng(0).normal(0, 0.1, (round(seconds * SAMPLE_RATE), channels))
+    soundfile.write(path, samples, SAMPLE_RATE)
+    return str(path)
+
+
+def write_folder(folder: Path, **files: str) -> Path:
+    """Values are the contents; names end in _scp for .scp."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name.replace("_scp", ".scp")).write_text(content)
+    return folder
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_whole_files(tmp_path: Path) -> None:
+    first, second = write_noise(tmp_path / "a.wav", 1.5), write_noise(tmp_path / "b.flac", 2.0)
+    folder = write_folder(
+        tmp_path / "data",
+        wav_scp=f"an4-fash-1 {first}\nan4-fbbh-1 flac -c -d -s {second} |\n",
+        text="an4-fash-1 YES NO\nan4-fbbh-1\n",
+        utt2spk="an4-fash-1 fash\nan4-fbbh-1 an4-fbbh-1\n",
+        spk2utt="fash an4-fash-1\nan4-fbbh-1 an4-fbbh-1\n",
+        utt2dur="an4-fash-1 1.49\n",
+        utt2lang="an4-fash-1 en\nan4-fbbh-1 en\n",
+        spk2gender="fash f\n",
+    )
+    assert list(read_kaldi(folder, allow_pipes=True)) == [
+        Utterance(
+            id="an4-fash-1", audio=first, duration=1.49, text="YES NO", speaker="fash", language="en", extras={"gender": "f"}
+        ),
+        Utterance(id="an4-fbbh-1", audio=second, duration=2.0, text="", language="en"),
+    ]  # fmt: skip
+
+
+def test_a_folder_with_segments(tmp_path: Path) -> None:
+    audio = write_noise(tmp_path / "tape.wav", 10.0)
+    folder = write_folder(
+        tmp_path / "data",
+        wav_scp=f"tape {audio}\nunused {audio}\n",
+        segments="s1-a tape 0.10 2.36\ns1-b\ttape\t2.5 -1\ns2-a tape 3 4 0\n",
+        utt2dur="s1-a 99\ns1-b 99\ns2-a 99\n",  # derived from segments, which count
+        spk2utt="s1 s1-a s1-b\ns2 s2-a\n",
+    )
+    assert [(u.id, u.start, u.duration, u.speaker) for u in read_kaldi(folder)] == [
+        ("s1-a", 0.1, 2.26, "s1"),
+        ("s1-b", 2.5, 7.5, "s1"),
+        ("s2-a", 3.0, 1.0, "s2"),
+    ]
+
+
+def test_the_end_of_a_recording_may_be_known_without_its_file(tmp_path: Path) -> None:
+    folder = write_folder(
+        tmp_path, wav_scp="r /no/r.wav\n", reco2dur="r 7.25\n", segments="a r 1 -1\nb r 2 3\n"
+    )
+    assert [u.duration for u in read_kaldi(folder)] == [6.25, 1.0]
+
+
+def test_relative_paths_start_at_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_folder(tmp_path / "data", wav_scp="a audio/a.wav\n", utt2dur="a 1\n")
+    assert next(read_kaldi(folder)).audio == str(tmp_path / "audio" / "a.wav")
+
+
+GOOD = {"wav_scp": "a /x/a.wav\nb /x/b.wav\n", "utt2dur": "a 1\nb 2\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"wav_scp": "a cat /x/a.wav |\n"}, "wav.scp:1: 'cat /x/a.wav |' is a shell command, and no command is executed"),
+        ({"wav_scp": "a /x/a.ark:123\n"}, "wav.scp:1: '/x/a.ark:123' is a place inside an archive"),
+        ({"wav_scp": "a /x/a.ark:123[0:9]\n"}, "is a place inside an archive"),
+        ({"wav_scp": "a -\n"}, "wav.scp:1: '-': expected the path of an audio file"),
+        ({"wav_scp": "a\n"}, "wav.scp:1: '': expected the path"),
+        ({"wav_scp": "a | gzip > /x\n"}, "expected the path"),
+        ({"wav_scp": "a /x/a.wav\na /x/b.wav\n"}, "wav.scp:2: 'a' is there twice"),
+        ({"text": "a x\nb y\na z\n"}, "text:3: 'a' is there twice"),
+        ({"utt2spk": "a s1 s2\n"}, "utt2spk:1: expected two columns, found 's1 s2'"),
+        ({"utt2dur": "a -1\n"}, "utt2dur:1: '-1': expected seconds, more than 0"),
+        ({"utt2dur": "a nan\n"}, "utt2dur:1: 'nan': expected seconds"),
+        ({"segments": "a-1 a 1\n"}, "segments:1: 'a 1': expected a recording, its start and its end"),
+        ({"segments": "a-1 a 2 1\n"}, "segments:1: 'a 2 1': expected RECORDING START END"),
+        ({"segments": "a-1 a -1 1\n"}, "expected RECORDING START END"),
+        ({"segments": "a-1 a 0 inf\n"}, "expected RECORDING START END"),
+        ({"segments": "a-1 a 0 1 0 0\n"}, "expected RECORDING START END"),
+        ({"segments": "a-1 c 0 1\n"}, "segments: a-1 is part of c, which wav.scp does not have"),
+        ({"wav_scp": f"{'a' * 300} /x/a.wav\n", "utt2dur": f"{'a' * 300} 1\n"}, "expected a name of 1 to 200 characters"),
+        ({"utt2dur": "b 1\n"}, "the duration of 'a' is not given, and /x/a.wav"),
+        ({"wav_scp": "a /x/a.wav" + "a" * 1_000_000}, "wav.scp:1: the line is longer than 1,000,000 bytes"),
+    ],
+)  # fmt: skip
+def test_a_bad_folder_is_named_by_file_and_line(tmp_path: Path, files: dict, message: str) -> None:
+    folder = write_folder(tmp_path, **(GOOD | files))
+    with pytest.raises(UserError) as caught:
+        list(read_kaldi(folder))
+    assert message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, **GOOD)
+    (folder / "text").write_bytes(b"a ok\nb \xff\n")
+    with pytest.raises(UserError, match=r"text:2: not UTF-8 text \(byte 3 of the line\)"):
+        list(read_kaldi(folder))
+    with pytest.raises(UserError, match=r"no wav\.scp"):
+        list(read_kaldi(tmp_path / "nothing"))
+
+
+def test_what_does_not_fit_together_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_folder(tmp_path, **GOOD, text="z x\na y\nc y\n", utt2spk="a s\n")
+    assert [(u.id, u.text, u.speaker) for u in read_kaldi(folder)] == [("a", "y", "s"), ("b", None, None)]
+    messages = [record.getMessage().removeprefix(f"{folder}/") for record in caplog.records]
+    assert messages == [
+        "text: 1 lines are not in the order of LC_ALL=C sort; Kaldi itself would refuse them",
+        "text: 1 utterances have no line, the first is 'b'",
+        "text: 2 lines have no audio, the first is 'z'",
+        "utt2spk: 1 utterances have no line, the first is 'b'",
+    ]
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("sph2pipe -f wav -p -c 1 /x/a.sph", "/x/a.sph"),
+        ("/opt/kaldi/tools/sph2pipe_v2.5/sph2pipe -f wav -p -c 1 /x/a.sph ", "/x/a.sph"),
+        ("flac -c -d -s /x/a.flac", "/x/a.flac"),
+        ("flac -cds '/x/a b.flac'", "/x/a b.flac"),
+        ("sox /x/a.mp3 -t wav -", "/x/a.mp3"),
+        ("sox -t mp3 /x/a.mp3 -r 16000 -b 16 -e signed-integer -c 1 -t wav -", "/x/a.mp3"),
+        ("ffmpeg -nostdin -loglevel error -i /x/a.m4a -f wav -ar 16000 -ac 1 -", "/x/a.m4a"),
+        ("ffmpeg -v quiet -i /x/a.m4a -vn -acodec pcm_s16le -f wav pipe:1", "/x/a.m4a"),
+        ("cat /x/a.wav", "/x/a.wav"),
+    ],
+)  # fmt: skip
+def test_plain_decoding_commands_are_replaced_by_their_file(command: str, found: str) -> None:
+    assert parse_pipe(command)[0] == found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "cat",
+        "cat -",
+        "cat /x/a.wav /x/b.wav",
+        "cat '/x/a.wav",
+        "rm -rf /x",
+        "wget /x/a.wav",
+        "gunzip -c /x/a.wav.gz",
+        "sph2pipe -f wav -p -c 1 /x/a.sph | sox -t wav - -t wav -r 8000 -",
+        "sph2pipe -f wav -t 1:2 /x/a.sph",
+        "flac -c -d -s /x/a.flac; rm -rf /x",
+        "flac -c -d --skip=100 /x/a.flac",
+        "flac -c -d /x/$(id).flac",
+        "flac -c -d /x/`id`.flac",
+        "cat /x/*.wav",
+        "cat ~/a.wav",
+        "cat < /x/a.wav",
+        "sox /x/a.wav -t wav - speed 1.1",
+        "sox /x/a.wav -t wav - downsample",
+        "sox -v 0.5 /x/a.wav -t wav -",
+        "sox -t raw -r 8000 /x/a -t wav -",
+        "sox /x/a.wav /x/b.wav",
+        "sox /x/a.wav -c 2 -t wav -",
+        "ffmpeg -ss 10 -i /x/a.wav -f wav -",
+        "ffmpeg -i /x/a.wav -af volume=2 -f wav -",
+        "ffmpeg -i /x/a.wav -f s16le -",
+        "ffmpeg -i /x/a.wav -i /x/b.wav -f wav -",
+        "ffmpeg -i /x/a.wav -f",
+    ],
+)
+def test_any_other_command_is_refused(tmp_path: Path, command: str) -> None:
+    folder = write_folder(tmp_path, wav_scp=f"a {command} |\n", utt2dur="a 1\n")
+    with pytest.raises(UserError, match=r"wav\.scp:1: .* is not a plain decoding command"):
+        list(read_kaldi(folder, allow_pipes=True))
+
+
+def test_no_command_is_ever_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*args: object, **options: object) -> None:
+        raise AssertionError(f"a command was run: {args}")
+
+    monkeypatch.setattr(subprocess, "Popen", forbidden)
+    monkeypatch.setattr("os.system", forbidden)
+    trace = tmp_path / "trace"
+    for command in (f"touch {trace}", f"cat $(touch {trace})", f"cat {trace}"):
+        folder = write_folder(tmp_path / "data", wav_scp=f"a {command} |\n", utt2dur="a 1\n")
+        for allow_pipes in (False, True):
+            with contextlib.suppress(UserError):
+                assert [u.audio for u in read_kaldi(folder, allow_pipes)] == [str(trace)]
+    assert not trace.exists()
+
+
+def test_a_channel_can_only_be_chosen_where_there_is_one(tmp_path: Path) -> None:
+    mono, stereo = write_noise(tmp_path / "mono.wav", 1), write_noise(tmp_path / "stereo.wav", 1, channels=2)
+    command = "sph2pipe -f wav -p -c 1"
+    folder = write_folder(tmp_path / "data", wav_scp=f"a {command} {mono} |\n")
+    assert next(read_kaldi(folder, allow_pipes=True)).audio == mono
+    write_folder(folder, wav_scp=f"a {command} {stereo} |\n")
+    with pytest.raises(UserError, match=r"asks for channel 1 of .*stereo\.wav, which has 2"):
+        list(read_kaldi(folder, allow_pipes=True))
+    write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 1\n")
+    with pytest.raises(UserError, match=r"segments: a-1: asks for channel 1 of .*stereo\.wav, which has 2"):
+        list(read_kaldi(folder))
+
+
+def test_commands_that_resample_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_folder(tmp_path, wav_scp="a sox /x/a.wav -r 8000 -t wav - |\n", utt2dur="a 1\n")
+    assert next(read_kaldi(folder, allow_pipes=True)).audio == "/x/a.wav"
+    assert "1 commands change the sample rate" in caplog.text
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def read_files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_whole_files_are_written_as_kaldi_would(tmp_path: Path) -> None:
+    b, a = write_noise(tmp_path / "x b.wav", 2.0), write_noise(tmp_path / "a.wav", 1.0)
+    utterances = [
+        Utterance(
+            id="s2-b", audio=b, duration=2.0, text="two", speaker="s2", language="en", extras={"gender": "f"}
+        ),
+        Utterance(id="s1-Z", audio=a, duration=1.0, text="", speaker="s1", language="en"),
+    ]
+    assert write_kaldi(tmp_path / "data", utterances) == 2
+    assert read_files(tmp_path / "data") == {
+        "wav.scp": f"s1-Z {a}\ns2-b {b}\n",
+        "text": "s1-Z \ns2-b two\n",
+        "utt2spk": "s1-Z s1\ns2-b s2\n",
+        "spk2utt": "s1 s1-Z\ns2 s2-b\n",
+        "utt2dur": "s1-Z 1\ns2-b 2\n",
+        "utt2lang": "s1-Z en\ns2-b en\n",
+        "spk2gender": "s2 f\n",
+    }
+    assert list(read_kaldi(tmp_path / "data")) == utterances[::-1]
+
+
+@pytest.mark.parametrize("case", ["second part", "first part", "shared file", "missing file"])
+def test_parts_are_written_as_segments(tmp_path: Path, case: str) -> None:
+    audio = str(tmp_path / "no.wav") if case == "missing file" else write_noise(tmp_path / "tape.wav", 3.0)
+    first = Utterance(id="a", audio=audio, duration=3.0)
+    parts = {
+        "second part": [Utterance(id="a", audio=audio, start=0.1, duration=0.2)],
+        "first part": [Utterance(id="a", audio=audio, duration=1.0 / 3)],
+        "shared file": [first, Utterance(id="b", audio=audio, duration=3.0)],
+        "missing file": [first],
+    }[case]
+    write_kaldi(tmp_path / "data", parts)
+    name = Path(audio).stem
+    assert (tmp_path / "data" / "wav.scp").read_text() == f"{name} {audio}\n"
+    segments = (tmp_path / "data" / "segments").read_text().splitlines()
+    expected = {
+        "second part": [f"a {name} 0.1 0.3"],
+        "first part": [f"a {name} 0 0.333333333"],
+        "shared file": [f"a {name} 0 3", f"b {name} 0 3"],
+        "missing file": [f"a {name} 0 3"],
+    }[case]
+    assert segments == expected
+    read = list(read_kaldi(tmp_path / "data"))
+    assert [(u.id, u.audio, u.start) for u in read] == [(u.id, u.audio, u.start) for u in parts]
+    assert [u.duration for u in read] == pytest.approx([u.duration for u in parts], abs=1e-9)
+
+
+def test_recordings_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    paths = ["/x/a.wav", "/y/a.wav", "/y/a-2.wav", "/z/a b.wav", "/z/a_b.wav"]
+    utterances = [Utterance(id=f"u{i}", audio=path, start=1.0, duration=1.0) for i, path in enumerate(paths)]
+    write_kaldi(tmp_path, utterances)
+    names = [line.split(" ")[0] for line in (tmp_path / "wav.scp").read_text().splitlines()]
+    assert len(set(names)) == 5
+    assert names == sorted(names)
+    assert [u.audio for u in read_kaldi(tmp_path)] == paths
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": "a\tb"}, "utterance a: text has the control character U+0009"),
+        ({"text": "a\nb"}, "text has the control character U+000A"),
+        ({"text": "a\x85b"}, "text has the control character U+0085"),
+        ({"text": "a" * 1_000_000}, "utterance a: the line is longer than 1,000,000 bytes"),
+        ({"speaker": "a b"}, "utterance a: speaker 'a b' has a space"),
+        ({"language": "a b"}, "utterance a: language 'a b' has a space"),
+        ({"audio": "/x/a |"}, "utterance a: '/x/a |': expected the path of an audio file"),
+        ({"audio": "/x/a "}, "expected the path of an audio file"),
+        ({"audio": "/x/a:1"}, "is a place inside an archive"),
+        ({"duration": 1e-12}, "too short to be written"),
+    ],
+)
+def test_what_would_come_back_differently_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
+    utterance = Utterance(**{"id": "a", "audio": "/x/a.wav", "duration": 1.0} | changes)
+    with pytest.raises(UserError) as caught:
+        write_kaldi(tmp_path / "data", [utterance])
+    assert message in str(caught.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_is_refused_if_other_files_would_not_fit(tmp_path: Path) -> None:
+    utterance = Utterance(id="a", audio="/x/a.wav", duration=1.0)
+    with pytest.raises(UserError, match="no utterances to write"):
+        write_kaldi(tmp_path, [])
+    with pytest.raises(UserError, match="utterance a is there twice"):
+        write_kaldi(tmp_path, [utterance, utterance])
+    write_kaldi(tmp_path, [utterance])
+    write_kaldi(tmp_path, [utterance])
+    (tmp_path / "feats.scp").touch()
+    with pytest.raises(UserError, match=r"has a feats\.scp that would not fit"):
+        write_kaldi(tmp_path, [utterance])
+
+
+def test_losses_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def utterance(id: str, **fields: object) -> Utterance:
+        return Utterance(id=id, audio=f"/x/{id}.wav", duration=1.0, start=1.0, **fields)
+
+    utterances = [
+        utterance("a", text=" x", speaker="s2", language="en", extras={"accent": "x", "gender": "m"}),
+        utterance("b", text="y", speaker="s1", extras={"accent": "x", "gender": "male"}),
+        utterance("c", speaker="c"),
+        utterance("d", text="y", speaker="s2"),
+    ]
+    write_kaldi(tmp_path, utterances)
+    assert sorted(record.getMessage().removeprefix(f"{tmp_path}: ") for record in caplog.records) == [
+        "1 utterances have a speaker named as the utterance, which means unknown",
+        "1 utterances have another gender than their speaker",
+        "1 utterances have no text, while others have",
+        "1 utterances lose the blanks around their text",
+        "1 utterances lose their gender, which must be m or f",
+        "2 utterances lose their extras 'accent'",
+        "3 utterances have no language, while others have",
+        "Kaldi wants ids that begin with the name of the speaker, so that both sort alike",
+    ]
+
+
+WORDS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters=" "), min_size=1, max_size=8
+)
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(NAMES, unique=True, min_size=1, max_size=5),
+    texts=st.lists(st.none() | st.lists(WORDS, max_size=3).map(" ".join), min_size=5, max_size=5),
+    speakers=st.lists(st.none() | WORDS, min_size=5, max_size=5),
+    times=st.lists(st.tuples(st.floats(0, 1e5), st.floats(1e-3, 1e5)), min_size=5, max_size=5),
+    files=st.lists(
+        NAMES.filter(lambda name: name[-1] not in "|]" and ":" not in name), min_size=5, max_size=5
+    ),
+)
+def test_there_and_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list,
+    texts: list,
+    speakers: list,
+    times: list,
+    files: list,
+) -> None:
+    logging.disable(logging.WARNING)
+    folder = tmp_path_factory.mktemp("kaldi") / "data"
+    utterances = [
+        Utterance(
+            id=name,
+            audio=f"/x/{files[i]}.wav",
+            start=times[i][0],
+            duration=times[i][1],
+            text=texts[i],
+            speaker=None if speakers[i] == name else speakers[i],
+        )
+        for i, name in enumerate(sorted(names))
+    ]
+    write_kaldi(folder, utterances)
+    read = list(read_kaldi(folder))
+    logging.disable(logging.NOTSET)
+    for back, utterance in zip(read, utterances, strict=True):
+        assert back.start == pytest.approx(utterance.start, abs=1e-9)
+        assert back.duration == pytest.approx(utterance.duration, abs=2e-9)
+        times_of = {"start": utterance.start, "duration": utterance.duration}
+        assert back.model_copy(update=times_of) == utterance

@@ -1,0 +1,408 @@
+"""Records and their files: what is accepted, what is refused and in which words, and that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr import manifest as manifest_module
+from asr.errors import UserError
+from asr.manifest import (
+    MAX_LINE_BYTES,
+    Manifest,
+    Utterance,
+    build_utterance,
+    parse_utterance,
+    read_lines,
+    read_manifest,
+    relative_audio,
+    write_manifest,
+)
+
+FEW = settings(max_examples=100, deadline=None)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+NASTY = st.sampled_from(
+    ["\u2028", "\u0085", "\x00", "\x1c", "\t", "\n", "\r", '"', "\\", "\ufeff", "a\u0301", "😀", "\x7f"]
+)
+TEXT = st.lists(NASTY | TEXTS, max_size=5).map("".join)
+IDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=30)
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
+SECONDS = st.floats(min_value=1e-6, max_value=1e6)
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+UTTERANCES = st.builds(
+    Utterance,
+    id=IDS,
+    audio=NAMES.map(lambda name: "/" + name),
+    start=st.floats(min_value=0, max_value=1e6),
+    duration=SECONDS,
+    text=st.none() | TEXT,
+    speaker=st.none() | NAMES,
+    language=st.none() | NAMES,
+    extras=st.dictionaries(TEXT, VALUES, max_size=3),
+)
+PLAIN = {"id": "a", "audio": "a.wav", "duration": 1.5}
+
+
+def line_of(**changes: object) -> bytes:
+    return json.dumps({**PLAIN, **changes}).encode()
+
+
+def write_lines(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+@FEW
+@given(utterances=st.lists(UTTERANCES, max_size=4))
+def test_any_utterance_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, utterances: list[Utterance]
+) -> None:
+    path = tmp_path_factory.mktemp("manifest") / "a.jsonl"
+    assert write_manifest(path, utterances) == len(utterances)
+    assert list(read_manifest(path)) == utterances
+    assert Manifest.open(path)[:] == utterances
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (line_of(duration=-1), "utterance 'a': duration = -1: expected seconds, more than 0"),
+        (line_of(duration="2"), "duration = '2': expected seconds"),
+        (line_of(duration=True), "duration = True: expected seconds"),
+        (line_of(duration=48_000_000), "duration = 48000000: expected seconds, more than 0 and at most 1,000,000"),
+        (b'{"id": "a", "audio": "a.wav", "duration": NaN}', "duration = nan: expected seconds"),
+        (b'{"id": "a", "audio": "a.wav", "duration": 1e999}', "duration = inf: expected seconds"),
+        (line_of(start=-0.1), "start = -0.1: expected seconds from 0"),
+        (line_of(id=""), "id = '': expected a name"),
+        (line_of(id="a b"), "id = 'a b': expected a name of 1 to 200 characters without spaces"),
+        (line_of(id="a\u2028b"), "expected a name of 1 to 200 characters without spaces"),
+        (line_of(id="a\x1bb"), "or control characters"),
+        (line_of(id="a" * 201), "expected a name of 1 to 200"),
+        (line_of(id=7), "id = 7: expected a name"),
+        (line_of(audio=""), "audio = '': expected the path"),
+        (line_of(audio="a\0.wav"), "audio = 'a\\x00.wav': expected the path"),
+        (line_of(text=["a"]), "text = ['a']: expected a string of at most 1,000,000 characters, or null"),
+        (line_of(audio="a\x1b[2J.wav"), "audio = 'a\\x1b[2J.wav': expected the path of an audio file, without control"),
+        (line_of(speaker=""), "speaker = '': expected a name without control characters, or null"),
+        (line_of(language="a\nb"), "language = 'a\\nb': expected a name"),
+        (line_of(extras={"a": [1]}), "extras = {'a': [1]}: expected an object whose values are"),
+        (line_of(extras={"a": 1e400}), "expected an object whose values are"),
+        (line_of(speeker="x"), "unknown field 'speeker'; did you mean speaker?"),
+        (line_of(accent="x"), "unknown field 'accent'; fields of your own belong into extras"),
+        (line_of(audio_filepath="x"), "`asr manifest convert` reads them"),
+        (b'{"id": "a", "audio": "a.wav"}', "the field duration is missing"),
+        (b'["a"]', "expected a JSON object, found ['a']"),
+        (b"null", "expected a JSON object, found None"),
+        (b'{"id": "a"', "not a JSON object on one line (EOF"),
+        (b"{'id': 'a'}", "not a JSON object on one line"),
+        (b"[" * 100_000, "not a JSON object on one line (recursion limit"),
+        (b'{"id": "\xff"}', "not UTF-8 text (byte 9 of the line)"),
+        (b'{"id": "\\ud800"}', "not a JSON object on one line"),
+        (b'{"id": "\xed\xa0\x80"}', "not UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_a_bad_record_says_what_came_and_what_was_expected(line: bytes, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_utterance(line)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("fault", ["unknown fields", "bad extras"])
+def test_a_hostile_record_is_refused_quickly(fault: str) -> None:
+    many = {f"k{i}": [] for i in range(70_000)}
+    line = line_of(**many) if fault == "unknown fields" else line_of(extras=many)
+    assert len(line) < MAX_LINE_BYTES
+    begin = time.perf_counter()
+    with pytest.raises(UserError) as caught:
+        parse_utterance(line)
+    assert time.perf_counter() - begin < 30  # a fault is shown once, not for each field
+    assert len(str(caught.value)) < 400
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", line_of(), b"", line_of(id="b", duration=0))
+    for read in (lambda: list(read_manifest(path)), lambda: Manifest.open(path)):
+        with pytest.raises(UserError, match=r"a\.jsonl:3: utterance 'b': duration = 0: expected seconds"):
+            read()
+
+
+def test_reading_is_lazy(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", line_of(), b"broken")
+    utterances = read_manifest(path)
+    assert next(utterances).id == "a"
+    with pytest.raises(UserError, match=":2:"):
+        next(utterances)
+
+
+def test_lone_surrogates_are_refused() -> None:
+    with pytest.raises(UserError, match="x:3: utterance 'a': text: half a character"):
+        build_utterance("x:3", {**PLAIN, "text": "a\ud800"})
+    with pytest.raises(UserError, match="audio: half a character"):
+        build_utterance("x", {**PLAIN, "audio": os.fsdecode(b"\xff.wav")})
+    with pytest.raises(UserError, match="extras: half a character"):
+        build_utterance("x", {**PLAIN, "extras": {"a": "\ud800"}})
+
+
+def test_records_are_frozen_and_their_extras_not_shared() -> None:
+    first, second = Utterance(**PLAIN), Utterance(**PLAIN)
+    with pytest.raises(pydantic.ValidationError):
+        first.text = "x"
+    assert first.extras is not second.extras
+
+
+@FEW
+@given(
+    data=st.binary(max_size=200)
+    | st.lists(st.sampled_from([line_of(), b"\n", b"\xef\xbb\xbf", b"{}", b'{"id":']), max_size=6).map(
+        b"".join
+    )
+)
+def test_any_bytes_give_utterances_or_a_user_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("manifest") / "a.jsonl"
+    path.write_bytes(data)
+    for read in (read_manifest, Manifest.open):
+        try:
+            assert all(isinstance(utterance, Utterance) for utterance in read(path))
+        except UserError as error:
+            assert str(path) in str(error)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        line_of(),
+        line_of() + b"\n",
+        line_of() + b"\r\n",
+        b"\xef\xbb\xbf" + line_of() + b"\n",
+        b"\n \t\n" + line_of() + b"\n\n\n",
+    ],
+)
+def test_blank_lines_byte_order_mark_and_windows_lines_are_skipped(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    assert [utterance.id for utterance in read_manifest(path)] == ["a"]
+    assert [utterance.id for utterance in Manifest.open(path)[:]] == ["a"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+def test_an_empty_manifest_has_no_utterances(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    assert list(read_manifest(path)) == []
+    assert len(Manifest.open(path)) == 0
+
+
+def test_a_line_without_end_is_refused_without_holding_it_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"id": "')
+        for _ in range(30):
+            file.write(b"a" * MAX_LINE_BYTES)
+        file.write(b"\n" + line_of() + b"\n")
+    tracemalloc.start()
+    lines = list(read_lines(path))
+    with pytest.raises(UserError, match=r":1: the line is longer than 1,000,000 bytes; it begins with b'\{"):
+        list(read_manifest(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * MAX_LINE_BYTES
+    assert [number for number, _, _ in lines] == [1, 2]
+    assert lines[1][2] == line_of()
+
+
+@pytest.mark.parametrize("make", ["missing", "folder", "pipe"])
+def test_only_regular_files_are_read(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "a.jsonl"
+    if make == "folder":
+        path.mkdir()
+    elif make == "pipe":
+        os.mkfifo(path)  # opening it would wait for a writer
+    for read in (lambda: list(read_manifest(path)), lambda: Manifest.open(path)):
+        with pytest.raises(UserError, match=r"a\.jsonl: (cannot read|not a regular file)"):
+            read()
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def test_audio_below_the_folder_is_stored_relative_and_the_folder_can_move(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    inside, outside = corpus / "audio" / "a.wav", tmp_path / "b.wav"
+    utterances = [
+        Utterance(id="inside", audio=str(inside), duration=1.0),
+        Utterance(id="outside", audio=str(outside), duration=1.0),
+        Utterance(id="relative", audio="audio/c.wav", duration=1.0),
+    ]
+    write_manifest(corpus / "a.jsonl", utterances)
+    stored = [json.loads(line)["audio"] for line in (corpus / "a.jsonl").read_bytes().splitlines()]
+    assert stored == ["audio/a.wav", str(outside), "audio/c.wav"]
+    corpus.rename(tmp_path / "moved")
+    read = [utterance.audio for utterance in read_manifest(tmp_path / "moved" / "a.jsonl")]
+    assert read == [f"{tmp_path}/moved/audio/a.wav", str(outside), f"{tmp_path}/moved/audio/c.wav"]
+
+
+@pytest.mark.parametrize(
+    ("audio", "folder", "stored"),
+    [
+        ("/data/x/a.wav", "/data/x", "a.wav"),
+        ("/data/xy/a.wav", "/data/x", "/data/xy/a.wav"),
+        ("/data/x", "/data/x", "/data/x"),
+        ("/data/x//a.wav", "/data/x", "a.wav"),
+        ("/a.wav", "/", "a.wav"),
+        ("/data/x/../a.wav", "/data/x", "../a.wav"),
+    ],
+)
+def test_relative_audio_means_the_same_file(audio: str, folder: str, stored: str) -> None:
+    assert relative_audio(audio, folder) == stored
+    assert os.path.normpath(os.path.join(folder, stored)) == os.path.normpath(audio)
+
+
+def test_defaults_are_not_written(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "a.jsonl", [Utterance(id="é", audio="a.wav", duration=1.0)])
+    assert (tmp_path / "a.jsonl").read_text() == '{"id":"é","audio":"a.wav","duration":1.0}\n'
+
+
+def test_writing_replaces_the_file_at_the_end_only(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.jsonl"
+    write_manifest(path, [Utterance(**PLAIN)])
+    before = path.read_bytes()
+
+    def fail_after_one() -> object:
+        yield Utterance(id="b", audio="b.wav", duration=1.0)
+        assert path.read_bytes() == before
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_manifest(path, fail_after_one())
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["a.jsonl"]
+    write_manifest(path, read_manifest(path))  # even from itself
+    assert path.read_bytes() == before
+
+
+def test_the_file_has_the_usual_permissions(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "a.jsonl", [])
+    (tmp_path / "plain").touch()
+    assert stat.S_IMODE((tmp_path / "a.jsonl").stat().st_mode) == stat.S_IMODE(
+        (tmp_path / "plain").stat().st_mode
+    )
+
+
+def test_a_link_to_a_manifest_stays_a_link(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "a.jsonl", [])
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    write_manifest(tmp_path / "link.jsonl", [Utterance(**PLAIN)])
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len(list(read_manifest(tmp_path / "a.jsonl"))) == 1
+
+
+def test_errors_of_the_disk_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file.*: cannot write the file \("):
+        write_manifest(tmp_path / "file" / "a.jsonl", [])
+    with pytest.raises(UserError, match="not a regular file"):
+        write_manifest("/dev/null", [])
+    with pytest.raises(UserError, match="not a regular file"):
+        write_manifest(tmp_path, [])
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(manifest_module.os, "fsync", full)
+    with pytest.raises(UserError, match=r"a\.jsonl: cannot write the file \(No space left on device\)"):
+        write_manifest(tmp_path / "a.jsonl", [])
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_a_record_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    huge = Utterance(**PLAIN, text="a" * MAX_LINE_BYTES)
+    with pytest.raises(UserError, match="utterance a: the line is longer"):
+        write_manifest(tmp_path / "a.jsonl", [huge])
+
+
+# --- random access ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    utterances = [Utterance(id=f"é{i}", audio=f"{i}.wav", duration=1 + i / 10) for i in range(10)]
+    write_manifest(tmp_path / "ten.jsonl", utterances)
+    return tmp_path / "ten.jsonl"
+
+
+def test_random_access(ten: Path) -> None:
+    manifest = Manifest.open(ten)
+    assert len(manifest) == 10
+    assert manifest[3].id == manifest[np.int64(-7)].id == "é3"
+    assert manifest[3].audio == str(ten.parent / "3.wav")
+    assert [utterance.id for utterance in manifest[8:]] == ["é8", "é9"]
+    assert list(manifest) == manifest[:] == list(read_manifest(ten))
+    np.testing.assert_array_equal(manifest.durations, [1 + i / 10 for i in range(10)])
+    for index in (10, -11):
+        with pytest.raises(IndexError):
+            manifest[index]
+    with pytest.raises(TypeError):
+        manifest["é3"]
+    with pytest.raises(ValueError, match="read-only"):
+        manifest.durations[0] = 2
+
+
+def test_a_pickled_manifest_works_elsewhere(
+    ten: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = pickle.dumps(Manifest.open("ten.jsonl"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    copy = pickle.loads(data)
+    assert copy[9].id == "é9"
+    assert len(list(copy)) == 10
+
+
+@pytest.mark.parametrize("change", ["append", "replace", "remove"])
+def test_a_changed_file_is_noticed(ten: Path, change: str) -> None:
+    manifest = Manifest.open(ten)
+    if change == "append":
+        with open(ten, "ab") as file:
+            file.write(line_of() + b"\n")
+    elif change == "replace":
+        content = ten.read_bytes()
+        os.utime(ten, ns=(0, 0))
+        ten.write_bytes(content)
+    else:
+        ten.unlink()
+    for access in (lambda: manifest[0], lambda: list(manifest)):
+        with pytest.raises(UserError, match=r"ten\.jsonl: (the manifest has changed|cannot read)"):
+            access()
+
+
+def test_the_index_is_small(tmp_path: Path) -> None:
+    number = 20_000  # as records they would need some 20 MB
+    write_manifest(
+        tmp_path / "a.jsonl", (Utterance(id=f"u{i}", audio="a.wav", duration=1.0) for i in range(number))
+    )
+    tracemalloc.start()
+    manifest = Manifest.open(tmp_path / "a.jsonl")
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(manifest) == number
+    strings_kept_by_pydantic = 1_500_000
+    assert kept < 16 * number + strings_kept_by_pydantic
+    assert peak < 50 * number + strings_kept_by_pydantic

@@ -1,0 +1,246 @@
+"""Each kind of fault is found and told with its numbers; a bad record hides no other; statistics add up."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.manifest import Utterance
+from asr.manifest_checks import TextChecks, compute_statistics, measure_seconds, validate
+from asr.tokenizer import Tokenizer, TokenizerConfig
+
+SAMPLE_RATE = 8000
+
+
+def write_tone(path: Path, seconds: float) -> str:
+    times = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, 0.5 * np.sin(2 * np.pi * 440 * times), SAMPLE_RATE)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_tone(tmp_path / "one.wav", 1.0)
+    write_tone(tmp_path / "ten.wav", 10.0)
+    (tmp_path / "broken.wav").write_bytes(b"RIFF and no more")
+    return tmp_path
+
+
+def faults_of(folder: Path, *records: dict, **options) -> list[tuple[int, str | None, str, str]]:
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return [(fault.line, fault.id, fault.kind, fault.message) for fault in validate(path, **options)]
+
+
+def record(id: str, audio: str = "one.wav", duration: float = 1.0, **fields: object) -> dict:
+    return {"id": id, "audio": audio, "duration": duration, **fields}
+
+
+def test_a_good_manifest_has_no_faults(folder: Path) -> None:
+    good = [
+        record("a", text="hello"),
+        record("b", duration=1.009),  # rounded
+        record("e", duration=0.91),  # the padding of a codec is left out
+        record("c", "ten.wav", 4.0),
+        record("d", "ten.wav", 6.0, start=4.0),
+    ]
+    assert faults_of(folder, *good) == []
+    assert faults_of(folder, *good, check_audio="decode", root=folder) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "message"),
+    [
+        (record("a", "no.wav"), "missing-audio", "no.wav: no such file"),
+        (record("a", "."), "missing-audio", "no such file"),
+        (record("a", "broken.wav"), "broken-audio", "broken.wav"),
+        (record("a", duration=1.02), "wrong-duration", "duration 1.020 s, but {folder}/one.wav has 1.000 s"),
+        (record("a", duration=1.2), "wrong-duration", "duration 1.200 s, but {folder}/one.wav has 1.000 s"),
+        (record("a", "ten.wav", 2.0), "wrong-duration", "duration 2.000 s, but {folder}/ten.wav has 10.000 s"),
+        (record("a", "ten.wav", 2.0, start=9.0), "beyond-end", "ends at 11.000 s, but {folder}/ten.wav has 10.000 s"),
+        (record("a", text=""), "empty-text", "text = ''"),
+        (record("a", text=" \u3000"), "empty-text", "nothing is said"),
+        (record("a", audio="a\x1b[2J.wav"), "unreadable-record", "without control characters"),
+        ({"id": "a", "audio": "one.wav"}, "unreadable-record", "the field duration is missing"),
+        (record("a", speeker="x"), "unreadable-record", "did you mean speaker?"),
+    ],
+)  # fmt: skip
+def test_each_fault_is_told(folder: Path, bad: dict, kind: str, message: str) -> None:
+    (fault,) = faults_of(folder, bad)
+    assert fault[:3] == (1, "a", kind)
+    assert message.format(folder=folder) in fault[3]
+
+
+def test_a_bad_record_hides_no_other(folder: Path) -> None:
+    path = folder / "a.jsonl"
+    lines = [
+        b"\xff",
+        b'{"id": "\\ud800"}',
+        b'{"id": 7}',
+        b"a" * 2_000_000,
+        json.dumps(record("b", "no.wav", text="")).encode(),
+    ]
+    path.write_bytes(b"\n\n".join(lines))
+    faults = [(fault.line, fault.id, fault.kind) for fault in validate(path)]
+    assert faults == [
+        (1, None, "unreadable-record"),
+        (3, None, "unreadable-record"),
+        (5, None, "unreadable-record"),
+        (7, None, "unreadable-record"),
+        (9, "b", "missing-audio"),
+        (9, "b", "empty-text"),
+    ]
+
+
+def test_a_repeated_id_is_told_with_both_lines(folder: Path) -> None:
+    faults = faults_of(folder, record("a"), record("b"), record("a"), record("a"))
+    assert [(line, id, kind) for line, id, kind, _ in faults] == [
+        (3, "a", "duplicate-id"),
+        (4, "a", "duplicate-id"),
+    ]
+    assert all("already used on line 1" in message for *_, message in faults)
+
+
+def test_audio_is_left_alone_if_asked(folder: Path) -> None:
+    assert faults_of(folder, record("a", "no.wav"), check_audio="no") == []
+
+
+def test_decoding_finds_what_the_header_hides(folder: Path) -> None:
+    samples = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE * 4)
+    soundfile.write(folder / "cut.flac", samples, SAMPLE_RATE)
+    data = (folder / "cut.flac").read_bytes()
+    (folder / "cut.flac").write_bytes(data[: len(data) // 2])
+    assert faults_of(folder, record("a", "cut.flac", 4.0)) == []
+    ((_, _, kind, message),) = faults_of(folder, record("a", "cut.flac", 4.0), check_audio="decode")
+    assert kind == "broken-audio"
+    assert "cut.flac" in message
+
+
+def test_audio_outside_of_the_root_is_told_and_not_opened(folder: Path) -> None:
+    root = folder / "corpus"
+    write_tone(root / "in.wav", 1.0)
+    (root / "link.wav").symlink_to(folder / "one.wav")
+    os.mkfifo(folder / "pipe")  # opening it would wait for a writer
+    records = [
+        record("a", "corpus/in.wav"),
+        record("b", "corpus/../one.wav"),
+        record("c", "/etc/passwd"),
+        record("d", "corpus/link.wav"),
+        record("e", "pipe"),
+    ]
+    faults = faults_of(folder, *records, root=root)
+    assert [(id, kind) for _, id, kind, _ in faults] == [(id, "outside-root") for id in "bcde"]
+    assert [(id, kind) for _, id, kind, _ in faults_of(folder, records[4])] == [("e", "missing-audio")]
+
+
+@pytest.mark.parametrize(
+    ("text", "duration", "frame_ms", "expected"),
+    [
+        ("ab ba", 1.0, None, []),
+        ("aé\tb?é", 1.0, None, [("unknown-characters", "'é' (U+00E9), '?' (U+003F)")]),
+        (None, 1.0, None, [("empty-text", "no text")]),
+        ("  ", 1.0, None, [("empty-text", "nothing is said")]),
+        # One frame for each token, one more between two that are equal.
+        ("ababa", 0.20, 40.0, []),
+        ("ababa", 0.16, 40.0, [("too-many-tokens", "CTC needs 5 frames for 5 tokens, but 0.160 s are 4")]),
+        ("aabb", 0.24, 40.0, []),
+        ("aabb", 0.20, 40.0, [("too-many-tokens", "CTC needs 6 frames for 4 tokens, but 0.200 s are 5")]),
+        ("ab" * 14 + "a", 0.29, 10.0, []),  # 0.29 * 1000 / 10 is 28.999999999999996
+    ],
+)  # fmt: skip
+def test_texts_are_held_against_a_tokenizer(
+    folder: Path, text: str, duration: float, frame_ms: float, expected: list
+) -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(), ["ab ba"])
+    write_tone(folder / "short.wav", duration)
+    checks = TextChecks(tokenizer, frame_ms=frame_ms)
+    faults = faults_of(folder, record("a", "short.wav", duration, text=text), text_checks=checks)
+    assert [kind for _, _, kind, _ in faults] == [kind for kind, _ in expected]
+    for (*_, message), (_, part) in zip(faults, expected, strict=True):
+        assert part in message
+
+
+def test_the_rules_of_the_training_texts_count(folder: Path) -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(), ["ab ba"])
+    good = record("a", text="AB, BA!")
+    kinds = [fault[2] for fault in faults_of(folder, good, text_checks=TextChecks(tokenizer))]
+    assert kinds == ["unknown-characters"]
+    checks = TextChecks(tokenizer, rules=("lowercase", "strip_punctuation", "collapse_spaces"))
+    assert faults_of(folder, good, text_checks=checks) == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.binary(max_size=300))
+def test_any_bytes_give_faults_and_no_exception(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("manifest") / "a.jsonl"
+    path.write_bytes(data)
+    for fault in validate(path):
+        assert fault.message
+
+
+def test_seconds_are_measured_from_the_file(folder: Path) -> None:
+    assert measure_seconds(folder / "one.wav") == 1.0
+    with pytest.raises(UserError, match=r"broken\.wav"):
+        measure_seconds(folder / "broken.wav")
+
+
+# --- statistics ---------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_known_manifest() -> None:
+    utterances = [
+        Utterance(id="a", audio="a.wav", duration=1800.0, text="one two", speaker="x", language="en"),
+        Utterance(id="b", audio="b.wav", duration=3600.0, text="three", speaker="y"),
+        Utterance(id="c", audio="c.wav", duration=5400.0, speaker="x"),
+        Utterance(id="d", audio="d.wav", duration=3600.0, text=""),
+    ]
+    statistics = compute_statistics(utterances)
+    assert (statistics.utterances, statistics.words, statistics.without_text) == (4, 3, 1)
+    assert statistics.hours == 4.0
+    assert list(statistics.hours_by_speaker.items()) == [("x", 2.0), ("y", 1.0)]
+    assert statistics.hours_by_language == {"en": 0.5}
+    assert (statistics.min_seconds, statistics.mean_seconds, statistics.max_seconds) == (1800, 3600, 5400)
+    assert statistics.percentiles[50] == 3600
+
+
+def test_statistics_of_nothing() -> None:
+    statistics = compute_statistics([])
+    assert (statistics.utterances, statistics.hours, statistics.histogram) == (0, 0, [])
+
+
+@settings(max_examples=50, deadline=None)
+@given(durations=st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=50))
+def test_the_histogram_counts_each_utterance_once(durations: list[float]) -> None:
+    histogram = compute_statistics(Utterance(id="a", audio="a", duration=d) for d in durations).histogram
+    assert sum(count for _, count in histogram) == len(durations)
+    assert len(histogram) <= 12
+    edges = [low for low, _ in histogram] + [np.inf]
+    if len(histogram) < 12:  # else the last bin is open
+        edges[-1] = edges[-2] + (edges[1] - edges[0] if len(histogram) > 1 else np.inf)
+    for index, (_, count) in enumerate(histogram):
+        inside = [d for d in durations if edges[index] * (1 - 1e-9) <= d < edges[index + 1] * (1 + 1e-9)]
+        assert count <= len(inside)
+
+
+def test_a_duration_on_an_edge_is_in_the_bin_above() -> None:
+    durations = [0.1, 0.3, 0.7, 1.0]
+    histogram = compute_statistics(Utterance(id="a", audio="a", duration=d) for d in durations).histogram
+    assert [low for low, count in histogram if count] == durations
+
+
+def test_one_long_recording_does_not_flatten_the_histogram() -> None:
+    durations = [*np.linspace(1, 10, 500), 3600.0]
+    histogram = compute_statistics(Utterance(id="a", audio="a", duration=d) for d in durations).histogram
+    assert [low for low, _ in histogram] == list(range(12))
+    assert histogram[-1] == (11.0, 1)

@@ -1,0 +1,207 @@
+"""A split loses nothing, keeps speakers apart and does not depend on the order of the lines; a filter explains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.subsets import Filter, assign_units, choose_unit, parse_share, read_names, split_manifest
+
+
+def corpus(speakers: int = 10, each: int = 5) -> list[Utterance]:
+    return [
+        Utterance(id=f"s{s}-{u}", audio=f"/a/{s}/{u}.wav", duration=1.0 + s / 10, speaker=f"s{s}")
+        for s in range(speakers)
+        for u in range(each)
+    ]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    write_manifest(tmp_path / "all.jsonl", corpus())
+    return tmp_path / "all.jsonl"
+
+
+def read_parts(folder: Path, *names: str) -> dict[str, list[Utterance]]:
+    return {name: list(read_manifest(folder / f"{name}.jsonl")) for name in names}
+
+
+SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
+
+
+def test_a_split_keeps_speakers_apart_and_everything(manifest: Path, tmp_path: Path) -> None:
+    counts = split_manifest(manifest, SHARES, tmp_path / "out")
+    parts = read_parts(tmp_path / "out", *SHARES)
+    assert counts == {name: len(part) for name, part in parts.items()} == {"train": 40, "dev": 5, "test": 5}
+    assert sorted((u for part in parts.values() for u in part), key=lambda u: u.id) == corpus()
+    speakers = [{u.speaker for u in part} for part in parts.values()]
+    assert sum(map(len, speakers)) == len(set.union(*speakers)) == 10
+
+
+def test_a_split_by_utterance(manifest: Path, tmp_path: Path) -> None:
+    counts = split_manifest(manifest, {"train": 0.5, "test": 0.5}, tmp_path / "out", by="utterance")
+    assert sum(counts.values()) == 50
+    assert abs(counts["train"] - counts["test"]) <= 4
+    parts = read_parts(tmp_path / "out", "train", "test")
+    assert {u.speaker for u in parts["train"]} & {u.speaker for u in parts["test"]}
+
+
+def test_a_split_depends_on_the_seed_and_not_on_the_order(tmp_path: Path) -> None:
+    chosen = []
+    for seed, utterances in ((0, corpus()), (0, corpus()[::-1]), (1, corpus())):
+        write_manifest(tmp_path / "all.jsonl", utterances)
+        split_manifest(tmp_path / "all.jsonl", SHARES, tmp_path / "out", seed=seed)
+        chosen.append({u.speaker for u in read_parts(tmp_path / "out", "test")["test"]})
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_a_split_is_the_same_for_ever() -> None:
+    """A new release must not move anybody's test set."""
+    chosen = assign_units({f"s{i}": 1 for i in range(10)}, SHARES, seed=0)
+    # By SHA-256 of "0:s0" ... "0:s9": s0 s3 s5 s6 s4 s1 s8 s7 s9 s2. The last two fill dev and test.
+    assert [unit for unit, name in sorted(chosen.items()) if name != "train"] == ["s2", "s9"]
+
+
+def test_counts_and_the_rest(manifest: Path, tmp_path: Path) -> None:
+    counts = split_manifest(manifest, {"dev": 2, "test": 3, "train": "rest"}, tmp_path / "out")
+    assert counts == {"dev": 10, "test": 15, "train": 25}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    durations=st.dictionaries(st.text(max_size=5), st.integers(1, 1000), min_size=4, max_size=40),
+    shares=st.sampled_from([SHARES, {"a": 0.5, "b": 0.5}, {"a": 1, "b": 0.3, "c": "rest"}, {"a": "rest"}]),
+)
+def test_each_unit_goes_to_one_part_and_no_part_is_empty(durations: dict[str, int], shares: dict) -> None:
+    try:
+        chosen = assign_units(durations, shares, seed=0)
+        again = assign_units(dict(reversed(durations.items())), shares, seed=0)
+    except UserError as error:
+        assert "nothing is left" in str(error)
+        return
+    assert chosen == again
+    assert chosen.keys() == durations.keys()
+    assert set(chosen.values()) == set(shares)
+    if len(shares) == 2:  # halves differ by one unit at most
+        halves = Counter()
+        for unit, name in chosen.items():
+            halves[name] += durations[unit]
+        assert abs(halves["a"] - halves["b"]) <= max(durations.values())
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"a": 0.8, "b": 0.1}, "do not take everything (fractions add up to 0.9)"),
+        ({"a": 0.8, "b": 0.4}, "do not take everything (fractions add up to 1.2)"),
+        ({"a": 3, "b": 4}, "do not take everything"),
+        ({"a": "rest", "b": "rest"}, "more than one part is rest"),
+        ({"a": 0.6, "b": 0.4, "c": "rest"}, "leaves nothing for the rest"),
+        ({"a": 11, "b": "rest"}, "part a: 11 speakers or utterances are asked for, 10 are left"),
+        ({"a": 10, "b": "rest"}, "nothing is left for b"),
+        ({"a": 9, "b": 0.5, "c": "rest"}, "nothing is left for c"),
+        ({f"p{i}": 1 for i in range(10)} | {"rest": "rest"}, "10 speakers or utterances cannot fill 11 parts"),
+        ({"../a": 0.5, "b": 0.5}, "part '../a': expected a plain word"),
+        ({"all": 0.5, "b": 0.5}, "would overwrite the input"),
+    ],
+)  # fmt: skip
+def test_impossible_splits_are_refused(manifest: Path, shares: dict, message: str) -> None:
+    before = manifest.read_bytes()
+    with pytest.raises(UserError) as caught:
+        split_manifest(manifest, shares, manifest.parent)
+    assert message in str(caught.value)
+    assert [path.name for path in manifest.parent.iterdir()] == ["all.jsonl"]
+    assert manifest.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("0.1", 0.1),
+        ("20", 20),
+        ("rest", "rest"),
+        ("0", None),
+        ("1.0", None),
+        ("-1", None),
+        ("x", None),
+        ("", None),
+    ],
+)
+def test_shares_are_parsed(text: str, share: float | int | str | None) -> None:
+    if share is None:
+        with pytest.raises(UserError, match="expected a fraction such as"):
+            parse_share(text)
+    else:
+        assert parse_share(text) == share
+        assert type(parse_share(text)) is type(share)
+
+
+def test_the_unit_is_the_speaker_where_speakers_are_known(tmp_path: Path) -> None:
+    nobody = [Utterance(id="x", audio="x.wav", duration=1.0)]
+    for utterances, unit in ((corpus(), "speaker"), (nobody, "utterance")):
+        write_manifest(tmp_path / "a.jsonl", utterances)
+        assert choose_unit(tmp_path / "a.jsonl") == unit
+    write_manifest(tmp_path / "a.jsonl", corpus() + nobody)
+    with pytest.raises(UserError, match="1 of 51 utterances have no speaker"):
+        choose_unit(tmp_path / "a.jsonl")
+    with pytest.raises(UserError, match="utterance x has no speaker"):
+        split_manifest(tmp_path / "a.jsonl", SHARES, tmp_path / "out", by="speaker")
+
+
+# --- filter -------------------------------------------------------------------------------------
+
+RECORDS = [
+    Utterance(id="a", audio="a", duration=0.5, text="one two", speaker="x", extras={"n": 3, "ok": True}),
+    Utterance(id="b", audio="b", duration=5.0, text="two", speaker="y", extras={"n": 4, "ok": False}),
+    Utterance(id="c", audio="c", duration=50.0, extras={"n": None}),
+]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kept", "dropped"),
+    [
+        ({}, "abc", {}),
+        ({"min_seconds": 1.0}, "bc", {"shorter than 1 s": 1}),
+        ({"max_seconds": 5.0}, "ab", {"longer than 5 s": 1}),
+        ({"text": "^t"}, "b", {"text without ^t": 2}),
+        ({"speakers": frozenset("x")}, "a", {"other speaker": 2}),
+        ({"ids": frozenset("ac")}, "ac", {"other id": 1}),
+        ({"extras": {"n": "3"}}, "a", {"n is not 3": 2}),
+        ({"extras": {"ok": "false"}}, "b", {"ok is not false": 2}),
+        ({"extras": {"n": "null"}}, "c", {"n is not null": 2}),
+        ({"min_seconds": 1.0, "text": "two"}, "b", {"shorter than 1 s": 1, "text without two": 1}),
+    ],
+)  # fmt: skip
+def test_a_filter_keeps_and_counts(conditions: dict, kept: str, dropped: dict) -> None:
+    counts: Counter[str] = Counter()
+    assert "".join(u.id for u in Filter(**conditions).apply(RECORDS, counts)) == kept
+    assert counts == dropped
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"text": "("}, "not a regular expression"),
+        ({"min_seconds": 3.0, "max_seconds": 2.0}, "min_seconds 3 is more than max_seconds 2"),
+        ({"min_seconds": float("nan")}, "min_seconds nan: expected seconds"),
+        ({"max_seconds": -1.0}, "max_seconds -1: expected seconds"),
+    ],
+)
+def test_impossible_conditions_are_refused(conditions: dict, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Filter(**conditions)
+    assert message in str(caught.value)
+
+
+def test_names_come_one_on_each_line(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_bytes("\ufeffa\r\n\n é \n".encode())
+    assert read_names(tmp_path / "ids") == {"a", "é"}
+    (tmp_path / "ids").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_names(tmp_path / "ids")

@@ -1,0 +1,291 @@
+"""asr/text.py: what each rule does to texts of many scripts, and that a second time changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import unicodedata
+from itertools import combinations
+from pathlib import Path
+
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.config import load_config
+from asr.errors import UserError
+from asr.text import (
+    MAX_MARKS,
+    RULES,
+    SAFE_RULES,
+    Rule,
+    TextConfig,
+    check_rules,
+    normalize,
+    normalize_for_scoring,
+    normalize_for_training,
+)
+
+# What it is, rule, text, expected. Invisible characters are escaped.
+CASES: list[tuple[str, Rule, str, str]] = [
+    # form
+    ("latin", "nfc", "cafe\u0301", "café"),
+    ("korean jamo", "nfc", "\u1112\u1161\u11ab", "한"),
+    ("hindi", "nfc", "हिन्दी", "हिन्दी"),
+    ("hindi nukta", "nfc", "क\u093c", "क\u093c"),
+    ("angstrom sign", "nfc", "\u212b", "Å"),
+    ("ligature stays", "nfc", "ﬁ", "ﬁ"),
+    ("full width", "nfkc", "ＡＢＣ１（）", "ABC1()"),
+    ("half-width katakana", "nfkc", "ｶﾞ", "ガ"),
+    ("ligature and powers", "nfkc", "ﬁ x² ™", "fi x2 TM"),
+    ("fraction", "nfkc", "½", "1\u20442"),
+    ("ideographic and no-break space", "nfkc", "a\u3000b\u00a0c", "a b c"),
+    ("thai sara am comes apart", "nfkc", "น\u0e33", "น\u0e4d\u0e32"),
+    ("arabic presentation form", "nfkc", "\ufefb", "لا"),
+    # invisible
+    ("soft hyphen", "strip_invisible", "Zu\u00adcker", "Zucker"),
+    ("zero width space and byte order mark", "strip_invisible", "\ufeffa\u200bb", "ab"),
+    ("right-to-left marks", "strip_invisible", "\u200fשלום\u202b\u202c \u2067ab\u2069", "שלום ab"),
+    ("controls", "strip_invisible", "a\0b\x07c\x7fd\x9fe", "abcde"),
+    ("white space stays", "strip_invisible", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028", "a\tb\nc\r\x0b\x0c\x1c\x1f\x85d\u2028"),
+    ("persian non-joiner stays", "strip_invisible", "می\u200cخواهم", "می\u200cخواهم"),
+    ("hindi joiner stays", "strip_invisible", "क्\u200dष", "क्\u200dष"),
+    ("emoji family stays, its selector goes", "strip_invisible", "👩\u200d❤\ufe0f\u200d👩", "👩\u200d❤\u200d👩"),
+    ("arabic number sign stays", "strip_invisible", "\u0600١", "\u0600١"),
+    ("mongolian vowel separator stays", "strip_invisible", "ᠠ\u180eᠠ", "ᠠ\u180eᠠ"),
+    # diacritics
+    ("latin", "strip_diacritics", "Crème brûlée, Škoda, Việt", "Creme brulee, Skoda, Viet"),
+    ("letters of their own", "strip_diacritics", "øłđıß", "øłđıß"),
+    ("greek", "strip_diacritics", "άνθρωπος ΐ", "ανθρωπος ι"),
+    ("cyrillic", "strip_diacritics", "ёлка й", "елка и"),
+    ("turkish capital", "strip_diacritics", "İ ı", "I ı"),
+    ("arabic harakat and tatweel", "strip_diacritics", "مُحَمَّد الـــله", "محمد الله"),
+    ("arabic hamza and madda", "strip_diacritics", "أب آب", "أب آب"),
+    ("hebrew points", "strip_diacritics", "שָׁלוֹם", "שלום"),
+    ("hindi vowel signs stay", "strip_diacritics", "हिन्दी में", "हिन्दी में"),
+    ("thai vowels and tones stay", "strip_diacritics", "ที่นี่", "ที่นี่"),
+    ("tamil", "strip_diacritics", "தமிழ்", "தமிழ்"),
+    ("japanese voicing", "strip_diacritics", "がぱ か\u3099", "がぱ が"),
+    ("korean", "strip_diacritics", "한국어", "한국어"),
+    # brackets
+    ("tags", "strip_brackets", "well[noise]then <unk> (laughs)", "well then    "),
+    ("nested", "strip_brackets", "a [b [c] (d)] e", "a   e"),
+    ("mixed", "strip_brackets", "a (b [c) d] e", "a (b   e"),
+    ("mixed with words", "strip_brackets", "(a <b) c>", "(a  "),
+    ("without partner", "strip_brackets", "a) (b ]] [[", "a) (b ]] [["),
+    ("empty", "strip_brackets", "a()b", "a b"),
+    ("full width is for nfkc", "strip_brackets", "（笑）", "（笑）"),
+    # case
+    ("latin", "lowercase", "ÀÉÎ Straße ẞ", "àéî straße ß"),
+    ("greek final sigma", "lowercase", "ΟΔΟΣ ΣΟΦΟΣ", "οδος σοφος"),
+    ("turkish is not for it", "lowercase", "Iİ", "ii\u0307"),
+    ("composed", "lowercase", "J\u030c", "ǰ"),
+    ("cyrillic, georgian, chinese", "lowercase", "ЖЁ ა 中", "жё ა 中"),
+    ("german", "uppercase", "straße", "STRASSE"),
+    ("turkish is not for it", "uppercase", "iı", "II"),
+    ("greek", "uppercase", "σς", "ΣΣ"),
+    ("composed", "uppercase", "ΐ", "\u03aa\u0301"),
+    # apostrophes
+    ("all kinds", "plain_apostrophes", "don’t don‘t donʼt don＇t don't", "don't " * 4 + "don't"),
+    ("okina and primes stay", "plain_apostrophes", "Hawaiʻi 5′ `a´ “b”", "Hawaiʻi 5′ `a´ “b”"),
+    # symbols
+    ("signs", "strip_symbols", "$5 + 3° = ©^", " 5   3      "),
+    ("punctuation stays", "strip_symbols", "50% & @ #1", "50% & @ #1"),
+    ("emoji", "strip_symbols", "a👩\u200d❤\ufe0f\u200d👩b🇩🇪👍🏽", "a   b    "),
+    ("joiner in a word stays", "strip_symbols", "क्\u200dष", "क्\u200dष"),
+    ("musical note", "strip_symbols", "♪ la ♪", "  la  "),
+    # punctuation
+    ("sentence", "strip_punctuation", "Hello, world! (No?)", "Hello  world   No  "),
+    ("inside words", "strip_punctuation", "don't don’t mother-in-law col·lecció", "don't don’t mother-in-law col·lecció"),
+    ("at the edges", "strip_punctuation", "'tis the dogs' -- a- -b rock 'n' roll", " tis the dogs     a   b rock  n  roll"),
+    ("several in a row", "strip_punctuation", "a--b a-'b", "a  b a  b"),
+    ("numbers", "strip_punctuation", "3.5 1,000 50% 1-2", "3 5 1 000 50  1-2"),
+    ("initials", "strip_punctuation", "U.S.", "U S "),
+    ("underscore", "strip_punctuation", "a_b", "a b"),
+    ("symbols stay", "strip_punctuation", "$5 + 3°", "$5 + 3°"),
+    ("chinese", "strip_punctuation", "你好，世界。", "你好 世界 "),
+    ("arabic", "strip_punctuation", "مرحبا، كيف؟", "مرحبا  كيف "),
+    ("hindi: a vowel sign is in the word", "strip_punctuation", "हिन्दी-भाषा।", "हिन्दी-भाषा "),
+    ("hebrew maqaf, gershayim", "strip_punctuation", "בית־ספר צה״ל", "בית־ספר צה״ל"),
+    ("spanish", "strip_punctuation", "¿Qué? ¡Sí!", " Qué   Sí "),
+    # spaces
+    ("every kind", "collapse_spaces", " a\tb\r\nc\u00a0d\u3000e\u2028f\x1fg  ", "a b c d e f g"),
+    ("zero width space is none", "collapse_spaces", "a\u200bb", "a\u200bb"),
+    ("nothing but spaces", "collapse_spaces", " \n ", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "rule", "text", "expected"), CASES, ids=[f"{c[1]}: {c[0]}" for c in CASES])
+def test_rule(what: str, rule: Rule, text: str, expected: str) -> None:
+    assert normalize(text, [rule]) == expected
+
+
+def test_every_rule_is_explained_and_has_cases() -> None:
+    assert {rule for _, rule, _, _ in CASES} == set(RULES)
+    assert all(function.__doc__ for function in RULES.values())
+
+
+SCORING: tuple[Rule, ...] = (
+    "strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes", "strip_symbols",
+    "strip_punctuation", "collapse_spaces",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("“Don’t,” he said [noise] – well-known!", "don't he said well-known"),
+        ("\ufeffＨｅｌｌｏ\u3000（笑）世界。", "hello 世界"),
+        ("J\u030c. ΟΔΟΣ.", "ǰ οδος"),
+        ("100 ℃", "100 c"),
+        ("[noise]", ""),
+        ("", ""),
+    ],
+)
+def test_rules_together(text: str, expected: str) -> None:
+    assert normalize(text, SCORING) == expected
+
+
+def test_config_chooses_rules_for_training_and_scoring() -> None:
+    config = TextConfig(training=("lowercase",), scoring=("uppercase",))
+    assert normalize_for_training("Aa", config) == "aa"
+    assert normalize_for_scoring("Aa", config) == "AA"
+
+
+def test_default_takes_out_what_cannot_be_seen() -> None:
+    text = "\ufeff It\u00a0 isn’t\tcafe\u0301,\r\nMr.\u200b X?\n"
+    for apply in (normalize_for_training, normalize_for_scoring):
+        assert apply(text, TextConfig()) == "It isn’t café, Mr. X?"
+
+
+def test_no_rule_no_change() -> None:
+    assert normalize(" e\u0301\t\0 ", []) == " e\u0301\t\0 "
+
+
+# --- lists that are refused ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (["collapse_spaces", "nfc"], "each rule may stand once, in this order: nfc, collapse_spaces"),
+        (["nfc", "nfc"], "each rule may stand once, in this order: nfc"),
+        (["nfc", "nfkc"], "nfc and nfkc exclude each other"),
+        (["lowercase", "uppercase"], "lowercase and uppercase exclude each other"),
+        (["casefold"], "unknown rule casefold; the rules are strip_invisible, nfc,"),
+    ],
+)
+def test_check_rules(rules: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_rules(rules)
+    with pytest.raises(pydantic.ValidationError):
+        TextConfig.model_validate({"training": tuple(rules)})
+
+
+def test_config_error_names_key_and_order(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("scoring: [strip_punctuation, lowercase]\n")
+    with pytest.raises(UserError, match=r"run.yaml:1: scoring = .*order: lowercase, strip_punctuation"):
+        load_config(TextConfig, path)
+
+
+# --- a second time changes nothing --------------------------------------------------------------
+
+
+def valid_lists() -> list[tuple[str, ...]]:
+    """Every list of rules that a config may hold: subsets in the order of RULES without the two conflicts."""
+    lists = [rules for size in range(1, len(RULES)) for rules in combinations(RULES, size)]
+    return [
+        rules
+        for rules in lists
+        if not {"nfc", "nfkc"} <= {*rules} and not {"lowercase", "uppercase"} <= {*rules}
+    ]
+
+
+LISTS = valid_lists()
+
+# What meets badly: letters that change length with case, marks, halves of compositions, joiners, brackets.
+AWKWARD = (
+    "aJjiIİıΣσςßẞΐŉᾳKÅﬁ½℃Ａカｶ\uff9eか가ᄀ\u1161\u11a8ำ\u0640\u064b❤👍\u200d\ufe0f\u0301\u0323\u030c\u0307\u0338\u0345"
+    "\u0308\u3099'’-‐·.,_[]<>()≮≠+=\u00ad\u200b\u0085\u00a0\u3000 \t\n"
+)
+texts = st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(exclude_categories=["Cs"])), max_size=12)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(texts, st.one_of(st.sampled_from(LISTS), st.sampled_from([(rule,) for rule in RULES])))
+def test_idempotent_for_every_list_of_rules(text: str, rules: tuple[Rule, ...]) -> None:
+    check_rules(rules)
+    once = normalize(text, rules)
+    assert normalize(once, rules) == once
+
+
+@functools.cache
+def eventful_characters() -> str:
+    """Each with an "a" in front of it."""
+    characters = (chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    return "".join(
+        f" a{character}"
+        for character in characters
+        if unicodedata.category(character)[0] not in "LNC"
+        or unicodedata.decomposition(character)
+        or character.lower() != character.upper()
+    )
+
+
+@pytest.mark.parametrize("rules", [(rule,) for rule in RULES] + [SAFE_RULES, SCORING], ids=" ".join)
+def test_idempotent_for_every_character(rules: tuple[Rule, ...]) -> None:
+    once = normalize(eventful_characters(), rules)
+    assert normalize(once, rules) == once
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts)
+def test_form_is_what_unicode_says(text: str) -> None:
+    assert unicodedata.is_normalized("NFC", normalize(text, SAFE_RULES))
+    assert unicodedata.is_normalized("NFKC", normalize(text, SCORING))
+    assert all(space == " " for space in normalize(text, SAFE_RULES) if space.isspace())
+
+
+# --- hostile texts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["a\ud800", "\udfff", "é\udc80é"])
+def test_lone_surrogate_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"character \d of a text is half of a surrogate pair \(U\+D"):
+        normalize(text, SAFE_RULES)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    ["\u0301\u0323", "\u0f73", "\uff9e\u0301", "\u0301\u0e38", "\u0301\u200b\u0323", "\u0e48\u0640\u0e38"],
+    ids=ascii,
+)
+def test_endless_marks_are_refused(marks: str) -> None:
+    # `unicodedata.normalize` would need minutes for them, also when a rule has removed what is in between.
+    with pytest.raises(UserError, match=rf"near character 2 of a text, \d+ combining marks.*{MAX_MARKS}"):
+        normalize("a" + marks * 100_000, SCORING)
+
+
+def test_how_many_marks_are_refused() -> None:
+    text = ("a" + "\u0301\u0323" * (MAX_MARKS // 2)) * 100
+    assert normalize(text, ["strip_diacritics"]) == "a" * 100
+    with pytest.raises(UserError, match=f" {MAX_MARKS + 1} combining marks"):
+        normalize("a" + "\u0301" * (MAX_MARKS + 1), ["strip_diacritics"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "]", "[]", "(<[", "'", "-a", "\u200d", "❤\u200d", "Σ.", "\t", "a\u0301\u0323", "\ufdfa", "_", "가"],
+    ids=ascii,
+)
+def test_time_grows_with_length_alone(text: str) -> None:
+    # No clock: this takes a fraction of a second each, and would take minutes if anything were quadratic.
+    once = normalize(text * (100_000 // len(text)), SCORING)
+    assert normalize(once, SCORING) == once
+
+
+def test_deeply_nested_brackets() -> None:
+    assert normalize("[" * 100_000 + "a" + "]" * 100_000, ["strip_brackets"]) == " "
+    assert normalize("[" * 100_000 + "a", ["strip_brackets"]) == "[" * 100_000 + "a"
