@@ -33,7 +33,7 @@ from asr.models.transformer import (
     TransformerEncoder,
     TransformerEncoderConfig,
 )
-from asr.tokenizer import BLANK_ID, EOS_ID, NUM_SPECIAL_TOKENS, SOS_ID, UNK_ID
+from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension
@@ -102,6 +102,18 @@ ENCODERS: dict[type[Config], Callable[[Any, int], Encoder]] = {
 }
 
 
+REPORTED = (
+    "total",
+    "ctc",
+    "cross_entropy",
+    "guided_attention",
+    "correct",  # tokens that the decoder predicts rightly
+    "on_ctc_path",  # tokens guided to their time in the CTC alignment
+    "attention_distance",  # from the path, as a share of the utterance
+    "attention_monotonic",  # tokens whose attention does not step back
+)
+
+
 @dataclass(frozen=True)
 class Losses:
     """Sums over a batch.
@@ -114,7 +126,7 @@ class Losses:
     num_tokens: int
     """Tokens and one end for each utterance."""
     parts: dict[str, Tensor] = field(default_factory=dict)
-    """ctc, cross_entropy, guided_attention, correct (tokens) and measures of attention; detached."""
+    """Detached; some of REPORTED."""
 
 
 Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
@@ -237,7 +249,7 @@ class SpeechModel(nn.Module):
             is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
             inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
         if exposure.corrupts:
-            similarity_VV = token_similarity(self.decoder.embedding.weight, NUM_SPECIAL_TOKENS)
+            similarity_VV = token_similarity(self.decoder.embedding.weight, len(SPECIAL_TOKENS))
             inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV, UNK_ID)
         return inputs_BN
 

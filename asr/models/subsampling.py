@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pydantic
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +22,7 @@ class SubsamplingConfig(Config):
     """conv2d: over time and frequency; conv1d: over time, cheaper; stack: frames side by side, cheapest."""
     factor: Literal[1, 2, 4, 8] = 4
     """Frames to a step: 4 makes steps of 40 ms."""
-    channels: int = pydantic.Field(default=64, gt=0)
+    channels: int = pydantic.Field(default=32, gt=0)
     """Of each 2-D convolution."""
 
 
@@ -36,42 +37,40 @@ class Subsampling(nn.Module):
     def __init__(self, config: SubsamplingConfig, num_features: int, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.num_halvings = config.factor.bit_length() - 1
-        width = num_features
         self.convolutions = nn.ModuleList()
+        num_halvings = config.factor.bit_length() - 1
+        width = num_features
         if config.type == "stack":
             width = num_features * config.factor
-        for index in range(self.num_halvings if config.type != "stack" else 0):
-            if config.type == "conv2d":
-                channels = 1 if index == 0 else config.channels
-                self.convolutions.append(
-                    nn.Conv2d(channels, config.channels, kernel_size=3, stride=2, padding=1)
-                )
-                width = (width + 1) // 2
-            else:
-                self.convolutions.append(nn.Conv1d(width, dim, kernel_size=3, stride=2, padding=1))
+        elif config.type == "conv1d":
+            for _ in range(num_halvings):
+                self.convolutions.append(nn.Conv2d(width, dim, (3, 1), stride=(2, 1), padding=(1, 0)))
                 width = dim
-        if config.type == "conv2d" and self.num_halvings:
-            width *= config.channels
+        else:
+            for index in range(num_halvings):
+                channels = 1 if index == 0 else config.channels
+                self.convolutions.append(nn.Conv2d(channels, config.channels, 3, stride=2, padding=1))
+                width = (width + 1) // 2
+            width *= config.channels if num_halvings else 1
+        # Two to four times as quick on a CPU, where PyTorch would else rearrange each input and output.
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv2d)
+            convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last)
         self.project = nn.Linear(width, dim)
 
     def forward(self, features_BTF: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x = features_BTF * length_mask(lengths_B, features_BTF.size(1))[..., None]
+        x_BTF = features_BTF * length_mask(lengths_B, features_BTF.size(1))[..., None]
         if self.config.type == "stack":
-            x = F.pad(x, (0, 0, 0, -x.size(1) % self.config.factor))
-            return self.project(x.unflatten(1, (-1, self.config.factor)).flatten(2)), self.output_lengths(
-                lengths_B
-            )
-        x = x[:, None] if self.config.type == "conv2d" else x.transpose(1, 2)
-        time_dim = -2 if self.config.type == "conv2d" else -1
+            x_BTF = F.pad(x_BTF, (0, 0, 0, -x_BTF.size(1) % self.config.factor))
+            x_BTF = x_BTF.unflatten(1, (-1, self.config.factor)).flatten(2)
+            return self.project(x_BTF), subsampled_lengths(lengths_B, self.config.factor)
+        # Over time and frequency, one channel at first; over time alone, the features are the channels.
+        x_BCTF = x_BTF[:, None] if self.config.type == "conv2d" else x_BTF.mT[..., None]
+        x_BCTF = x_BCTF.contiguous(memory_format=torch.channels_last)
         for convolution in self.convolutions:
             lengths_B = subsampled_lengths(lengths_B, 2)
-            x = F.relu(convolution(x))
+            x_BCTF = convolution(x_BCTF)
             # A convolution writes into the padding, where the next one would read it.
-            mask = length_mask(lengths_B, x.size(time_dim))
-            x = x * (mask[:, None, :, None] if time_dim == -2 else mask[:, None, :])
-        x = x.transpose(1, 2).flatten(2)  # (B, C, T, F) to (B, T, C * F), or (B, C, T) to (B, T, C)
-        return self.project(x), lengths_B
-
-    def output_lengths(self, lengths_B: Tensor) -> Tensor:
-        return subsampled_lengths(lengths_B, self.config.factor)
+            is_padding_BT = ~length_mask(lengths_B, x_BCTF.size(2))
+            x_BCTF = x_BCTF.masked_fill_(is_padding_BT[:, None, :, None], 0.0).relu_()
+        return self.project(x_BCTF.permute(0, 2, 3, 1).flatten(2)), lengths_B

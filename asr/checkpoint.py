@@ -1,0 +1,208 @@
+"""A checkpoint is a folder that describes itself: weights, config, tokenizer, and how far training had come.
+
+    model.safetensors     weights to use, and the statistics of the front end
+    training.safetensors  what only training needs: moments of the optimizer, raw weights beside an average
+    config.yaml           the effective settings
+    tokenizer.json
+    state.json            step, scores, versions
+
+Folders are written aside and renamed, so that one which exists is whole. Nothing in them is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from asr import __version__
+from asr.config import dump_config
+from asr.errors import UserError
+from asr.features import FrontEnd
+from asr.models import SpeechModel, build_model
+from asr.run import RunConfig
+from asr.tokenizer import Tokenizer
+
+FRONT_END_PREFIX = "front_end."
+MODEL_PREFIX = "model."
+MAX_STATE_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class System:
+    """All that turns audio into token scores: what a checkpoint restores."""
+
+    config: RunConfig
+    tokenizer: Tokenizer
+    front_end: FrontEnd
+    model: SpeechModel
+
+
+def save_checkpoint(
+    folder: Path,
+    system: System,
+    state: Mapping[str, Any],
+    weights: Mapping[str, Tensor] | None = None,
+    training: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write the folder, whole or not at all. `weights` (an average, say) stand for those of the model."""
+    weights = system.model.state_dict() if weights is None else weights
+    tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in weights.items()}
+    tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in system.front_end.state_dict().items()}
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        _save_tensors(temporary / "model.safetensors", tensors)
+        if training is not None:
+            _save_tensors(temporary / "training.safetensors", training)
+        (temporary / "config.yaml").write_text(dump_config(system.config), encoding="utf-8")
+        system.tokenizer.save(temporary / "tokenizer.json")
+        (temporary / "state.json").write_text(
+            json.dumps(dict(state) | versions(), indent=2), encoding="utf-8"
+        )
+        for file in temporary.iterdir():
+            _flush_to_disk(file)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+        _flush_to_disk(folder.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{folder}: cannot write this checkpoint ({reason}); those before it are as they were. "
+            "Make room and run the same command again: it goes on from the last one"
+        ) from None
+
+
+def load_system(folder: str | Path) -> System:
+    """The model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
+    folder = Path(folder)
+    config = RunConfig.load(folder / "config.yaml")
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    front_end = FrontEnd(config.features)
+    model = build_model(config.model, front_end.num_features, len(tokenizer))
+    tensors = load_tensors(folder / "model.safetensors")
+    _fill(front_end, tensors, FRONT_END_PREFIX, folder)
+    _fill(model, tensors, MODEL_PREFIX, folder)
+    return System(config, tokenizer, front_end, model.eval())
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    path = folder / "state.json"
+    try:
+        if path.stat().st_size > MAX_STATE_BYTES:
+            raise UserError(f"{path}: too large to be the state of a training; is the checkpoint ours?")
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror}); is {folder} a checkpoint?") from None
+    except ValueError:
+        raise UserError(f"{path}: not JSON; the checkpoint is damaged, take another one") from None
+    if not isinstance(state, dict):
+        raise UserError(f"{path}: expected a JSON object; the checkpoint is damaged, take another one")
+    return state
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; give the folder of a run or of a checkpoint") from None
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: not a whole safetensors file ({error}); take another checkpoint") from None
+
+
+def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the models' weights, for `save_checkpoint`."""
+    sums: dict[str, Tensor] = {}
+    for folder in folders:
+        for name, tensor in load_tensors(folder / "model.safetensors").items():
+            if not name.startswith(MODEL_PREFIX):
+                continue
+            sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
+    return {name.removeprefix(MODEL_PREFIX): (total / len(folders)).float() for name, total in sums.items()}
+
+
+def find_checkpoints(output_dir: Path) -> list[Path]:
+    """Those of a training, the oldest first."""
+    return sorted((output_dir / "checkpoints").glob("step-*"))
+
+
+def find_model(path: str | Path) -> Path:
+    """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
+    path = Path(path)
+    if (path / "model.safetensors").is_file():
+        return path
+    if (path / "model" / "model.safetensors").is_file():
+        return path / "model"
+    if checkpoints := find_checkpoints(path):
+        return checkpoints[-1]
+    raise UserError(f"{path}: no model here; give the output_dir of a training or one of its checkpoints")
+
+
+def versions() -> dict[str, str]:
+    """What made a checkpoint."""
+    return {
+        "asr": __version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _commit() -> str:
+    """Of the checkout that the package runs from; "unknown" for an installed one."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return "unknown"
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> None:
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    expected = module.state_dict()
+    if missing := expected.keys() - own.keys():
+        raise UserError(
+            f"{folder}: weights are missing, {sorted(missing)[0]} for one; is config.yaml that of this model?"
+        )
+    if unknown := own.keys() - expected.keys():
+        raise UserError(
+            f"{folder}: unknown weights, {sorted(unknown)[0]} for one; is config.yaml that of this model?"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != expected[name].shape:
+            raise UserError(
+                f"{folder}: {name} has shape {tuple(tensor.shape)}, "
+                f"but config.yaml asks for {tuple(expected[name].shape)}"
+            )
+    module.load_state_dict(own)
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    # Copies, since safetensors refuses two names for one memory, as tied embeddings have.
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,144 @@
+"""RunConfig: the whole YAML of a run as one typed tree, the map of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from asr.augment import AugmentConfig
+from asr.batches import BatchConfig
+from asr.config import Config, load_config
+from asr.features import FeaturesConfig
+from asr.models import SpeechModelConfig
+from asr.text import TextConfig
+from asr.tokenizer import TokenizerConfig
+
+
+class DataConfig(Config):
+    """Where the utterances are."""
+
+    train: str
+    """Manifest (JSON Lines) to learn from."""
+    dev: str
+    """Manifest to choose by: checkpoints, settings, when to stop. Never the test set."""
+
+
+class OptimConfig(Config):
+    """AdamW and its learning rate."""
+
+    learning_rate: float = pydantic.Field(default=1e-3, gt=0)
+    """At the peak, after the warm-up."""
+    schedule: Literal["inverse_sqrt", "cosine", "tri_stage", "constant"] = "inverse_sqrt"
+    """After the warm-up: falls as 1 / sqrt(update); as half a cosine; holds, then falls; or holds."""
+    warmup_steps: int = pydantic.Field(default=1000, ge=0)
+    """Updates over which the learning rate rises from near zero."""
+    hold_steps: int = pydantic.Field(default=0, ge=0)
+    """Updates at the peak, with the tri_stage schedule only."""
+    final_scale: float = pydantic.Field(default=0.01, ge=0, le=1)
+    """Learning rate at the last update as a share of the peak, with cosine and tri_stage."""
+    weight_decay: float = pydantic.Field(default=0.01, ge=0)
+    """Of weight matrices; norms, biases and embeddings have none."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Memory of the two moving averages of Adam."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> OptimConfig:
+        if self.hold_steps and self.schedule != "tri_stage":
+            raise ValueError(
+                f"hold_steps = {self.hold_steps} is for schedule = tri_stage, not {self.schedule}"
+            )
+        if self.schedule == "tri_stage" and self.final_scale == 0:
+            raise ValueError(
+                "final_scale = 0.0: tri_stage falls exponentially, which never reaches 0; try 0.01"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas = {list(self.betas)}: expected two numbers from 0 to below 1")
+        return self
+
+
+class TrainConfig(Config):
+    """How long training goes on, how it computes, and what it keeps."""
+
+    steps: int = pydantic.Field(default=10_000, gt=0)
+    """Updates in all."""
+    accumulate: int = pydantic.Field(default=1, gt=0)
+    """Batches to an update, in each process."""
+    clip_norm: float = pydantic.Field(default=5.0, gt=0)
+    """Gradients are scaled down to this norm."""
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    """Of matrix products. auto: bf16 where a trial finds it at least 1.5 times as fast as float32."""
+    average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
+    """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
+    compile: bool = False
+    """Compile the model with torch.compile. Needs a C++ compiler on a CPU; takes minutes at the start."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
+    threads: int | None = pydantic.Field(default=None, gt=0)
+    """Of PyTorch on a CPU; null: as many as it finds cores."""
+    log_every: int = pydantic.Field(default=50, gt=0)
+    """Updates between two lines in log.jsonl."""
+    validate_every: int = pydantic.Field(default=500, gt=0)
+    """Updates between two validations; each leaves a checkpoint."""
+    save_every: int = pydantic.Field(default=500, gt=0)
+    """Updates between two checkpoints: at most these are lost when training is killed."""
+    plot_every: int | None = pydantic.Field(default=None, gt=0)
+    """Updates between pictures of the attention in a few dev utterances; null: none. Needs a decoder."""
+    select_by: Literal["wer", "cer", "token_accuracy", "loss"] = "wer"
+    """What of the dev set chooses the best checkpoints. With a decoder, its greedy output is scored."""
+    keep_best: int = pydantic.Field(default=5, gt=0)
+    """How many of the best checkpoints are kept, and averaged at the end."""
+    patience: int | None = pydantic.Field(default=None, gt=0)
+    """Stop after so many validations without a new best one; null: never."""
+    max_bad_updates: int = pydantic.Field(default=20, gt=0)
+    """Stop after so many updates in a row whose loss or gradient was not finite; each is skipped."""
+    tensorboard: bool = False
+    """Write the log for TensorBoard too (package tensorboard)."""
+
+
+class RunConfig(Config):
+    """One YAML file is one run. Each section is declared beside the code that uses it."""
+
+    output_dir: str
+    """Folder of the run: tokenizer, checkpoints and logs go there."""
+    seed: int = 0
+    """Start of every random choice: weights, order of the batches, augmentation, dropout."""
+    data: DataConfig
+    """Where the utterances are."""
+    text: TextConfig = TextConfig()
+    """How transcripts are normalised, for training and for scoring."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """How text becomes tokens."""
+    features: FeaturesConfig = FeaturesConfig()
+    """How audio becomes feature vectors."""
+    augment: AugmentConfig = AugmentConfig()
+    """How the training audio is varied."""
+    batches: BatchConfig = BatchConfig()
+    """How utterances are grouped."""
+    model: SpeechModelConfig
+    """What is trained."""
+    optim: OptimConfig = OptimConfig()
+    """How the weights are changed."""
+    train: TrainConfig = TrainConfig()
+    """How long, how precisely, and what is kept."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        guided = self.model.guided_attention
+        is_loudness = self.features.type == "log_mel" and self.features.reduction.type == "none"
+        if guided is not None and guided.trim_silence and not is_loudness:
+            raise ValueError(
+                "model.guided_attention.trim_silence finds silence in log-mel features: set it to false, "
+                "or features.type = log_mel and features.reduction.type = none"
+            )
+        if self.train.plot_every is not None and self.model.decoder is None:
+            raise ValueError(
+                "train.plot_every draws the attention of a decoder, and there is none; set it to null"
+            )
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+        return load_config(cls, path, overrides)

@@ -1,0 +1,89 @@
+"""Several processes, one training: start, stop and reduce under torchrun; nothing to do with one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Process:
+    """Which of the processes this is, and where it computes."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """The one that writes and talks."""
+        return self.rank == 0
+
+
+def start_process(device: str) -> Process:
+    """Joins the group that `torchrun` describes in the environment, if any. `device`: auto, cpu, cuda."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    use_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    chosen = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
+    if use_gpu:
+        torch.cuda.set_device(chosen)
+    if world_size > 1:
+        dist.init_process_group("nccl" if use_gpu else "gloo")
+        return Process(dist.get_rank(), world_size, chosen)
+    return Process(0, 1, chosen)
+
+
+def stop_process() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def sum_over_processes(values: Iterable[float], process: Process) -> list[float]:
+    """The sum of each value over all processes, in float64."""
+    values = list(values)
+    if process.world_size == 1 or not values:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64, device=process.device)
+    dist.all_reduce(tensor)
+    return list(tensor.tolist())
+
+
+def sum_gradients(parameters: Iterable[Tensor], process: Process) -> None:
+    """Add up the gradients of all processes, in one message.
+
+    Not DistributedDataParallel: that counts backward passes, and these may differ from process to process
+    when one of them has to halve a batch for want of memory.
+    """
+    if process.world_size == 1:
+        return
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def wait_for_all(process: Process) -> None:
+    if process.world_size > 1:
+        dist.barrier()
+
+
+def run_on_main_first(function: Callable[[], Result], process: Process) -> Result:
+    """The main process goes first and may write a file, which the others then find."""
+    if process.is_main:
+        result = function()
+    wait_for_all(process)
+    return result if process.is_main else function()

@@ -1,0 +1,249 @@
+"""One update: batches in, changed weights out; halves a batch that needs too much memory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from asr.batch_builder import Batch
+from asr.errors import UserError
+from asr.models import SpeechModel
+from asr.models.speech_model import REPORTED, Losses
+from asr.run import RunConfig
+from asr.train.distributed import Process, sum_gradients, sum_over_processes
+from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
+
+logger = logging.getLogger(__name__)
+
+Precision = Literal["float32", "bf16", "fp16"]
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an update did, over all processes."""
+
+    is_finite: bool
+    sums: dict[str, float]
+    """Losses and measures, summed over tokens."""
+    num_tokens: float
+    audio_seconds: float
+    gradient_norm: float
+    learning_rate: float
+
+
+class Learner:
+    """A model, its optimizer and how they compute."""
+
+    def __init__(self, model: SpeechModel, config: RunConfig, process: Process, precision: Precision) -> None:
+        self.model = model
+        self.config = config
+        self.process = process
+        self.precision = precision
+        self.optimizer = build_optimizer(model, config.optim)
+        decay = config.train.average_decay
+        self.average = None if decay is None else MovingAverage(model, decay)
+        self.scaler = torch.amp.GradScaler(process.device.type, enabled=precision == "fp16")
+        self._forward = torch.compile(model, dynamic=True) if config.train.compile else model
+
+    def update(self, batches: Sequence[Batch], step: int) -> Outcome:
+        """Change the weights by the gradient of the mean loss per token, over all processes."""
+        config = self.config
+        # Dropout then depends on the update alone: nothing of it needs to be stored for an exact resume.
+        torch.manual_seed(config.seed + 1_000_003 * step + 1_009 * self.process.rank)
+        rate = learning_rate_at(step, config.optim, config.train.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        num_tokens, audio_seconds = sum_over_processes(
+            [sum(_num_tokens(batch) for batch in batches), sum(batch.audio_seconds for batch in batches)],
+            self.process,
+        )
+        sums = self._accumulate_gradients(list(batches), max(num_tokens, 1.0), step)
+        # All names in all processes: one whose batches were empty has no sums of its own.
+        summed = sum_over_processes([sums.get(name, 0.0) for name in REPORTED], self.process)
+        sums = {name: value for name, value in zip(REPORTED, summed, strict=True) if value or name in sums}
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        sum_gradients(parameters, self.process)
+        self.scaler.unscale_(self.optimizer)
+        norm = float(nn.utils.clip_grad_norm_(parameters, config.train.clip_norm, foreach=True))
+        is_finite = math.isfinite(norm) and math.isfinite(sums.get("total", 0.0))
+        if is_finite:
+            self.scaler.step(self.optimizer)
+            if self.average is not None:
+                self.average.update(self.model, step)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Outcome(is_finite, sums, num_tokens, audio_seconds, norm, rate)
+
+    def try_batch(self, batch: Batch) -> float:
+        """Seconds of a forward and backward pass that change nothing: want of memory shows at once."""
+        started = time.monotonic()
+        self._accumulate_gradients([batch], float(max(_num_tokens(batch), 1)), step=0)
+        self.optimizer.zero_grad(set_to_none=True)
+        return time.monotonic() - started
+
+    @contextlib.contextmanager
+    def weights_to_use(self) -> Iterator[None]:
+        """Within, the model has the averaged weights, if any are kept."""
+        if self.average is None:
+            yield
+            return
+        raw = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.model.load_state_dict(self.average.weights)
+        try:
+            yield
+        finally:
+            self.model.load_state_dict(raw)
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        return torch.autocast(
+            self.process.device.type, dtype=DTYPES[self.precision], enabled=self.precision != "float32"
+        )
+
+    def _accumulate_gradients(self, batches: list[Batch], num_tokens: float, step: int) -> dict[str, float]:
+        """Gradients of the loss per token; the sums that the model reports."""
+        batches = [batch for batch in batches if len(batch)]
+        while True:
+            try:
+                return self._run_batches(batches, num_tokens, step)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Outside of the handler, which would keep the tensors of the failed pass alive.
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.process.device.type == "cuda":
+                torch.cuda.empty_cache()
+            batches = halve_largest(batches)
+
+    def _run_batches(self, batches: list[Batch], num_tokens: float, step: int) -> dict[str, float]:
+        self.model.train()
+        sums: Counter[str] = Counter()
+        for batch in batches:
+            batch = batch.to(self.process.device)
+            with self.autocast():
+                losses: Losses = self._forward(
+                    batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B, step
+                )
+            scaled: Tensor = self.scaler.scale(losses.total / num_tokens)
+            scaled.backward()
+            parts = {"total": losses.total.detach()} | losses.parts
+            values = torch.stack([part.double() for part in parts.values()]).tolist()  # one wait for the GPU
+            sums.update(dict(zip(parts, values, strict=True)))
+        return dict(sums)
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """What only training needs: tensors, and the few numbers of the gradient scaler."""
+        tensors = {
+            f"optimizer.{index}.{name}": value
+            for index, moments in self.optimizer.state_dict()["state"].items()
+            for name, value in moments.items()
+        }
+        if self.average is not None:
+            tensors |= {f"raw.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        return tensors, self.scaler.state_dict()
+
+    def load(self, weights: dict[str, Tensor], tensors: dict[str, Tensor], scaler: dict[str, float]) -> None:
+        """`weights` are those to use: the average where one is kept."""
+        if self.average is not None:
+            self.average.weights = {name: tensor.to(self.process.device) for name, tensor in weights.items()}
+            weights = {
+                key.removeprefix("raw."): value for key, value in tensors.items() if key.startswith("raw.")
+            }
+        self.model.load_state_dict(weights)
+        state = self.optimizer.state_dict()
+        state["state"] = {}
+        for key, value in tensors.items():
+            kind, _, rest = key.partition(".")
+            if kind == "optimizer":
+                index, _, name = rest.partition(".")
+                state["state"].setdefault(int(index), {})[name] = value
+        self.optimizer.load_state_dict(state)
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(scaler)
+
+
+def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> Precision:
+    """auto: bf16 where it multiplies matrices at least 1.5 times as fast as float32, found by trying."""
+    if wanted != "auto":
+        return wanted
+    seconds = {dtype: _time_product(dtype, process.device) for dtype in (torch.float32, torch.bfloat16)}
+    # Together, so that all processes choose the same.
+    float32, bfloat16 = sum_over_processes([seconds[torch.float32], seconds[torch.bfloat16]], process)
+    ratio = float32 / bfloat16
+    chosen: Precision = "bf16" if ratio >= 1.5 else "float32"
+    logger.info(
+        "train.precision = auto: bf16 multiplies matrices %.1f times as fast here, taking %s", ratio, chosen
+    )
+    return chosen
+
+
+def _time_product(dtype: torch.dtype, device: torch.device) -> float:
+    """The quickest of ten products of the size that a model has."""
+    left, right = (
+        torch.ones(1500, 512, dtype=dtype, device=device),
+        torch.ones(2048, 512, dtype=dtype, device=device),
+    )
+    times = []
+    for _ in range(10):
+        started = time.perf_counter()
+        nn.functional.linear(left, right)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """On a GPU PyTorch has a type for it, on a CPU only words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def halve_largest(batches: list[Batch]) -> list[Batch]:
+    """Replace the batch with the most padded frames by its two halves."""
+    largest = max(range(len(batches)), key=lambda index: batches[index].features_BTF.shape[:2].numel())
+    batch = batches[largest]
+    if len(batch) == 1:
+        raise UserError(
+            f"out of memory with a single utterance of {batch.audio_seconds:.1f} s, {batch.ids[0]}: "
+            "lower batches.max_utterance_seconds, or take a smaller model"
+        )
+    logger.warning(
+        "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it", len(batch)
+    )
+    middle = len(batch) // 2
+    return [*batches[:largest], *_split(batch, middle), *batches[largest + 1 :]]
+
+
+def _split(batch: Batch, middle: int) -> tuple[Batch, Batch]:
+    def part(rows: slice) -> Batch:
+        share = float(batch.feature_lengths_B[rows].sum() / batch.feature_lengths_B.sum())
+        return replace(
+            batch,
+            ids=batch.ids[rows],
+            texts=batch.texts[rows],
+            applied=batch.applied[rows],
+            skipped=(),
+            audio_seconds=share * batch.audio_seconds,
+            features_BTF=batch.features_BTF[rows, : int(batch.feature_lengths_B[rows].max())],
+            feature_lengths_B=batch.feature_lengths_B[rows],
+            tokens_BU=batch.tokens_BU[rows],
+            token_lengths_B=batch.token_lengths_B[rows],
+        )
+
+    return part(slice(None, middle)), part(slice(middle, None))
+
+
+def _num_tokens(batch: Batch) -> int:
+    """As the model counts: the tokens and an end for each utterance."""
+    return int(batch.token_lengths_B.sum()) + len(batch)

@@ -1,0 +1,111 @@
+"""What one sees of a training: progress bar with ETA, log.jsonl, TensorBoard, pictures of attention."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+from asr.errors import UserError
+from asr.run import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Monitor:
+    """Writes numbers to log.jsonl, to the terminal and, where asked for, to TensorBoard.
+
+    Silent in all processes but the main one.
+    """
+
+    def __init__(self, output_dir: Path, start_step: int, config: TrainConfig, *, is_main: bool) -> None:
+        self.is_main = is_main
+        self._path = output_dir / "log.jsonl"
+        self._bar: tqdm[Any] | None = None
+        self._writer: Any = None
+        self._since = time.monotonic()
+        if not is_main:
+            return
+        output_dir.mkdir(parents=True, exist_ok=True)
+        _forget_after(self._path, start_step)
+        # None: a bar on a terminal only. Elsewhere the log lines show progress.
+        self._bar = tqdm(
+            total=config.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
+        )
+        if config.tensorboard:
+            self._writer = _open_tensorboard(output_dir / "tensorboard", start_step)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def advance(self) -> None:
+        """One update is done."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
+        """One line of log.jsonl; `kind` is train, dev, or the name of an event."""
+        if not self.is_main:
+            return
+        line = {"step": step, "kind": kind} | dict(values)
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        shown = ", ".join(f"{name} {_format(value)}" for name, value in values.items())
+        self.say(f"{kind} {step}: {shown}")
+        if self._writer is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def say(self, message: str) -> None:
+        """A line on standard error that does not break the bar."""
+        if self._bar is not None and not self._bar.disable:
+            self._bar.write(message, file=self._bar.fp)
+        elif self.is_main:
+            logger.info("%s", message)
+
+
+def _format(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop lines of updates that a killed training made after its last checkpoint: they are made again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # the last line of a killed process may be cut
+        if record["step"] <= step:
+            kept.append(line + "\n")
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _open_tensorboard(folder: Path, start_step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "train.tensorboard = True, but the package tensorboard is not installed: "
+            "pip install tensorboard, or set train.tensorboard=false"
+        ) from None
+    return SummaryWriter(str(folder), purge_step=start_step)

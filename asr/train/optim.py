@@ -1,0 +1,66 @@
+"""AdamW without decay of norms; learning rate as a function of the update; moving average of weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from asr.run import OptimConfig
+
+
+def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
+    """The learning rate of update `step`, which counts from 0."""
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return peak
+    if config.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / max(step, 1))
+    decay_start = warmup + config.hold_steps
+    if step < decay_start:
+        return peak
+    progress = min((step - decay_start) / max(max_steps - 1 - decay_start, 1), 1.0)
+    if config.schedule == "cosine":
+        return peak * (
+            config.final_scale + (1 - config.final_scale) * 0.5 * (1 + math.cos(math.pi * progress))
+        )
+    return peak * config.final_scale**progress
+
+
+def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """Decay pulls to zero, which makes sense for matrices, not for scales, shifts and rare embeddings."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in parameters if p.ndim > 1 and id(p) not in embeddings]
+    others = [p for p in parameters if p.ndim <= 1 or id(p) in embeddings]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    # The fused kernel updates all parameters in one pass, on a CPU as on a GPU.
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+
+
+class MovingAverage:
+    """An exponential moving average of the weights, often better than the last ones."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        # The first weights are random: forget them quickly.
+        decay = min(self.decay, (1 + step) / (10 + step))
+        averages: list[Tensor] = []
+        currents: list[Tensor] = []
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                averages.append(self.weights[name])
+                currents.append(tensor)
+            else:
+                self.weights[name].copy_(tensor)
+        torch._foreach_lerp_(averages, currents, 1 - decay)

@@ -1,0 +1,129 @@
+"""The layers: a module imports from below, or from its left; heavy packages stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "asr"
+
+# Lowest layer first; within a layer, a module may import from those left of it. `name/` is a folder.
+LAYERS = [
+    ["errors", "config"],
+    [
+        *("seeding", "audio_headers", "audio_decoders", "audio", "text", "tokenizer"),
+        *("manifest", "manifest_checks", "subsets", "kaldi_pipes", "kaldi_folder", "interchange"),
+        *("archives", "speech_synthesis", "corpora"),
+    ],
+    [
+        *("mel", "padded", "reduction", "features", "feature_cache"),
+        *("spec_augment", "augment", "batch_order", "batch_builder", "batches", "models/"),
+    ],
+    ["scoring", "significance", "decoding/"],
+    ["run", "checkpoint", "plots", "writers", "transcription", "train/"],
+    ["report", "recipe", "cli/"],
+]
+TORCH_FREE_LAYERS = (0, 1)
+# torchaudio is in maintenance: the fewer modules depend on it, the easier it is to replace.
+TORCHAUDIO_ALLOWED = {"features", "augment", "alignment"}
+PUBLIC_FACE = {"__init__", "__main__"}  # the package itself may offer anything
+
+MODULES = sorted(
+    path.relative_to(PACKAGE).with_suffix("").as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if path.stat().st_size
+)
+
+
+def position(module: str) -> tuple[int, int]:
+    for layer, names in enumerate(LAYERS):
+        for column, name in enumerate(names):
+            if module == name or (name.endswith("/") and module.startswith(name)):
+                return layer, column
+    raise AssertionError(f"asr/{module}.py stands in no layer; add it to LAYERS in {Path(__file__).name}")
+
+
+def imported_names(module: str) -> set[str]:
+    """Dotted names of all imports of a module, those inside functions too."""
+    names = set()
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"asr/{module}.py: relative import; write the whole name"
+            names.add(node.module or "")
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def own_imports(module: str) -> set[str]:
+    """The modules of this package that a module imports, as paths below asr/."""
+    found = set()
+    for name in imported_names(module):
+        if name.startswith("asr."):
+            path = name.removeprefix("asr.").replace(".", "/")
+            if path in MODULES:
+                found.add(path)
+            elif f"{path}/__init__" in MODULES:
+                found.add(f"{path}/__init__")
+    return found
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in PUBLIC_FACE])
+def test_imports_go_down_or_left(module: str) -> None:
+    layer, column = position(module)
+    for other in own_imports(module):
+        other_layer, other_column = position(other)
+        same_folder = module.split("/")[0] == other.split("/")[0] and "/" in module
+        assert same_folder or (other_layer, other_column) < (layer, column), (
+            f"asr/{module}.py imports asr/{other}.py, which stands above or to the right of it"
+        )
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in PUBLIC_FACE])
+def test_heavy_packages_stay_in_their_modules(module: str) -> None:
+    packages = {name.split(".")[0] for name in imported_names(module)}
+    assert not packages & {"recipes", "conf", "tools", "tests"}, (
+        f"asr/{module}.py imports from outside the package"
+    )
+    if position(module)[0] in TORCH_FREE_LAYERS:
+        assert "torch" not in packages, f"asr/{module}.py is in a layer that does without torch"
+    if "torchaudio" in packages:
+        assert Path(module).name in TORCHAUDIO_ALLOWED, f"asr/{module}.py imports torchaudio"
+
+
+def test_recipes_do_not_import_each_other() -> None:
+    for path in (ROOT / "recipes").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = (
+                    [node.module]
+                    if isinstance(node, ast.ImportFrom)
+                    else [alias.name for alias in node.names]
+                )
+                assert not any((name or ".").startswith(("recipes", ".")) for name in names), (
+                    f"{path}: {names}"
+                )
+
+
+def test_every_module_imports_alone_and_leaves_no_trace() -> None:
+    """No logging set up, no thread count, seed or environment changed by an import."""
+    script = f"""
+import importlib, logging, os, random
+import torch
+environment = dict(os.environ)
+threads, seed, generator = torch.get_num_threads(), torch.initial_seed(), random.getstate()
+for name in {[m.replace("/", ".") for m in MODULES if m != "__main__"]!r}:
+    importlib.import_module("asr." + name.removesuffix(".__init__"))
+    assert dict(os.environ) == environment, name + " changes the environment"
+    assert not logging.getLogger().handlers, name + " sets up logging"
+    assert torch.get_num_threads() == threads, name + " changes the number of threads"
+    assert torch.initial_seed() == seed and random.getstate() == generator, name + " draws or seeds"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
