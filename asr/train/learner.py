@@ -169,6 +169,11 @@ class Learner:
                 index, _, name = rest.partition(".")
                 state["state"].setdefault(int(index), {})[name] = value
         self.optimizer.load_state_dict(state)
+        for parameter, moments in self.optimizer.state.items():
+            for name, value in moments.items():
+                # The fused kernel walks through memory, so a moment must lie there as its parameter does.
+                if value.shape == parameter.shape:
+                    moments[name] = torch.empty_like(parameter).copy_(value)
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
 

@@ -1,0 +1,159 @@
+"""asr/checkpoint.py: a folder that describes itself, and what is said of one that is damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from asr.checkpoint import average_weights, find_model, load_state, load_system, save_checkpoint
+from asr.config import load_config
+from asr.errors import UserError
+from asr.run import RunConfig
+from asr.train.distributed import Process
+from asr.train.preparation import prepare_system
+
+
+@pytest.fixture
+def folder(tiny_run: Callable[..., RunConfig], tmp_path: Path) -> Path:
+    """A checkpoint of an untrained model."""
+    system = prepare_system(tiny_run(), Process(0, 1, torch.device("cpu")))
+    save_checkpoint(tmp_path / "saved", system, {"step": 7})
+    return tmp_path / "saved"
+
+
+def test_what_is_saved_is_loaded(folder: Path, tiny_run: Callable[..., RunConfig]) -> None:
+    system = load_system(folder)
+    assert system.config == tiny_run()
+    stored = load_file(folder / "model.safetensors")
+    for name, tensor in system.model.state_dict().items():
+        assert torch.equal(tensor, stored[f"model.{name}"])
+    state = load_state(folder)
+    assert state["step"] == 7 and state["torch"] == torch.__version__ and state["commit"]
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors", "config.yaml", "tokenizer.json", "state.json",
+    }  # fmt: skip
+
+
+def test_nothing_is_left_beside_it(folder: Path) -> None:
+    assert not [path for path in folder.parent.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_tied_embeddings_are_saved(tiny_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+    system = prepare_system(tiny_run("model.decoder.tie_embeddings=true"), Process(0, 1, torch.device("cpu")))
+    save_checkpoint(tmp_path / "saved", system, {})
+    decoder = load_system(tmp_path / "saved").model.decoder
+    assert decoder is not None and decoder.output.weight is decoder.embedding.weight
+
+
+class Bomb:
+    """Unpickled, it would write a file."""
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, ("unpickled", "w")
+
+
+def put_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
+
+
+def put_torch_file(folder: Path) -> None:
+    torch.save({"model": Bomb()}, folder / "model.safetensors")
+
+
+def truncate(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def claim_much(folder: Path) -> None:
+    """A header that says it is 2^62 bytes long."""
+    (folder / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
+
+
+def change_tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+    return spoil
+
+
+def change_config(before: str, after: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        text = (folder / "config.yaml").read_text()
+        assert before in text
+        (folder / "config.yaml").write_text(text.replace(before, after, 1))
+
+    return spoil
+
+
+HEAD = "model.ctc_head.bias"
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "pickle": (put_pickle, "not a whole safetensors file"),
+    "torch file": (put_torch_file, "not a whole safetensors file"),
+    "truncated": (truncate, "not a whole safetensors file"),
+    "huge header": (claim_much, "not a whole safetensors file"),
+    "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no such file"),
+    "no config": (lambda folder: (folder / "config.yaml").unlink(), "cannot read this config"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "cannot read this tokenizer"),
+    "missing weight": (change_tensors(lambda tensors: tensors.pop(HEAD)), "weights are missing, ctc_head.bias"),
+    "unknown weight": (change_tensors(lambda tensors: tensors.update({"model.x": torch.ones(1)})), "unknown weights, x"),
+    "wrong shape": (change_tensors(lambda tensors: tensors.update({HEAD: torch.ones(3)})), "ctc_head.bias has shape (3,)"),
+    "another config": (change_config("dim: 32", "dim: 64"), "config.yaml asks for"),
+    "a key too much": (change_config("seed: 0", "seed: 0\nhook: os.system"), "unknown key hook"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_damage_is_said_and_nothing_runs(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spoil, message = FAULTS[name]
+    spoil(folder)
+    with pytest.raises(UserError) as caught:
+        load_system(folder)
+    assert message in str(caught.value) and str(folder) in str(caught.value)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "\x00"])
+def test_a_damaged_state_is_said(folder: Path, content: str) -> None:
+    (folder / "state.json").write_text(content)
+    with pytest.raises(UserError, match=r"state\.json"):
+        load_state(folder)
+
+
+def test_average_is_the_mean(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    change_tensors(lambda tensors: tensors.update({name: t + 2.0 for name, t in tensors.items()}))(other)
+    average = average_weights([folder, other])
+    stored = load_file(folder / "model.safetensors")
+    for name, tensor in average.items():
+        torch.testing.assert_close(tensor, stored[f"model.{name}"] + 1.0)
+
+
+def test_find_model(folder: Path, tmp_path: Path) -> None:
+    assert find_model(folder) == folder
+    run = tmp_path / "somewhere"
+    with pytest.raises(UserError, match="no model here"):
+        find_model(run)
+    for name in ("checkpoints/step-00000002", "checkpoints/step-00000010"):
+        shutil.copytree(folder, run / name)
+    assert find_model(run).name == "step-00000010"
+    shutil.copytree(folder, run / "model")
+    assert find_model(run) == run / "model"
+
+
+def test_config_in_it_is_a_config(folder: Path) -> None:
+    assert load_config(RunConfig, folder / "config.yaml") == load_system(folder).config
+    assert json.loads((folder / "tokenizer.json").read_text())["format"] == "asr tokenizer"

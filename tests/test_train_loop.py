@@ -1,0 +1,315 @@
+"""asr/train: resuming is exact, nothing is lost, and what goes wrong is survived or said."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from asr import checkpoint
+from asr.batch_builder import Batch
+from asr.checkpoint import find_checkpoints, load_state, load_system
+from asr.cli import main
+from asr.errors import UserError
+from asr.models.speech_model import SpeechModel
+from asr.run import RunConfig
+from asr.train import loop
+from asr.train.distributed import Process
+from asr.train.learner import Learner, choose_precision, halve_largest
+from asr.train.loop import train
+from asr.train.preparation import TrainingData, prepare_system
+
+TinyRun = Callable[..., RunConfig]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    original = Learner.update
+
+    def update(self: Learner, batches: Sequence[Batch], current: int) -> Any:
+        if current == step:
+            raise Killed
+        return original(self, batches, current)
+
+    monkeypatch.setattr(Learner, "update", update)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_equal_bits(first: Path, second: Path) -> None:
+    ours, theirs = weights_of(first), weights_of(second)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("killed_at", "overrides"),
+    [
+        (4, ()),  # in the first epoch, a checkpoint behind
+        (8, ("train.average_decay=0.9",)),  # in the second epoch, with averaged weights
+        (10, ("batches.num_workers=1", "train.accumulate=2", "model.exposure.replace=0.1")),
+    ],
+)
+def test_resuming_is_exact(
+    tiny_run: TinyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed_at: int,
+    overrides: tuple[str, ...],
+) -> None:
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", *overrides))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, killed_at)
+        train(tiny_run(*overrides))
+    assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == killed_at // 3 * 3
+    resumed = train(tiny_run(*overrides))
+    assert_equal_bits(whole, resumed)
+    for last in ("checkpoints/step-00000012/training.safetensors",):
+        ours, theirs = load_file(tmp_path / "whole" / last), load_file(tmp_path / "run" / last)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
+    steps = [line["step"] for line in read_log(tmp_path / "run", "train")]
+    assert steps == sorted(set(steps)), "an update is in the log twice"
+
+
+def test_termination_saves_and_resumes(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole"))
+    original = Learner.update
+
+    def update(self: Learner, batches: Sequence[Batch], step: int) -> Any:
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, batches, step)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
+        patch.setattr(Learner, "update", update)
+        train(tiny_run())
+    assert caught.value.code == 143
+    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000005", "the update in progress is kept"
+    assert_equal_bits(whole, train(tiny_run()))
+
+
+def test_the_result_is_the_best_on_dev(tiny_run: TinyRun, tmp_path: Path) -> None:
+    folder = train(tiny_run("train.validate_every=2", "train.select_by=loss"))
+    dev = read_log(tmp_path / "run", "dev")
+    best = sorted(line["loss"] for line in dev)[:2]
+    kept = {path.name for path in find_checkpoints(tmp_path / "run")}
+    assert kept == {f"step-{line['step']:08d}" for line in dev if line["loss"] in best} | {"step-00000012"}
+    state = load_state(folder)
+    assert state["dev_scores"]["loss"] <= best[0] + 1e-6
+    system = load_system(folder)
+    assert system.model.training is False and len(system.tokenizer) > 5
+
+
+def test_patience_stops(tiny_run: TinyRun, tmp_path: Path) -> None:
+    # A learning rate near zero: nothing gets better, and the first validation stays the best.
+    train(
+        tiny_run(
+            "optim.learning_rate=1e-12", "train.validate_every=1", "train.patience=2", "train.select_by=wer"
+        )
+    )
+    assert [line["step"] for line in read_log(tmp_path / "run", "dev")][-1] <= 4
+
+
+def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
+    train(tiny_run("train.plot_every=6"))
+    lines = read_log(tmp_path / "run", "train")
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
+    for name in ("loss", "ctc", "cross_entropy", "guided_attention", "attention_monotonic", "token_accuracy",
+                 "learning_rate", "gradient_norm", "audio_seconds_per_second"):  # fmt: skip
+        assert math.isfinite(lines[0][name]), name
+    assert {"loss", "wer", "cer", "wer_ctc", "wer_decoder"} <= read_log(tmp_path / "run", "dev")[0].keys()
+    pictures = list((tmp_path / "run" / "attention" / "step-00000006").glob("*.png"))
+    assert pictures and all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures)
+
+
+def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
+    train(tiny_run("train.steps=3"))
+    with pytest.raises(UserError, match=r"other settings \(optim.learning_rate: 0.003 then, 0.1 now"):
+        train(tiny_run("train.steps=3", "optim.learning_rate=0.1"))
+    train(tiny_run("train.steps=3", "train.log_every=7", "batches.num_workers=1"))  # these change no number
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+def spoil_losses(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[int], bool]) -> None:
+    original = SpeechModel.forward
+
+    def forward(self: SpeechModel, *arguments: Any) -> Any:
+        losses = original(self, *arguments)
+        step = arguments[4] if len(arguments) > 4 else -1
+        return replace(losses, total=losses.total * math.nan) if self.training and is_spoilt(step) else losses
+
+    monkeypatch.setattr(SpeechModel, "forward", forward)
+
+
+def test_a_bad_update_is_skipped_and_named(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil_losses(monkeypatch, lambda step: step in (3, 4))
+    with caplog.at_level(logging.WARNING):
+        folder = train(tiny_run())
+    assert all(torch.isfinite(tensor).all() for tensor in weights_of(folder).values())
+    messages = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert len(messages) == 2 and "train-" in messages[0] and "update 4 skipped: loss nan" in messages[0]
+    assert sum(line["skipped_updates"] for line in read_log(tmp_path / "run", "train")) == 2
+
+
+def test_too_many_bad_updates_stop(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil_losses(monkeypatch, lambda step: step >= 5)
+    with pytest.raises(UserError, match="3 updates in a row had no finite loss"):
+        train(tiny_run("train.max_bad_updates=3"))
+
+
+def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
+    process = Process(0, 1, torch.device("cpu"))
+    torch.manual_seed(0)
+    system = prepare_system(config, process)
+    batches = [group[0] for group in TrainingData(system, process).epoch(0, 0)]
+    return Learner(system.model, config, process, "float32"), batches
+
+
+def test_want_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_run("model.encoder.dropout=0.0", "model.decoder.dropout=0.0")
+    expected, batches = make_learner(config)
+    expected.update(batches[:1], 0)
+
+    original = SpeechModel.forward
+    sizes = []
+
+    def forward(self: SpeechModel, features_BTF: torch.Tensor, *rest: Any) -> Any:
+        sizes.append(len(features_BTF))
+        if len(features_BTF) > 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return original(self, features_BTF, *rest)
+
+    learner, batches = make_learner(config)
+    monkeypatch.setattr(SpeechModel, "forward", forward)
+    outcome = learner.update(batches[:1], 0)
+    assert max(sizes) == 8 and outcome.is_finite
+    for ours, theirs in zip(learner.model.parameters(), expected.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)  # the update moves all by 7.5e-4
+
+
+def test_one_utterance_too_large_is_named(tiny_run: TinyRun) -> None:
+    _, batches = make_learner(tiny_run())
+    while len(batches[0]) > 1:
+        batches = halve_largest(batches[:1])
+    with pytest.raises(UserError, match=f"single utterance of .* s, {batches[0].ids[0]}: lower batches"):
+        halve_largest(batches[:1])
+
+
+def test_full_disk_leaves_the_last_checkpoint(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole"))
+    original = checkpoint.save_file
+
+    def save_file(tensors: Any, path: Path) -> None:
+        if "step-00000006" in str(path) and path.name == "training.safetensors":
+            Path(path).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(tensors, path)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left on device"):
+        patch.setattr(checkpoint, "save_file", save_file)
+        train(tiny_run())
+    folders = list((tmp_path / "run" / "checkpoints").iterdir())
+    assert [folder.name for folder in folders] == ["step-00000003"]
+    assert_equal_bits(whole, train(tiny_run()))
+
+
+def test_tensorboard_missing_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match="pip install tensorboard"):
+        train(tiny_run("train.tensorboard=true"))
+
+
+# --- precision and processes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("quicker", "chosen"), [(2.0, "bf16"), (1.2, "float32")])
+def test_precision_is_chosen_by_measuring(
+    monkeypatch: pytest.MonkeyPatch, quicker: float, chosen: str
+) -> None:
+    from asr.train import learner
+
+    seconds = {torch.float32: 1.0, torch.bfloat16: 1.0 / quicker}
+    monkeypatch.setattr(learner, "_time_product", lambda dtype, device: seconds[dtype])
+    assert choose_precision("auto", Process(0, 1, torch.device("cpu"))) == chosen
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path, precision: str) -> None:
+    train(tiny_run(f"train.precision={precision}"))
+    losses = [line["loss"] for line in read_log(tmp_path / "run", "train")]
+    assert losses[-1] < losses[0]
+
+
+def test_two_processes_equal_one(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
+    """Two gloo processes, a batch each, against one process with two batches to an update."""
+    settings = [
+        "model.encoder.dropout=0.0",
+        "model.decoder.dropout=0.0",
+        "train.steps=6",
+        "batches.max_utterances=1",
+    ]
+    one = train(tiny_run("train.accumulate=2", *settings))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "asr",
+    ]
+    command += [
+        "train",
+        str(tmp_path / "run.yaml"),
+        f"output_dir={tmp_path}/two",
+        "train.threads=1",
+        *settings,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    one_log, two_log = read_log(tmp_path / "run", "train"), read_log(tmp_path / "two", "train")
+    assert [line["step"] for line in one_log] == [line["step"] for line in two_log]
+    for ours, theirs in zip(one_log, two_log, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+    ours, theirs = weights_of(one), weights_of(tmp_path / "two" / "model")
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-4)
+
+
+def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_run()
+    assert main(["train", str(tmp_path / "run.yaml"), "train.steps=2"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "model")
+    assert loop.train  # the command is that loop
