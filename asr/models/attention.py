@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.models.layers import drop_out
 from asr.models.positions import Rotary
 
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension, W window
@@ -91,9 +92,7 @@ class SelfAttention(nn.Module):
             attended = attend_in_window(queries, keys, values, window, mask_BT, dropout)
         else:
             mask = _self_attention_mask(mask_BT, queries, keys, causal)
-            attended = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, dropout_p=dropout
-            )
+            attended = attend(queries, keys, values, mask, dropout)
         return self.project_out(merge_heads(attended))
 
 
@@ -135,9 +134,7 @@ class CrossAttention(nn.Module):
         queries = split_heads(self.project_queries(x_BTD), self.num_heads)
         mask = None if memory.mask_BS is None else memory.mask_BS[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(
-            queries, memory.keys_BHSK, memory.values_BHSK, attn_mask=mask, dropout_p=dropout
-        )
+        attended = attend(queries, memory.keys_BHSK, memory.values_BHSK, mask, dropout)
         weights = None
         if len(weights_of):
             heads = list(weights_of)
@@ -145,9 +142,26 @@ class CrossAttention(nn.Module):
         return self.project_out(merge_heads(attended)), weights
 
 
+def attend(
+    queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None, dropout: float
+) -> Tensor:
+    """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look."""
+    is_half_training = queries_BHTK.dtype.itemsize < 4 and torch.is_grad_enabled()
+    if queries_BHTK.device.type != "cpu" or not (dropout > 0 or is_half_training):
+        return F.scaled_dot_product_attention(
+            queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask, dropout_p=dropout
+        )
+    # PyTorch's own takes two to five times as long here: backwards in bfloat16, and with dropout.
+    scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
+    if mask is not None:
+        scores_BHTS += scores_BHTS.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+    return drop_out(scores_BHTS.softmax(dim=-1), dropout) @ values_BHSK
+
+
 def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(q k / sqrt(K)), (B, H, T, S), in float32: these are looked at and learned from."""
-    scores = queries_BHTK.float() @ keys_BHSK.float().transpose(-1, -2) * queries_BHTK.size(-1) ** -0.5
+    with torch.autocast(queries_BHTK.device.type, enabled=False):
+        scores = queries_BHTK.float() @ keys_BHSK.float().mT * queries_BHTK.size(-1) ** -0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)
@@ -174,8 +188,8 @@ def attend_in_window(
 
     queries = F.pad(queries_BHTK, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, head_dim)
     edges = (0, 0, window.left, window.right + tail)
-    keys = F.pad(keys_BHTK, edges).unfold(2, span, block).transpose(-1, -2)
-    values = F.pad(values_BHTK, edges).unfold(2, span, block).transpose(-1, -2)
+    keys = F.pad(keys_BHTK, edges).unfold(2, span, block).mT
+    values = F.pad(values_BHTK, edges).unfold(2, span, block).mT
 
     device = queries.device
     offset = torch.arange(span, device=device) - torch.arange(block, device=device)[:, None]
@@ -186,12 +200,12 @@ def attend_in_window(
     mask = band & is_key[:, None, :, None, :]
     mask = mask | ~mask.any(-1, keepdim=True)  # a padded step sees anything, since a softmax needs something
     flat = (batch * heads, num_blocks)
-    attended = F.scaled_dot_product_attention(
+    attended = attend(
         queries.reshape(*flat, block, head_dim),
         keys.reshape(*flat, span, head_dim),
         values.reshape(*flat, span, head_dim),
-        attn_mask=mask.expand(batch, heads, -1, -1, -1).reshape(*flat, block, span),
-        dropout_p=dropout,
+        mask.expand(batch, heads, -1, -1, -1).reshape(*flat, block, span),
+        dropout,
     )
     return attended.view(batch, heads, num_blocks * block, head_dim)[:, :, :length]
 

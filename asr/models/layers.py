@@ -20,12 +20,27 @@ def length_mask(lengths_B: Tensor, max_length: int) -> Tensor:
     return torch.arange(max_length, device=lengths_B.device) < lengths_B[:, None]
 
 
-class Dropout(nn.Module):
-    """`nn.Dropout`, but some three times as fast on a CPU.
+def drop_out(x: Tensor, probability: float) -> Tensor:
+    """`F.dropout`, but some four times as fast on a CPU.
 
     PyTorch draws one random double an element there, which costs a training step more than its matrix
     products. Here one 64-bit draw serves four elements.
     """
+    if probability == 0:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, probability)
+    draws = -(-x.numel() // (64 // _RANDOM_BITS))
+    lowest = torch.iinfo(torch.int64).min
+    bits = torch.empty(draws, dtype=torch.int64).random_(lowest, None).view(torch.int16)
+    threshold = round(probability * 2**_RANDOM_BITS)
+    scale = torch.empty(x.shape, dtype=x.dtype)  # 1 where an element is kept, at first
+    torch.ge(bits[: x.numel()].view(x.shape), threshold - 2 ** (_RANDOM_BITS - 1), out=scale)
+    return x * scale.mul_(1 / (1 - threshold / 2**_RANDOM_BITS))
+
+
+class Dropout(nn.Module):
+    """`nn.Dropout`, by `drop_out`."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -33,16 +48,7 @@ class Dropout(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.probability == 0:
-            return x
-        if x.device.type != "cpu":
-            return F.dropout(x, self.probability)
-        draws = -(-x.numel() // (64 // _RANDOM_BITS))
-        lowest = torch.iinfo(torch.int64).min
-        bits = torch.empty(draws, dtype=torch.int64).random_(lowest, None).view(torch.int16)
-        threshold = round(self.probability * 2**_RANDOM_BITS)
-        keep = bits[: x.numel()].view(x.shape) >= threshold - 2 ** (_RANDOM_BITS - 1)
-        return x * keep.to(x.dtype).mul_(1 / (1 - threshold / 2**_RANDOM_BITS))
+        return drop_out(x, self.probability) if self.training else x
 
     def extra_repr(self) -> str:
         return f"{self.probability}"

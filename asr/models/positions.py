@@ -61,7 +61,8 @@ class Positions(nn.Module):
         self.config = config
         self.dim = dim
         if config.type == "learned":
-            self.table = nn.Parameter(torch.randn(config.span, dim) * dim**-0.5)
+            self.table = nn.Embedding(config.span, dim)
+            nn.init.normal_(self.table.weight, std=dim**-0.5)
         has_codes = config.type not in ("rotary", "none")
         self.combine = nn.Linear(2 * dim, dim) if has_codes and config.combine == "concatenate" else None
         self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
@@ -82,14 +83,16 @@ class Positions(nn.Module):
                     f"a sequence of {length} steps, but learned positions end at span = {self.config.span}; "
                     "cut the recording at pauses, or train with a larger span or another type of positions"
                 )
-            return self.table[:length]
+            return self.table.weight[:length]
         if self._codes.size(0) < length or self._codes.device != device:
-            # Twice as many as asked for, so that growing step by step does not compute them each time.
-            steps_T = torch.arange(2 * length, device=device)
-            if self.config.type == "sinusoid":
-                self._codes = sinusoid_codes(steps_T, self.dim).float()
-            else:
-                self._codes = fourier_codes(steps_T, self.dim, self.config.span).float()
+            # Twice as many as asked for, so that growing step by step does not compute them each time; and
+            # outside of inference mode, since training can't use a tensor made in it.
+            with torch.inference_mode(False):
+                steps_T = torch.arange(2 * length, device=device)
+                if self.config.type == "sinusoid":
+                    self._codes = sinusoid_codes(steps_T, self.dim).float()
+                else:
+                    self._codes = fourier_codes(steps_T, self.dim, self.config.span).float()
         return self._codes[:length]
 
 
@@ -112,16 +115,17 @@ class Rotary(nn.Module):
 
     def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
         cosines, sines = self._tables(start + x_BHTK.size(-2), x_BHTK)
-        first, second = x_BHTK.chunk(
-            2, dim=-1
-        )  # pair i is (i, i + K/2): whole halves move, not every other one
+        # Pair i is (i, i + K/2): whole halves move, not every other one.
+        first, second = x_BHTK.chunk(2, dim=-1)
         cosines, sines = cosines[start:], sines[start:]
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
     def _tables(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if self._cosines.size(0) < length or self._cosines.device != like.device:
-            half = torch.arange(self.head_dim // 2, dtype=torch.float64, device=like.device)
-            frequencies = self.base ** (-2 * half / self.head_dim)
-            angles = torch.arange(2 * length, dtype=torch.float64, device=like.device)[:, None] * frequencies
-            self._cosines, self._sines = angles.cos().float(), angles.sin().float()
+            with torch.inference_mode(False):  # training can't use a tensor made in it
+                half = torch.arange(self.head_dim // 2, dtype=torch.float64, device=like.device)
+                frequencies = self.base ** (-2 * half / self.head_dim)
+                steps_T = torch.arange(2 * length, dtype=torch.float64, device=like.device)
+                angles = steps_T[:, None] * frequencies
+                self._cosines, self._sines = angles.cos().float(), angles.sin().float()
         return self._cosines[:length].to(like.dtype), self._sines[:length].to(like.dtype)

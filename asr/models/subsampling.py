@@ -59,7 +59,8 @@ class Subsampling(nn.Module):
         self.project = nn.Linear(width, dim)
 
     def forward(self, features_BTF: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BTF = features_BTF * length_mask(lengths_B, features_BTF.size(1))[..., None]
+        is_padding_BT = ~length_mask(lengths_B, features_BTF.size(1))
+        x_BTF = features_BTF.masked_fill(is_padding_BT[..., None], 0.0)
         if self.config.type == "stack":
             x_BTF = F.pad(x_BTF, (0, 0, 0, -x_BTF.size(1) % self.config.factor))
             x_BTF = x_BTF.unflatten(1, (-1, self.config.factor)).flatten(2)
@@ -70,7 +71,8 @@ class Subsampling(nn.Module):
         for convolution in self.convolutions:
             lengths_B = subsampled_lengths(lengths_B, 2)
             x_BCTF = convolution(x_BCTF)
-            # A convolution writes into the padding, where the next one would read it.
-            is_padding_BT = ~length_mask(lengths_B, x_BCTF.size(2))
-            x_BCTF = x_BCTF.masked_fill_(is_padding_BT[:, None, :, None], 0.0).relu_()
+            # A convolution writes into the padding, where the next one would read it. A product keeps the
+            # memory format on the way back, which `masked_fill_` loses.
+            is_step_BT = length_mask(lengths_B, x_BCTF.size(2))
+            x_BCTF = x_BCTF.mul_(is_step_BT[:, None, :, None]).relu_()
         return self.project(x_BCTF.permute(0, 2, 3, 1).flatten(2)), lengths_B

@@ -1,0 +1,298 @@
+"""Any audio file to float32 mono at a wanted rate, whole or in blocks, and back to WAV and FLAC.
+
+Full scale is 1. Several channels are averaged, unless one is picked. Times count from the first sample of the
+(first) sound track. Every fault of a file is an `AudioError`: not audio, cut short, silent throughout ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from asr.audio_decoders import (
+    MAX_SAMPLE_RATE,
+    MIN_SAMPLE_RATE,
+    TOLERANCE_SECONDS,
+    AudioError,
+    Decoder,
+    describe_cut,
+    open_audio,
+    regroup,
+)
+from asr.errors import UserError
+
+__all__ = ["AudioError", "AudioInfo", "read", "read_blocks", "read_info", "resample", "write"]
+
+MAX_READ_SECONDS = 2 * 3600.0  # 460 MB at 16 kHz
+MAX_MIXED_CHANNELS = 8  # 7.1; more is a recording of a microphone array, whose mean nobody wants
+# Float files may go over full scale, and lossy codecs do. 40 dB over it, they hold integers stored as floats.
+MAX_LEVEL = 100.0
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What the header of an audio file says."""
+
+    path: Path
+    sample_rate: int
+    num_channels: int
+    seconds: float | None
+    """None where the header does not tell: streams without a container, such as MP3 without a length tag."""
+    container: str
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is wanted of a file. Checked before the file is opened."""
+
+    path: Path
+    sample_rate: int
+    start: float
+    duration: float | None
+    channel: int | None
+    allow_silence: bool
+    max_seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        _require_rate(f"{self.path}: sample_rate", self.sample_rate)
+        if not (math.isfinite(self.start) and self.start >= 0):
+            raise AudioError(f"{self.path}: start is {self.start} s, expected 0 or more")
+        if self.duration is not None and not (math.isfinite(self.duration) and self.duration > 0):
+            raise AudioError(f"{self.path}: duration is {self.duration} s, expected more than 0")
+
+
+def read_info(path: str | Path) -> AudioInfo:
+    """Read the header only."""
+    path = Path(path)
+    with open_audio(path) as decoder:
+        seconds = None if decoder.num_frames is None else decoder.num_frames / decoder.sample_rate
+        return AudioInfo(path, decoder.sample_rate, decoder.num_channels, seconds, decoder.container)
+
+
+def read(
+    path: str | Path,
+    sample_rate: int = 16_000,
+    *,
+    start: float = 0.0,
+    duration: float | None = None,
+    channel: int | None = None,
+    allow_silence: bool = False,
+) -> np.ndarray:
+    """The file, or the part of `duration` seconds from `start`, as float32 (samples,).
+
+    A part may reach past the end by `TOLERANCE_SECONDS`, and is shorter then. `channel` counts from 0.
+    """
+    request = _Request(Path(path), sample_rate, start, duration, channel, allow_silence, MAX_READ_SECONDS)
+    pieces = list(_read_pieces(request))
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def read_blocks(
+    path: str | Path,
+    sample_rate: int = 16_000,
+    *,
+    block_seconds: float = 30.0,
+    start: float = 0.0,
+    duration: float | None = None,
+    channel: int | None = None,
+    allow_silence: bool = False,
+) -> Iterator[np.ndarray]:
+    """What `read` returns, in blocks of `block_seconds`, of which the last may be shorter.
+
+    Memory does not grow with the file. Some faults show at its end only, after the blocks before: that all
+    samples are zero, or that some are missing.
+    """
+    request = _Request(Path(path), sample_rate, start, duration, channel, allow_silence)
+    if not 1 / sample_rate <= block_seconds <= MAX_READ_SECONDS:
+        raise AudioError(
+            f"{path}: block_seconds is {block_seconds}, expected one sample to {MAX_READ_SECONDS:,.0f} s"
+        )
+    return regroup(_read_pieces(request), round(block_seconds * sample_rate))
+
+
+def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
+    """Write mono 16-bit `.wav` or `.flac`, then put the file in place of `path`.
+
+    Values outside [-1, 1], which resampling makes of loud audio, are clipped. What was read from a 16-bit
+    file is written back unchanged.
+    """
+    import soundfile
+
+    path = Path(path)
+    _require_rate(f"{path}: sample_rate", sample_rate)
+    container = {".wav": "WAV", ".flac": "FLAC"}.get(path.suffix.lower())
+    if container is None:
+        raise AudioError(f"{path}: the suffix is {path.suffix!r}, expected .wav or .flac")
+    if audio.ndim != 1 or not audio.size or audio.dtype.kind != "f" or not np.isfinite(audio).all():
+        raise AudioError(
+            f"{path}: expected finite float samples of shape (samples,), got {audio.dtype} {audio.shape}"
+        )
+    samples = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb", buffering=0) as file:
+            soundfile.write(file.fileno(), samples, sample_rate, "PCM_16", format=container, closefd=False)
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "error_string", None) or error
+        raise AudioError(f"{path}: cannot write the file ({reason})") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def resample(audio: np.ndarray, from_rate: int, to_rate: int) -> np.ndarray:
+    """float32 (samples,) at another rate, by the high-quality filter that `read` uses too."""
+    import soxr
+
+    _require_rate("from_rate", from_rate)
+    _require_rate("to_rate", to_rate)
+    audio = np.asarray(audio, np.float32)
+    if audio.ndim != 1:
+        raise UserError(f"expected audio of shape (samples,), got {audio.shape}; mix or pick a channel first")
+    return audio if from_rate == to_rate else soxr.resample(audio, from_rate, to_rate, quality="HQ")
+
+
+def _require_rate(name: str, sample_rate: int) -> None:
+    if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
+        raise AudioError(
+            f"{name} is {sample_rate} Hz, expected {MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
+        )
+
+
+# --- the one way from a file to samples ---------------------------------------------------------
+
+
+def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
+    """Mono at the wanted rate, in pieces of any length."""
+    with open_audio(request.path) as decoder:
+        _check_channel(request, decoder)
+        first, count = _locate(request, decoder)
+        mono = (_mix(piece, request.channel) for piece in decoder.frames(first, count))
+        checked = _check_samples(mono, request, decoder, first, count)
+        num_samples = 0
+        for piece in _resample_pieces(checked, decoder.sample_rate, request.sample_rate):
+            num_samples += len(piece)
+            _check_limit(request, num_samples / request.sample_rate)
+            yield piece
+        if not num_samples:
+            raise AudioError(f"{request.path}: too short for a sample at {request.sample_rate} Hz")
+
+
+def _check_channel(request: _Request, decoder: Decoder) -> None:
+    if request.channel is None:
+        if decoder.num_channels > MAX_MIXED_CHANNELS:
+            raise AudioError(
+                f"{request.path}: has {decoder.num_channels} channels, of which at most {MAX_MIXED_CHANNELS} "
+                "are averaged; pick one with channel="
+            )
+    elif not 0 <= request.channel < decoder.num_channels:
+        raise AudioError(
+            f"{request.path}: channel {request.channel} is wanted, expected 0 to {decoder.num_channels - 1}"
+        )
+
+
+def _check_limit(request: _Request, seconds: float) -> None:
+    if seconds > request.max_seconds:
+        raise AudioError(
+            f"{request.path}: {seconds:,.0f} s are too long to be read at once "
+            f"(at most {request.max_seconds:,.0f} s); read a part, or use read_blocks"
+        )
+
+
+def _locate(request: _Request, decoder: Decoder) -> tuple[int, int | None]:
+    """The first frame of the part and the number of frames; None: up to the end."""
+    rate, known = decoder.sample_rate, decoder.num_frames
+    first = round(request.start * rate)
+    count = None if request.duration is None else round(request.duration * rate)
+    if count == 0:
+        raise AudioError(f"{request.path}: duration is {request.duration} s, less than a sample at {rate} Hz")
+    if known is not None:
+        end = first + 1 if count is None else first + count
+        if first >= known or end > known + TOLERANCE_SECONDS * rate:
+            raise AudioError(_describe_excess(request, known / rate))
+        _check_limit(request, (end - first if count else known - first) / rate)
+    return first, count
+
+
+def _describe_excess(request: _Request, seconds: float) -> str:
+    start, duration = request.start, request.duration
+    part = f"from {start:.3f} s on" if duration is None else f"from {start:.3f} to {start + duration:.3f} s"
+    return f"{request.path}: the part {part} is wanted, but the audio ends at {seconds:.3f} s"
+
+
+def _mix(piece: np.ndarray, channel: int | None) -> np.ndarray:
+    """(frames, channels) -> (frames,)"""
+    if piece.shape[1] == 1:
+        return piece.reshape(-1)
+    if channel is not None:
+        return np.ascontiguousarray(piece[:, channel])
+    with np.errstate(all="ignore"):  # what is not finite will be found
+        return sum(piece.T) / np.float32(piece.shape[1])  # ten times as fast as mean(axis=1)
+
+
+def _check_samples(
+    pieces: Iterable[np.ndarray], request: _Request, decoder: Decoder, first: int, count: int | None
+) -> Iterator[np.ndarray]:
+    """The same pieces; raises at a sample that is none, and at the end if samples are missing or all zero."""
+    num_frames, is_silent = 0, True
+    for piece in pieces:
+        low, high = piece.min(), piece.max()
+        if not (low >= -MAX_LEVEL and high <= MAX_LEVEL):  # NaN is neither
+            seconds = (first + num_frames) / decoder.sample_rate
+            raise AudioError(_describe_level(request, piece, seconds, decoder.sample_rate))
+        is_silent = is_silent and low == 0 == high
+        num_frames += len(piece)
+        yield piece
+    _check_end(request, decoder, first, count, num_frames)
+    if is_silent and not request.allow_silence:
+        raise AudioError(
+            f"{request.path}: all samples {_describe_mix(request, decoder)}are zero; is it the right file?"
+        )
+
+
+def _describe_mix(request: _Request, decoder: Decoder) -> str:
+    if request.channel is not None:
+        return f"of channel {request.channel} "
+    return f"of the mean of its {decoder.num_channels} channels " if decoder.num_channels > 1 else ""
+
+
+def _describe_level(request: _Request, piece: np.ndarray, seconds: float, rate: int) -> str:
+    index = int(np.argmin(np.abs(piece) <= MAX_LEVEL))
+    value = f"{request.path}: a sample at {seconds + index / rate:.3f} s is {piece[index]:.6g}"
+    if np.isfinite(piece[index]):
+        return (
+            f"{value}, expected about -1 to 1; if integers were stored as floats, divide by their full scale"
+        )
+    return f"{value}, not a number that can be played; write the file again"
+
+
+def _check_end(request: _Request, decoder: Decoder, first: int, count: int | None, num_frames: int) -> None:
+    rate, known = decoder.sample_rate, decoder.num_frames
+    wanted = math.inf if count is None else count
+    wanted = min(wanted, math.inf if known is None else known - first)
+    if num_frames and (math.isinf(wanted) or num_frames >= wanted - decoder.tolerance_seconds * rate):
+        return
+    if known is not None:
+        raise AudioError(describe_cut(request.path, known / rate, (first + num_frames) / rate))
+    if first == 0 and num_frames == 0:
+        raise AudioError(f"{request.path}: contains no samples; record or copy it again")
+    raise AudioError(_describe_excess(request, (first + num_frames) / rate))
+
+
+def _resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
+    if from_rate == to_rate:
+        yield from pieces
+        return
+    import soxr
+
+    stream = soxr.ResampleStream(from_rate, to_rate, num_channels=1, dtype="float32", quality="HQ")
+    for piece in pieces:
+        yield stream.resample_chunk(piece)
+    yield stream.resample_chunk(np.empty(0, np.float32), last=True)

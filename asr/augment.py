@@ -1,0 +1,289 @@
+"""Vary the training audio: speed, noise, gain, SpecAugment; every choice is reproducible and recorded.
+
+A choice depends on (seed, epoch, stage, utterance id) and on nothing else: not on the number of workers, not
+on the other utterances of a batch, not on which other stages are switched on.
+
+Shapes: N utterances of a corpus, B utterances of a batch, T frames, F features.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pydantic
+from torch import Tensor
+
+from asr import audio as audio_files
+from asr.config import Config
+from asr.errors import UserError
+from asr.manifest import read_manifest
+from asr.seeding import choose, hash_names, random_stream
+from asr.spec_augment import SpecAugment, SpecAugmentConfig
+
+logger = logging.getLogger(__name__)
+
+RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", ".aiff"}
+# Power of coloured noise falls with frequency f as f ** -exponent.
+NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
+
+
+def _check_range(name: str, bounds: tuple[float, float], least: float, greatest: float) -> None:
+    if not least <= bounds[0] <= bounds[1] <= greatest:
+        raise ValueError(
+            f"{name} = {list(bounds)}: expected [low, high] with {least} <= low <= high <= {greatest}"
+        )
+
+
+class NoiseConfig(Config):
+    """Noise added to the waveform."""
+
+    probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """Share of the utterances that get noise; 0 switches it off."""
+    snr_db: tuple[float, float] = (10.0, 20.0)
+    """Lowest and highest ratio of the power of speech and noise over the utterance, in dB; drawn evenly."""
+    kinds: tuple[Literal["white", "pink", "brown", "recorded"], ...] = ("white",)
+    """What to choose from, evenly: synthetic noise of a colour, or an excerpt of `recordings`."""
+    recordings: str | None = None
+    """Noise recordings for the kind `recorded`: a manifest, or a folder, searched with all that is below it.
+    The headers of a folder are read at every start; for thousands of files a manifest is quicker."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> NoiseConfig:
+        _check_range("snr_db", self.snr_db, -30.0, 100.0)
+        if not self.kinds or len(set(self.kinds)) < len(self.kinds):
+            raise ValueError(f"kinds = {list(self.kinds)}: expected at least one kind, and each only once")
+        if ("recorded" in self.kinds) != (self.recordings is not None):
+            raise ValueError("kinds has `recorded` if, and only if, recordings is set; change one of the two")
+        return self
+
+
+class AugmentConfig(Config):
+    """How the training audio is varied; as it stands here, not at all."""
+
+    speed: tuple[float, ...] = ()
+    """Factors of tempo and pitch such as [0.9, 1.0, 1.1]: one is drawn for each utterance and epoch."""
+    noise: NoiseConfig = NoiseConfig()
+    """Noise added to the waveform."""
+    gain_db: tuple[float, float] = (0.0, 0.0)
+    """Lowest and highest change of loudness in dB, drawn evenly, after the noise; [0.0, 0.0]: none."""
+    spec_augment: SpecAugmentConfig = SpecAugmentConfig()
+    """Masks and time warp on the features."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> AugmentConfig:
+        if len(set(self.speed)) < len(self.speed) or any(not 0.5 <= factor <= 2.0 for factor in self.speed):
+            raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0, each only once")
+        _check_range("gain_db", self.gain_db, -60.0, 60.0)
+        return self
+
+    @property
+    def changes_waveform_beyond_speed(self) -> bool:
+        return self.noise.probability > 0 or self.gain_db != (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was really done to one utterance in one epoch."""
+
+    speed: float = 1.0
+    snr_db: float | None = None  # none: no noise
+    gain_db: float = 0.0
+    time_warp: int = 0  # shift in frames
+    time_masked: float = 0.0  # share of the frames
+    frequency_masked: float = 0.0  # share of the features
+
+
+NOTHING_APPLIED = Applied()
+
+
+class Augmenter:
+    """Applies an AugmentConfig. Holds no state: calls may come in any order and from any process."""
+
+    def __init__(self, config: AugmentConfig, seed: int, sample_rate: int, num_features: int) -> None:
+        mask_width = config.spec_augment.frequency_mask_width
+        if config.spec_augment.num_frequency_masks and mask_width > num_features:
+            raise UserError(
+                f"augment.spec_augment.frequency_mask_width = {mask_width}: "
+                f"there are only {num_features} features; give a smaller width"
+            )
+        self._config = config
+        self._seed = seed
+        self._sample_rate = sample_rate
+        self._spec_augment = SpecAugment(config.spec_augment, seed)
+        path = config.noise.recordings
+        self._recordings = list_recordings(path) if path is not None and config.noise.probability else []
+
+    def choose_speeds(self, id_hashes_N: np.ndarray, epoch: int) -> np.ndarray:
+        """The speed factor of each utterance, given `hash_names` of the ids."""
+        speeds = np.array(self._config.speed or (1.0,))
+        return speeds[choose(id_hashes_N, len(speeds), self._seed, epoch, "speed")]
+
+    def augment_audio(self, audio: np.ndarray, utterance_id: str, epoch: int) -> tuple[np.ndarray, Applied]:
+        """Speed, noise and gain, in this order. The result may leave [-1, 1]; nothing is clipped."""
+        config, speed = self._config, float(self.choose_speeds(hash_names([utterance_id]), epoch)[0])
+        snr_db, gain_db = None, 0.0
+        if speed != 1.0:
+            # Played faster, the same samples belong to a higher rate; resampling brings them back to ours.
+            audio = audio_files.resample(audio, round(self._sample_rate * speed), self._sample_rate)
+        if config.noise.probability:
+            audio, snr_db = self._add_noise(audio, self.stream("noise", utterance_id, epoch))
+        if config.gain_db != (0.0, 0.0):
+            gain_db = float(self.stream("gain", utterance_id, epoch).uniform(*config.gain_db))
+            audio = audio * np.float32(10 ** (gain_db / 20))
+        return audio, Applied(speed=speed, snr_db=snr_db, gain_db=gain_db)
+
+    def augment_features(
+        self,
+        features_BTF: Tensor,
+        feature_lengths_B: Tensor,
+        applied: Sequence[Applied],
+        ids: Sequence[str],
+        epoch: int,
+    ) -> tuple[Tensor, tuple[Applied, ...]]:
+        """SpecAugment; `applied`, the records so far, come back with what it did."""
+        if not self._config.spec_augment.is_on or not len(ids):
+            return features_BTF, tuple(applied)
+        features_BTF, masked = self._spec_augment.apply(features_BTF, feature_lengths_B, ids, epoch)
+        records = zip(applied, masked, strict=True)
+        return features_BTF, tuple(replace(before, **after._asdict()) for before, after in records)
+
+    def stream(self, stage: str, utterance_id: str, epoch: int) -> np.random.Generator:
+        """The random numbers of one stage for one utterance."""
+        return random_stream(self._seed, epoch, stage, utterance_id)
+
+    def _add_noise(self, audio: np.ndarray, stream: np.random.Generator) -> tuple[np.ndarray, float | None]:
+        """The audio with noise, and the ratio in dB; none if this utterance gets no noise."""
+        config = self._config.noise
+        if stream.random() >= config.probability:
+            return audio, None
+        snr_db = float(stream.uniform(*config.snr_db))
+        kind = config.kinds[stream.integers(len(config.kinds))]
+        if kind == "recorded":
+            noise = self._read_noise(len(audio), stream)
+        else:
+            noise = make_noise(len(audio), NOISE_EXPONENTS[kind], stream)
+        speech_power = np.mean(np.square(audio, dtype=np.float64))
+        noise_power = np.mean(np.square(noise, dtype=np.float64))
+        if not speech_power or not noise_power:
+            return audio, None  # a silent excerpt cannot be brought to any ratio
+        scale = np.sqrt(speech_power / noise_power) * 10 ** (-snr_db / 20)
+        return audio + noise * np.float32(scale), snr_db
+
+    def _read_noise(self, num_samples: int, stream: np.random.Generator) -> np.ndarray:
+        """An excerpt from a random place of a random recording; a recording that is too short is repeated."""
+        recording = self._recordings[stream.integers(len(self._recordings))]
+        seconds = num_samples / self._sample_rate
+        start = recording.start + stream.uniform(0, max(0.0, recording.seconds - seconds))
+        duration = min(seconds, recording.seconds)
+        excerpt = audio_files.read(
+            recording.path, self._sample_rate, start=start, duration=duration, allow_silence=True
+        )
+        return np.resize(excerpt, num_samples)
+
+
+class AugmentationCounter:
+    """Adds up what was applied in an epoch, says it in one line, and warns of what was configured in vain."""
+
+    def __init__(self, config: AugmentConfig) -> None:
+        self._config = config
+        self._speeds: Counter[float] = Counter()
+        self._counts: Counter[str] = Counter()  # per field of Applied: utterances it was applied to
+        self._sums: defaultdict[str, float] = defaultdict(float)  # and the sum of its values there
+
+    def add(self, records: Iterable[Applied]) -> None:
+        for record in records:
+            self._speeds[record.speed] += 1
+            for field, value in vars(record).items():
+                if value != getattr(NOTHING_APPLIED, field):
+                    self._counts[field] += 1
+                    self._sums[field] += value
+
+    def summary(self) -> str:
+        """Such as "augmentation of 9 utterances: speed 0.9 x 3, 1.0 x 6; noise on 35%, SNR mean 9 dB"."""
+        parts = [phrase for _, is_configured, _, phrase in self._stages() if is_configured]
+        return f"augmentation of {self._speeds.total():,} utterances: {'; '.join(parts) or 'none'}"
+
+    def never_applied(self) -> list[str]:
+        """Keys of the config that ask for something which happened to no utterance."""
+        stages = self._stages()
+        return [key for key, is_configured, field, _ in stages if is_configured and not self._counts[field]]
+
+    def log(self, epoch: int) -> None:
+        if not self._speeds:
+            return
+        logger.info("epoch %d: %s", epoch, self.summary())
+        for key in self.never_applied():
+            logger.warning("epoch %d: %s is set, but was applied to no utterance", epoch, key)
+
+    def _stages(self) -> list[tuple[str, bool, str, str]]:
+        """Key in the config, whether it asks for anything, field of Applied, what to say of it."""
+        config, masks, counts, sums = self._config, self._config.spec_augment, self._counts, self._sums
+        total = max(self._speeds.total(), 1)
+        speeds = ", ".join(f"{speed} x {self._speeds[speed]}" for speed in config.speed)
+        mean_snr = sums["snr_db"] / max(counts["snr_db"], 1)
+        noise = f"noise on {counts['snr_db'] / total:.0%}, SNR mean {mean_snr:.1f} dB"
+        gain = f"gain mean {sums['gain_db'] / total:+.1f} dB"
+        warp = f"time warp of {counts['time_warp'] / total:.0%}"
+        frames = f"masked {sums['time_masked'] / total:.0%} of the frames"
+        bands = f"masked {sums['frequency_masked'] / total:.0%} of the features"
+        prefix = "augment.spec_augment"
+        return [
+            ("augment.speed", any(speed != 1.0 for speed in config.speed), "speed", f"speed {speeds}"),
+            ("augment.noise", config.noise.probability > 0, "snr_db", noise),
+            ("augment.gain_db", config.gain_db != (0.0, 0.0), "gain_db", gain),
+            (f"{prefix}.time_warp", masks.time_warp > 0, "time_warp", warp),
+            (f"{prefix}.num_time_masks", masks.num_time_masks > 0, "time_masked", frames),
+            (f"{prefix}.num_frequency_masks", masks.num_frequency_masks > 0, "frequency_masked", bands),
+        ]
+
+
+# --- noise --------------------------------------------------------------------------------------
+
+
+class Recording(NamedTuple):
+    """A noise recording, or a part of one."""
+
+    path: str
+    start: float
+    seconds: float
+
+
+def list_recordings(path: str | Path) -> list[Recording]:
+    """The recordings of a manifest or a folder, always in the same order."""
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in RECORDING_SUFFIXES)
+        recordings = [Recording(str(file), 0.0, _read_seconds(file)) for file in files]
+    else:
+        recordings = [Recording(item.audio, item.start, item.duration) for item in read_manifest(path)]
+    if not recordings:
+        raise UserError(
+            f"{path}: no recordings; augment.noise.recordings takes a manifest or a folder of audio"
+        )
+    return recordings
+
+
+def _read_seconds(path: Path) -> float:
+    seconds = audio_files.read_info(path).seconds
+    if seconds is None:
+        raise UserError(f"{path}: its header does not tell its length; convert it, or list it in a manifest")
+    return seconds
+
+
+def make_noise(num_samples: int, exponent: float, stream: np.random.Generator) -> np.ndarray:
+    """Gaussian noise whose power falls as frequency ** -exponent."""
+    noise = stream.standard_normal(num_samples, dtype=np.float32)
+    if not exponent:
+        return noise
+    # A length of small factors: the transform of a long prime one is several times slower.
+    size = 1 << (num_samples - 1).bit_length()
+    spectrum = np.fft.rfft(noise, size)
+    frequencies = np.arange(len(spectrum), dtype=np.float32)
+    frequencies[0] = np.inf  # no constant part
+    return np.fft.irfft(spectrum * frequencies ** (-exponent / 2), size)[:num_samples].astype(np.float32)

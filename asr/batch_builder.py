@@ -1,0 +1,245 @@
+"""A list of utterances to one padded batch: read, augment, compute features, encode the text.
+
+Shapes: B utterances of a batch, S samples, T frames, F features, U tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from asr import audio as audio_files
+from asr.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
+from asr.errors import UserError
+from asr.feature_cache import FeatureCache
+from asr.features import FrontEnd
+from asr.manifest import Manifest, Utterance
+from asr.seeding import hash_names
+from asr.text import TextConfig, normalize_for_training
+from asr.tokenizer import Tokenizer
+
+
+class Skipped(NamedTuple):
+    """An utterance that could not be read or used, and why."""
+
+    id: str
+    audio: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step works on; of length 0 if none of the utterances planned for it could be used."""
+
+    ids: tuple[str, ...]
+    features_BTF: Tensor
+    feature_lengths_B: Tensor
+    tokens_BU: Tensor  # padded with the tokenizer's pad_id
+    token_lengths_B: Tensor
+    texts: tuple[str, ...]  # as in the manifest
+    audio_seconds: float  # without padding, after the change of speed
+    skipped: tuple[Skipped, ...] = ()
+    applied: tuple[Applied, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """On the device; from pinned memory, the copy runs beside the computation."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(
+            self,
+            features_BTF=function(self.features_BTF),
+            feature_lengths_B=function(self.feature_lengths_B),
+            tokens_BU=function(self.tokens_BU),
+            token_lengths_B=function(self.token_lengths_B),
+        )
+
+
+def same_frames(feature_lengths_B: Tensor) -> Tensor:
+    """For an encoder that gives a frame for each frame."""
+    return feature_lengths_B
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What turns an utterance into model input."""
+
+    front_end: FrontEnd  # on the CPU
+    tokenizer: Tokenizer
+    text: TextConfig
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    num_encoded_frames: Callable[[Tensor], Tensor] = same_frames
+    """How many frames the encoder of the model makes of so many feature frames."""
+
+
+class Example(NamedTuple):
+    """One utterance, ready to be put into a batch."""
+
+    utterance: Utterance
+    tokens: list[int]
+    signal: np.ndarray  # audio; with a cache, features
+    seconds: float
+    applied: Applied
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """As workers have it. More threads gain little on such small pieces of work, and lose a lot by waiting
+    for each other where other processes want the same cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class BatchBuilder(Dataset["Batch | UserError"]):
+    """Builds the batch of (epoch, positions in the manifest). Without an epoch nothing is augmented.
+
+    It keeps no state between batches: it does not matter which process builds which of them.
+    """
+
+    def __init__(
+        self, manifest: Manifest, inputs: Inputs, augmenter: Augmenter, cache: FeatureCache | None
+    ) -> None:
+        self._manifest = manifest
+        self._inputs = inputs
+        self._augmenter = augmenter
+        self._cache = cache
+
+    def __getitem__(self, item: tuple[int | None, np.ndarray]) -> Batch | UserError:
+        """A fault of more than one utterance is returned: raised in a worker, it would gain a traceback."""
+        epoch, positions = item
+        try:
+            with one_thread():
+                return self._build([self._manifest[int(position)] for position in positions], epoch)
+        except UserError as error:
+            return error
+
+    def _build(self, utterances: list[Utterance], epoch: int | None) -> Batch:
+        examples, skipped = [], []
+        for utterance in utterances:
+            try:
+                examples.append(self._prepare(utterance, epoch))
+            except UserError as error:
+                skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
+        ids = tuple(example.utterance.id for example in examples)
+        applied = tuple(example.applied for example in examples)
+        features_BTF, feature_lengths_B = self._compute_features(examples, epoch)
+        if epoch is not None:
+            features_BTF, applied = self._augmenter.augment_features(
+                features_BTF, feature_lengths_B, applied, ids, epoch
+            )
+        tokens = [np.array(example.tokens, dtype=np.int64) for example in examples]
+        tokens_BU, token_lengths_B = _pad(tokens, np.empty(0, dtype=np.int64), self._inputs.tokenizer.pad_id)
+        return Batch(
+            ids=ids,
+            features_BTF=features_BTF,
+            feature_lengths_B=feature_lengths_B,
+            tokens_BU=tokens_BU,
+            token_lengths_B=token_lengths_B,
+            texts=tuple(example.utterance.text or "" for example in examples),
+            audio_seconds=sum(example.seconds for example in examples),
+            skipped=tuple(skipped),
+            applied=applied,
+        )
+
+    def _prepare(self, utterance: Utterance, epoch: int | None) -> Example:
+        """Raises a `UserError` if the utterance cannot be used."""
+        front_end = self._inputs.front_end
+        tokens = encode_text(utterance, self._inputs)
+        if self._cache is None:
+            signal, applied = self._read_audio(utterance, epoch)
+            seconds = len(signal) / front_end.config.sample_rate
+            num_frames = front_end.num_frames(len(signal))
+        else:
+            signal, applied = self._read_features(utterance, epoch, self._cache)
+            seconds = utterance.duration / applied.speed
+            num_frames = len(signal)
+        num_needed = 1 if epoch is None else needed_frames(tokens)
+        num_encoded = int(self._inputs.num_encoded_frames(torch.tensor([num_frames])))
+        if num_encoded < num_needed:
+            raise UserError(
+                f"{utterance.audio}: {seconds:.2f} s of audio give {num_encoded} frames behind the encoder, "
+                f"but {num_needed} are needed for {len(tokens)} tokens"
+            )
+        return Example(utterance, tokens, signal, seconds, applied)
+
+    def _read_audio(self, utterance: Utterance, epoch: int | None) -> tuple[np.ndarray, Applied]:
+        audio = audio_files.read(
+            utterance.audio,
+            self._inputs.front_end.config.sample_rate,
+            start=utterance.start,
+            duration=utterance.duration,
+        )
+        if epoch is None:
+            return audio, NOTHING_APPLIED
+        return self._augmenter.augment_audio(audio, utterance.id, epoch)
+
+    def _read_features(
+        self, utterance: Utterance, epoch: int | None, cache: FeatureCache
+    ) -> tuple[np.ndarray, Applied]:
+        def compute() -> np.ndarray:
+            audio, _ = self._read_audio(utterance, epoch)
+            features_BTF, _ = self._inputs.front_end(
+                torch.from_numpy(audio)[None], torch.tensor([len(audio)])
+            )
+            return features_BTF[0].numpy()
+
+        speed = 1.0
+        if epoch is not None:
+            speed = float(self._augmenter.choose_speeds(hash_names([utterance.id]), epoch)[0])
+        features = cache.get(
+            utterance.audio, compute, start=utterance.start, duration=utterance.duration, speed=f"{speed:g}"
+        )
+        return features, Applied(speed=speed)
+
+    def _compute_features(self, examples: list[Example], epoch: int | None) -> tuple[Tensor, Tensor]:
+        front_end = self._inputs.front_end
+        signals = [example.signal for example in examples]
+        if self._cache is not None:
+            return _pad(signals, np.empty((0, front_end.num_features), dtype=np.float32), 0.0)
+        audio_BS, audio_lengths_B = _pad(signals, np.empty(0, dtype=np.float32), 0.0)
+        generators = None
+        if epoch is not None and front_end.config.dither:
+            streams = [self._augmenter.stream("dither", example.utterance.id, epoch) for example in examples]
+            generators = [torch.Generator().manual_seed(int(stream.integers(2**63))) for stream in streams]
+        return front_end(audio_BS, audio_lengths_B, generators)
+
+
+def _pad(rows: Sequence[np.ndarray], empty: np.ndarray, value: float) -> tuple[Tensor, Tensor]:
+    """The rows below each other and their lengths. `empty` is a row of length 0: it gives type and shape."""
+    lengths = [len(row) for row in rows]
+    padded = np.full((len(rows), max(lengths, default=0), *empty.shape[1:]), value, dtype=empty.dtype)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
+    return torch.from_numpy(padded), torch.tensor(lengths, dtype=torch.int64)
+
+
+def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
+    if utterance.text is None:
+        raise UserError(f"utterance {utterance.id} has no text; give it one, or take it out of the manifest")
+    try:
+        return inputs.tokenizer.encode(normalize_for_training(utterance.text, inputs.text))
+    except UserError as error:
+        raise UserError(f"text of utterance {utterance.id}: {error}") from None
+
+
+def needed_frames(tokens: Sequence[int]) -> int:
+    """CTC needs a frame for each token and for a blank between equal ones; without tokens, one."""
+    return max(1, len(tokens) + sum(left == right for left, right in itertools.pairwise(tokens)))

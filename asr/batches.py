@@ -1,0 +1,240 @@
+"""The batches of a manifest for training and evaluation: read by worker processes, resumable at any step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from asr.augment import AugmentationCounter, Augmenter
+from asr.batch_builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
+from asr.batch_order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
+from asr.errors import UserError
+from asr.feature_cache import FeatureCache
+from asr.manifest import Manifest
+from asr.seeding import hash_names
+
+logger = logging.getLogger(__name__)
+
+MAX_BROKEN_SHARE = 0.01  # of a manifest; beyond it something is wrong with the corpus, not with a file
+
+
+class BatchLoader:
+    """Loads the batches of a manifest that are this process's.
+
+    A fault of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`
+    and in the file `skipped_path`. Every planned batch comes, even if nothing is left of it. So all processes
+    take the same number of steps, and a step has the same number whether files were broken or not.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        inputs: Inputs,
+        config: BatchConfig,
+        *,
+        seed: int = 0,
+        shard: Shard = WHOLE,
+        skipped_path: Path | None = None,
+    ) -> None:
+        check_settings(inputs, config)
+        self._manifest = manifest
+        self._inputs = inputs
+        self._config = config
+        self._seed = seed
+        self._shard = shard
+        features = inputs.front_end.config
+        self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
+        self._cache = (
+            None if config.feature_cache is None else FeatureCache(config.feature_cache, inputs.front_end)
+        )
+        self._skip_log = SkipLog(manifest, skipped_path)
+
+    @cached_property
+    def training_set(self) -> TrainingSet:
+        return select_training_set(self._manifest, self._inputs, self._config)
+
+    def plan_epoch(self, epoch: int) -> EpochPlan:
+        """What all processes do together in an epoch, as positions in the manifest."""
+        chosen = self.training_set
+        seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
+        plan = plan_epoch(seconds_N, self._config, self._seed, epoch, self._shard.world_size)
+        return replace(
+            plan,
+            batches=[chosen.positions_N[group] for group in plan.batches],
+            left_over=[chosen.positions_N[group] for group in plan.left_over],
+        )
+
+    def num_steps(self, epoch: int) -> int:
+        """Batches of each process; not the same in all epochs."""
+        return len(self.plan_epoch(epoch).batches) // self._shard.world_size
+
+    def epoch_batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from a step on: the same as if all before it had come too."""
+        plan = self.plan_epoch(epoch)
+        logger.info(
+            "epoch %d: %d utterances in %d batches, %.1f%% padding",
+            epoch, sum(map(len, plan.batches)), len(plan.batches), 100 * plan.padding,
+        )  # fmt: skip
+        if plan.left_over:
+            logger.info(
+                "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
+                epoch, sum(map(len, plan.left_over)), len(plan.left_over), self._shard.world_size,
+            )  # fmt: skip
+        counter = AugmentationCounter(self._inputs.augment)
+        for batch in self._load(self._shard.take(plan.batches)[start_step:], epoch):
+            counter.add(batch.applied)
+            yield batch
+        counter.log(epoch)
+
+    def evaluation_batches(self) -> Iterator[Batch]:
+        """Every utterance of the manifest once in all processes together, as it is, the longest first."""
+        groups = group_by_length(self._manifest.durations, self._config, None)
+        yield from self._load(self._shard.take(groups[::-1]), None)
+
+    def largest_batch(self) -> Batch:
+        """The batch of the first epoch that needs the most memory, to try out whether there is enough."""
+        seconds_N = self._manifest.durations
+        largest = max(self.plan_epoch(0).batches, key=lambda group: len(group) * seconds_N[group].max())
+        return next(self._load([largest], 0))
+
+    def _load(self, groups: list[np.ndarray], epoch: int | None) -> Iterator[Batch]:
+        loader = DataLoader(
+            BatchBuilder(self._manifest, self._inputs, self._augmenter, self._cache),
+            sampler=[(epoch, group) for group in groups],
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=min(self._config.num_workers, len(groups)),
+            worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
+        )
+        try:
+            for result in loader:
+                if isinstance(result, UserError):
+                    raise result
+                self._skip_log.add(result.skipped)
+                yield result
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise UserError(
+                f"a process that loads data has died ({error}); if memory ran out, lower batches.num_workers "
+                "or batches.max_seconds, or enlarge /dev/shm"
+            ) from None
+
+
+def check_settings(inputs: Inputs, config: BatchConfig) -> None:
+    """Settings that are right, each by itself, and do not go together."""
+    speeds = inputs.augment.speed
+    if speeds and config.max_utterance_seconds / min(speeds) > config.max_seconds:
+        raise UserError(
+            f"batches.max_utterance_seconds = {config.max_utterance_seconds}, at the slowest augment.speed, "
+            f"{min(speeds)}, exceeds batches.max_seconds = {config.max_seconds}; change one of the three"
+        )
+    changing = {
+        "augment.noise.probability": inputs.augment.noise.probability > 0,
+        "augment.gain_db": inputs.augment.gain_db != (0.0, 0.0),
+        "features.dither": inputs.front_end.config.dither > 0,
+    }
+    for key, is_on in changing.items():
+        if is_on and config.feature_cache is not None:
+            raise UserError(
+                f"batches.feature_cache keeps features for all epochs, but {key} changes them in each; "
+                "remove one of the two"
+            )
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The utterances of a manifest that training uses: a few numbers for each."""
+
+    positions_N: np.ndarray  # in the manifest
+    seconds_N: np.ndarray  # at the original speed
+    id_hashes_N: np.ndarray
+
+
+def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig) -> TrainingSet:
+    """Leaves out what is too short, too long or has too many tokens for CTC; says how many and which.
+
+    Frames are counted at the fastest speed, so that the same utterances are left out in every epoch.
+    """
+    id_hashes_N = np.empty(len(manifest), dtype=np.uint64)
+    needed_N = np.empty(len(manifest), dtype=np.int64)
+    for position, utterance in enumerate(manifest):
+        id_hashes_N[position] = hash_names([utterance.id])[0]
+        needed_N[position] = needed_frames(encode_text(utterance, inputs))
+    seconds_N = manifest.durations
+    samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
+    feature_lengths_N = inputs.front_end.num_frames(torch.from_numpy(samples_N).long())
+    frames_N = inputs.num_encoded_frames(feature_lengths_N).numpy()
+    reasons = {
+        f"shorter than batches.min_seconds = {config.min_seconds}": seconds_N < config.min_seconds,
+        f"longer than batches.max_utterance_seconds = {config.max_utterance_seconds}": (
+            seconds_N > config.max_utterance_seconds
+        ),
+        "fewer frames behind the encoder than CTC needs for their tokens": frames_N < needed_N,
+    }
+    for reason, is_out_N in reasons.items():
+        if count := is_out_N.sum():
+            first = ", ".join(manifest[int(position)].id for position in np.flatnonzero(is_out_N)[:5])
+            logger.warning(
+                "%s: %d of %d utterances are left out of training (%s): %s%s",
+                manifest.path, count, len(manifest), reason, first, ", ..." if count > 5 else "",
+            )  # fmt: skip
+    positions_N = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
+    if not len(positions_N):
+        raise UserError(f"{manifest.path}: none of the {len(manifest)} utterances can be trained on")
+    return TrainingSet(positions_N, seconds_N[positions_N], id_hashes_N[positions_N])
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def _ignore_interrupts(worker: int) -> None:
+    """Ctrl-C reaches all processes; the main one ends the workers, which would each print a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class SkipLog:
+    """Notes the utterances that cannot be used, each once, and stops the run when they are too many.
+
+    In a distributed run each process counts those that it has met itself, and all write to one file.
+    """
+
+    def __init__(self, manifest: Manifest, path: Path | None) -> None:
+        self._manifest = manifest
+        self._path = path
+        self._messages: dict[str, str] = {}
+
+    def add(self, skipped: Sequence[Skipped]) -> None:
+        new = {item.id: item for item in skipped if item.id not in self._messages}
+        for item in new.values():
+            self._messages[item.id] = item.message
+            logger.warning("utterance %s is left out: %s", item.id, item.message)
+        if new and self._path is not None:
+            self._write(self._path, [json.dumps(item._asdict(), ensure_ascii=False) for item in new.values()])
+        if len(self._messages) > MAX_BROKEN_SHARE * len(self._manifest):
+            first = "; ".join(list(self._messages.values())[:5])
+            place = f"; all of them: {self._path}" if self._path is not None else ""
+            raise UserError(
+                f"{self._manifest.path}: {len(self._messages)} of {len(self._manifest)} utterances cannot be "
+                f"used, more than {MAX_BROKEN_SHARE:.0%}; mend or remove them. The first: {first}{place}"
+            )
+
+    def _write(self, path: Path, lines: list[str]) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            raise UserError(f"{path}: cannot write to it ({error.strerror})") from None

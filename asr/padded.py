@@ -1,0 +1,86 @@
+"""Steps of the front end on padded batches, in which an utterance's result does not depend on the padding.
+
+Shapes: B utterances, S samples, T frames, F features.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
+
+
+def valid_frames(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    time_T = torch.arange(features_BTF.shape[1], device=features_BTF.device)
+    return (time_T < feature_lengths_B[:, None])[:, :, None]
+
+
+def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    """In place: zeros past each utterance's length."""
+    if features_BTF.device.type != "cpu":
+        return features_BTF.masked_fill_(~valid_frames(features_BTF, feature_lengths_B), 0.0)
+    for features_TF, length in zip(features_BTF, feature_lengths_B.tolist(), strict=True):
+        features_TF[length:] = 0.0  # a fraction of the time of a mask over everything
+    return features_BTF
+
+
+def mirror_ends(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int) -> torch.Tensor:
+    """`margin` samples before and after each utterance, mirrored at its own first and last sample."""
+    mirrored_BS = F.pad(audio_BS, (margin, margin))
+    mirrored_BS[:, :margin] = audio_BS[:, 1 : margin + 1].flip(1)
+    last_B1 = audio_lengths_B.to(audio_BS.device)[:, None] - 1
+    distance_S = torch.arange(1, margin + 1, device=audio_BS.device)
+    # An utterance of fewer samples has no frames; the limit only keeps its indices inside the batch.
+    source_BS = (last_B1 - distance_S).clamp(min=0)
+    return mirrored_BS.scatter_(1, last_B1 + margin + distance_S, audio_BS.gather(1, source_BS))
+
+
+def scale_like_whisper(log_mel_BTM: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    """Cut 80 dB below each utterance's loudest band, then bring speech to about [-1, 1]."""
+    padding_BT1 = ~valid_frames(log_mel_BTM, feature_lengths_B)
+    loudest_B11 = log_mel_BTM.masked_fill(padding_BT1, -math.inf).amax(dim=(1, 2), keepdim=True)
+    return torch.maximum(log_mel_BTM, loudest_B11 - 8.0).add_(4.0).div_(4.0)
+
+
+def append_deltas(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor, order: int) -> torch.Tensor:
+    """Kaldi's deltas up to `order` behind the features; each utterance's first and last frame repeat."""
+    num_utterances, num_frames, _ = features_BTF.shape
+    if num_frames == 0:
+        return features_BTF.repeat(1, 1, 1 + order)
+    reach = 2 * order
+    position_T = torch.arange(-reach, num_frames + reach, device=features_BTF.device)
+    position_BT = torch.minimum(position_T, feature_lengths_B[:, None] - 1).clamp_(min=0)
+    row_BT = position_BT + num_frames * torch.arange(num_utterances, device=features_BTF.device)[:, None]
+    extended_BTF = features_BTF.flatten(0, 1)[row_BT]
+    filters = [np.array([1.0])]
+    for _ in range(order):  # Kaldi's second order is the first applied twice, before frames are repeated
+        filters.append(np.convolve(filters[-1], np.arange(-2, 3) / 10))
+    blocks = [features_BTF]
+    for taps in filters[1:]:
+        delta_BTF = torch.zeros_like(features_BTF)
+        for offset, tap in enumerate(taps, start=reach - len(taps) // 2):
+            delta_BTF.add_(extended_BTF[:, offset : offset + num_frames], alpha=float(tap))
+        blocks.append(delta_BTF)
+    return torch.cat(blocks, dim=2)
+
+
+def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    """Each utterance to mean 0 and deviation 1, feature by feature; padding must be zeros."""
+    count_B11 = feature_lengths_B.clamp(min=1)[:, None, None]
+    centred_BTF = features_BTF - _sum_over_time(features_BTF) / count_B11
+    centred_BTF = zero_padding(centred_BTF, feature_lengths_B)
+    variance_B1F = _sum_over_time(centred_BTF.square()) / count_B11
+    return centred_BTF / variance_B1F.sqrt().clamp(min=MIN_DEVIATION)
+
+
+def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
+    """In blocks of a fixed size, then block after block: zeros at the end do not change the rounding."""
+    num_frames = features_BTF.shape[1]
+    if num_frames == 0:
+        return features_BTF.sum(dim=1, keepdim=True)
+    blocks_BTTF = F.pad(features_BTF, (0, 0, 0, -num_frames % 64)).unflatten(1, (-1, 64))
+    return blocks_BTTF.sum(dim=2).cumsum(dim=1)[:, -1:]

@@ -1,0 +1,103 @@
+"""AN4 of Carnegie Mellon University: 84 people spell names and say numbers and control words.
+
+Recorded around 1991 with a close-talking microphone, 16 kHz. Ten speakers are the test set; of the 74
+others, seven are set aside here as dev.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.archives import download as download_archive
+from asr.archives import extract
+from asr.audio import read_info
+from asr.corpora import find_corpus, require_count, require_fingerprint
+from asr.errors import UserError
+from asr.manifest import Utterance, read_lines, write_manifest
+
+LICENCE = "free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)"
+HOURS = 0.81
+URLS = (
+    "http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz",
+    "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz",
+)
+SHA256 = "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"
+MAX_ARCHIVE_BYTES = 200_000_000
+MAX_CORPUS_BYTES = 400_000_000
+
+SAMPLE_RATE = 16_000
+NUM_UTTERANCES = {"train": 948, "test": 130}  # as published: dev is a part of train
+NUM_WORDS = {"train": 5_442, "test": 773}
+FINGERPRINT = "adea8478ff2b625429a659e908659881bb6b786d58b864a8b4960082fe237ee2"
+# Of the women and of the men in train, the first two and the first five by the SHA-256 of their name:
+# a tenth of the utterances, with as many women as there are in the whole.
+DEV_SPEAKERS = frozenset(("fjam", "fbbh", "mmaf", "mtje", "mcel", "mnjl", "mgah"))
+
+
+def download(target_dir: Path) -> Path:
+    """Fetch and unpack the archive; returns the folder of the corpus."""
+    archive = target_dir / "an4_sphere.tar.gz"
+    download_archive(URLS, archive, SHA256, max_bytes=MAX_ARCHIVE_BYTES)
+    extract(archive, target_dir / "an4_sphere", max_bytes=MAX_CORPUS_BYTES)
+    return target_dir / "an4_sphere"
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl and test.jsonl; the audio stays where it is."""
+    root = find_corpus(corpus_dir, "etc/an4_train.transcription")
+    published = {split: _read_split(root, split) for split in NUM_UTTERANCES}
+    names = [str(Path(u.audio).relative_to(root)) for split in published.values() for u in split]
+    require_fingerprint(root, names, SAMPLE_RATE, FINGERPRINT)
+    train = published["train"]
+    write_manifest(output_dir / "train.jsonl", [u for u in train if u.speaker not in DEV_SPEAKERS])
+    write_manifest(output_dir / "dev.jsonl", [u for u in train if u.speaker in DEV_SPEAKERS])
+    write_manifest(output_dir / "test.jsonl", published["test"])
+
+
+def _read_split(root: Path, split: str) -> list[Utterance]:
+    texts = _read_transcriptions(root / "etc" / f"an4_{split}.transcription")
+    names = [name for _, name in _read_lines(root / "etc" / f"an4_{split}.fileids")]
+    require_count(root, f"{split} utterances", len(names), NUM_UTTERANCES[split])
+    require_count(
+        root, f"words of {split}", sum(len(text.split()) for text in texts.values()), NUM_WORDS[split]
+    )
+    return [_build_utterance(root, name, texts) for name in names]
+
+
+def _build_utterance(root: Path, name: str, texts: dict[str, str]) -> Utterance:
+    """`name` is a line of the list of files: an4_clstk/fash/an251-fash-b."""
+    identifier = name.rpartition("/")[2]
+    if not re.fullmatch(r"\w+/\w+/\w+-\w+-b", name) or identifier not in texts:
+        raise UserError(f"{root}: {name[:100]!r} in the list of files has no transcription")
+    audio = root / "wav" / f"{name}.sph"
+    speaker = identifier.split("-")[1]
+    return Utterance(
+        id=identifier,
+        audio=str(audio),
+        duration=read_info(audio).seconds,
+        text=texts[identifier],
+        speaker=speaker,
+        language="en",
+        extras={"gender": "female" if speaker.startswith("f") else "male"},
+    )
+
+
+def _read_transcriptions(path: Path) -> dict[str, str]:
+    """Text by id, of lines such as `<s> ENTER FIVE </s> (an12-fash-b)`; test lines have no <s> and </s>."""
+    texts = {}
+    for number, line in _read_lines(path):
+        match = re.fullmatch(r"(?:<s> )?([A-Z ]+?)(?: </s>)? \((\S+)\)", line)
+        if match is None:
+            raise UserError(
+                f"{path}:{number}: expected a text and its id in parentheses, found {line[:60]!r}"
+            )
+        texts[match[2]] = match[1]
+    return texts
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of the lines that are not blank, with single spaces."""
+    for number, _, line in read_lines(path):
+        yield number, " ".join(line.decode("ascii", errors="replace").split())

@@ -1,0 +1,370 @@
+"""Audio files that must be refused: a table of name -> how to make the file, and what the refusal says.
+
+`HOSTILE_AUDIO[name].build(folder)` writes the file and returns its path, whose suffix mostly lies. Reading it must
+raise an AudioError with `message` in it, soon, and print nothing. Below are also the makers of sound ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import socket
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import av
+import numpy as np
+import soundfile
+
+RATE = 16_000
+
+
+class HostileAudio(NamedTuple):
+    build: Callable[[Path], Path]
+    message: str
+    """A part of the error's message."""
+
+
+# --- sound files --------------------------------------------------------------------------------
+
+
+def make_speechlike(seconds: float = 1.0, sample_rate: int = RATE, seed: int = 0) -> np.ndarray:
+    """A chord with noise, float32: lossy codecs keep most of it, and no two places are alike."""
+    stream = np.random.default_rng(seed)
+    times = np.arange(round(seconds * sample_rate)) / sample_rate
+    tones = sum(np.sin(2 * np.pi * tone * times + tone) for tone in (110, 173, 281, 430))
+    return (0.1 * tones + 0.03 * stream.standard_normal(len(times))).astype(np.float32)
+
+
+def encode_sound(
+    audio: np.ndarray, sample_rate: int, container: str, subtype: str | None = None, endian: str | None = None
+) -> bytes:
+    """By libsndfile; `audio` is (samples,) or (samples, channels)."""
+    buffer = io.BytesIO()
+    soundfile.write(buffer, audio, sample_rate, format=container, subtype=subtype, endian=endian)
+    return buffer.getvalue()
+
+
+def encode_media(audio: np.ndarray, sample_rate: int, container: str, codec: str, **options: str) -> bytes:
+    """By FFmpeg, the containers that libsndfile does not know."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sound"
+        _write_media(path, audio, sample_rate, container, codec, options)
+        return path.read_bytes()
+
+
+def _write_media(
+    path: Path, audio: np.ndarray, sample_rate: int, container: str, codec: str, options: dict[str, str]
+) -> None:
+    with av.open(str(path), "w", format=container, options=options) as file:
+        stream = file.add_stream(codec, rate=sample_rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(audio[None, :], format="fltp", layout="mono")
+        frame.sample_rate, frame.pts = sample_rate, 0
+        context = stream.codec_context
+        fit = av.AudioResampler(context.format, context.layout, sample_rate, context.frame_size or None)
+        for part in [*fit.resample(frame), *fit.resample(None), None]:
+            file.mux(stream.encode(part))
+
+
+def encode_video(with_sound: bool = False) -> bytes:
+    """Two black pictures in MP4."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as file:
+        pictures = file.add_stream("mpeg4", rate=2)
+        pictures.width = pictures.height = 32
+        pictures.pix_fmt = "yuv420p"
+        sound = file.add_stream("aac", rate=RATE, layout="mono") if with_sound else None
+        for part in [av.VideoFrame(32, 32, "yuv420p"), av.VideoFrame(32, 32, "yuv420p"), None]:
+            file.mux(pictures.encode(part))
+        if sound is not None:
+            frame = av.AudioFrame.from_ndarray(make_speechlike()[None, :], format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = RATE, 0
+            for part in [frame, None]:
+                file.mux(sound.encode(part))
+    return buffer.getvalue()
+
+
+def make_wav(
+    data: bytes = bytes(range(256)) * 100,
+    *,
+    codec: int = 1,
+    channels: int = 1,
+    sample_rate: int = RATE,
+    bits: int = 16,
+    riff_bytes: int | None = None,
+    data_bytes: int | None = None,
+    before: bytes = b"",
+) -> bytes:
+    """A WAV file by hand; `riff_bytes` and `data_bytes` are what its header says."""
+    align = max(1, channels * bits // 8)
+    form = struct.pack(
+        "<HHIIHH", codec, channels, sample_rate, sample_rate * align & 0xFFFF_FFFF, align & 0xFFFF, bits
+    )
+    chunks = b"WAVE" + before + b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", len(data) if data_bytes is None else data_bytes) + data
+    return b"RIFF" + struct.pack("<I", len(chunks) if riff_bytes is None else riff_bytes) + chunks
+
+
+def make_sphere(data: bytes, num_samples: int, coding: str = "pcm", sample_rate: int = RATE) -> bytes:
+    header = (
+        f"NIST_1A\n   1024\nsample_count -i {num_samples}\nsample_rate -i {sample_rate}\nchannel_count -i 1\n"
+        f"sample_n_bytes -i 2\nsample_byte_format -s2 01\nsample_sig_bits -i 16\n"
+        f"sample_coding -s{len(coding)} {coding}\nend_head\n"
+    )
+    return header.encode().ljust(1024, b"\0") + data
+
+
+# --- how a file goes wrong ----------------------------------------------------------------------
+
+
+def _put(name: str, make: Callable[[], bytes]) -> Callable[[Path], Path]:
+    def build(folder: Path) -> Path:
+        path = folder / name
+        path.write_bytes(make())
+        return path
+
+    return build
+
+
+def _file(name: str, make: Callable[[], bytes], message: str) -> HostileAudio:
+    return HostileAudio(_put(name, make), message)
+
+
+def _cut(make: Callable[[], bytes], share: float) -> Callable[[], bytes]:
+    def make_cut() -> bytes:
+        data = make()
+        return data[: round(share * len(data))]
+
+    return make_cut
+
+
+def _sound(container: str, subtype: str | None = None, endian: str | None = None) -> Callable[[], bytes]:
+    return lambda: encode_sound(make_speechlike(2.0), RATE, container, subtype, endian)
+
+
+def _media(container: str, codec: str, **options: str) -> Callable[[], bytes]:
+    return lambda: encode_media(make_speechlike(2.0), RATE, container, codec, **options)
+
+
+def _floats(place: int, value: float) -> Callable[[], bytes]:
+    """A float WAV in which one sample is replaced."""
+
+    def make() -> bytes:
+        audio = make_speechlike(2.0)
+        audio[place] = value
+        return encode_sound(audio, RATE, "WAV", "FLOAT")
+
+    return make
+
+
+def _noise(seed: int, start: bytes = b"") -> Callable[[], bytes]:
+    return lambda: start + np.random.default_rng(seed).bytes(30_000)
+
+
+def _overwrite(make: Callable[[], bytes], place: int, new: bytes) -> Callable[[], bytes]:
+    def make_overwritten() -> bytes:
+        data = make()
+        return data[:place] + new + data[place + len(new) :]
+
+    return make_overwritten
+
+
+def _zip() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.wav", make_wav())
+    return buffer.getvalue()
+
+
+def _png() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    size = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", size)
+        + chunk(b"IDAT", zlib.compress(bytes(72)))
+        + chunk(b"IEND", b"")
+    )
+
+
+def _two_rates() -> bytes:
+    return b"".join(
+        encode_sound(make_speechlike(1.0, rate), rate, "OGG", "VORBIS") for rate in (16_000, 8_000)
+    )
+
+
+def _opposite_channels() -> bytes:
+    samples = (3e4 * make_speechlike()).astype(np.int16)
+    return encode_sound(np.stack([samples, -samples], axis=1), RATE, "WAV")
+
+
+def _flac_header(total: bytes) -> bytes:
+    """The first block of metadata, made the last; `total` is its number of samples."""
+    data = encode_sound(make_speechlike(), RATE, "FLAC")
+    return b"fLaC\x80" + data[5:22] + total + data[26:42]
+
+
+def _missing(folder: Path) -> Path:
+    return folder / "missing.wav"
+
+
+def _folder(folder: Path) -> Path:
+    (folder / "folder.wav").mkdir()
+    return folder / "folder.wav"
+
+
+def _pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe.wav")
+    return folder / "pipe.wav"
+
+
+def _socket(folder: Path) -> Path:
+    here = os.getcwd()
+    os.chdir(folder)  # the name of a socket has a hundred characters at most
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("socket.wav")
+    finally:
+        os.chdir(here)
+    return folder / "socket.wav"
+
+
+def _link(name: str, target: str) -> Callable[[Path], Path]:
+    def build(folder: Path) -> Path:
+        (folder / name).symlink_to(target)
+        return folder / name
+
+    return build
+
+
+_PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n"
+_CONCATENATION = b"ffconcat version 1.0\nfile a.wav\n"
+_SESSION = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 9 RTP/AVP 0\n"
+_SUBTITLES = b"1\n00:00:00,000 --> 00:00:01,000\nhello\n"
+_PAGE = "<!DOCTYPE html><html><body>404 — not found</body></html>".encode()
+_MIDI = b"MThd\0\0\0\6\0\0\0\1\0\x60MTrk\0\0\0\4\0\xff\x2f\0"
+
+HOSTILE_AUDIO: dict[str, HostileAudio] = {
+    # not a file to read
+    "missing": HostileAudio(_missing, "No such file"),
+    "folder": HostileAudio(_folder, "is a folder"),
+    "pipe": HostileAudio(_pipe, "is a pipe, socket or device"),
+    "socket": HostileAudio(_socket, "is a pipe, socket or device"),
+    "device": HostileAudio(_link("device.wav", "/dev/zero"), "is a pipe, socket or device"),
+    "dangling link": HostileAudio(_link("dangling.wav", "nowhere.wav"), "No such file"),
+    "link to itself": HostileAudio(_link("loop.wav", "loop.wav"), "Too many levels of symbolic links"),
+    "long name": HostileAudio(lambda folder: folder / ("a" * 300 + ".wav"), "File name too long"),
+    "null byte in the name": HostileAudio(lambda folder: folder / "a\0.wav", "is no file name"),
+    "file as folder": HostileAudio(lambda folder: _put("a", make_wav)(folder) / "b.wav", "Not a directory"),
+    # not audio
+    "empty": _file("empty.wav", bytes, "is empty (0 bytes)"),
+    "one byte": _file("byte.wav", lambda: b"R", "is text"),
+    "magic only": _file("magic.wav", lambda: b"RIFF", "cannot be decoded"),
+    "text": _file("text.wav", lambda: b"Hello, I am a transcript.\n", "is text"),
+    "JSON": _file("answer.flac", lambda: b'{"error": "not found"}', "is text"),
+    "Git LFS pointer": _file(
+        "pointer.wav", lambda: b"version https://git-lfs.github.com/spec/v1\nsize 5\n", "is text"
+    ),
+    "HTML": _file("page.mp3", lambda: _PAGE, "is an HTML page"),
+    "XML": _file("page.ogg", lambda: b'<?xml version="1.0"?><Error/>', "is an XML page"),
+    "PNG": _file("image.wav", _png, "is a PNG image"),
+    "JPEG": _file("image.mp3", _noise(1, b"\xff\xd8\xff\xe0\0\x10JFIF\0"), "is a JPEG image"),
+    "GIF": _file("image.m4a", _noise(2, b"GIF89a"), "is a GIF image"),
+    "WebP": _file("image.webm", _noise(3, b"RIFF\x28\x75\0\0WEBPVP8 "), "cannot be decoded"),
+    "PDF": _file("paper.wav", lambda: b"%PDF-1.7\n%\xe2\xe3\n", "is a PDF"),
+    "zip": _file("archive.flac", _zip, "is a zip archive"),
+    "gzip": _file("a.wav", lambda: gzip.compress(make_wav()), "is a gzip archive"),
+    "pickle": _file("a.sph", lambda: pickle.dumps(list(range(999))), "cannot be decoded"),
+    "NumPy": _file("a.npy", lambda: b"\x93NUMPY\1\0v\0" + bytes(9999), "cannot be decoded"),
+    "MIDI": _file("tune.mid", lambda: _MIDI, "cannot be decoded"),
+    "zero bytes": _file("zeros.wav", lambda: bytes(50_000), "cannot be decoded"),
+    "random bytes": _file("random.wav", _noise(4), "cannot be decoded"),
+    "random bytes as MP3": _file("random.mp3", _noise(5, b"\xff\xfb\x90\x64"), "cannot be decoded"),
+    "random bytes after ID3": _file("id3.mp3", _noise(6, b"ID3\4\0\0\0\0\0\0"), "cannot be decoded"),
+    "random bytes as WAV": _file("noise.wav", _noise(7, b"RIFF\0\0\1\0WAVE"), "cannot be decoded"),
+    "random bytes as FLAC": _file("noise.flac", _noise(8, b"fLaC"), "cannot be decoded"),
+    "random bytes as Ogg": _file("noise.ogg", _noise(9, b"OggS\0\2"), "cannot be decoded"),
+    "random bytes as MP4": _file("noise.m4a", _noise(10, b"\0\0\0\x18ftypM4A "), "cannot be decoded"),
+    "random bytes as WebM": _file("noise.webm", _noise(11, b"\x1aE\xdf\xa3"), "cannot be decoded"),
+    # asks for other files
+    "HLS playlist": _file("playlist.mp3", lambda: _PLAYLIST, "is text"),
+    "HLS playlist, binary": _file("list.mp3", lambda: _PLAYLIST + b"#\0\n", "cannot be decoded"),
+    "concatenation": _file("concat.mp3", lambda: _CONCATENATION, "is text"),
+    "concatenation, binary": _file("c.mp3", lambda: _CONCATENATION + b"#\0\n", "cannot be decoded"),
+    "SDP": _file("session.wav", lambda: _SESSION + b"\0\n", "cannot be decoded"),
+    # audio without sound
+    "subtitles": _file("words.m4a", lambda: _SUBTITLES, "is text"),
+    "video without sound": _file("video.mp4", encode_video, "is a video without a sound track"),
+    "WAV header only": _file("header.wav", lambda: make_wav(b""), "no samples"),
+    "WAV without samples": _file("header.wav", lambda: encode_sound(np.empty(0), RATE, "WAV"), "no samples"),
+    "WAV without data": _file("nodata.wav", lambda: make_wav()[:36], "cannot be decoded"),
+    "WAV with half a header": _file("half.wav", lambda: make_wav()[:20], "cannot be decoded"),
+    "FLAC header only": _file("header.flac", lambda: _flac_header(b"\0\0\x3e\x80"), "cannot be decoded"),
+    "FLAC header without length": _file("header.flac", lambda: _flac_header(bytes(4)), "no samples"),
+    "AIFF header only": _file("header.aiff", lambda: encode_sound(np.empty(0), RATE, "AIFF"), "no samples"),
+    "SPHERE header only": _file("header.sph", lambda: make_sphere(b"", 0), "no samples"),
+    "ID3 tag only": _file("tag.mp3", lambda: b"ID3\4\0\0\0\0\7\x68" + bytes(1000), "cannot be decoded"),
+    "silent WAV": _file("silent.wav", lambda: make_wav(bytes(32_000)), "all samples are zero"),
+    "silent FLAC": _file(
+        "silent.wav", lambda: encode_sound(np.zeros(RATE), RATE, "FLAC"), "all samples are zero"
+    ),
+    "opposite channels": _file("opposite.wav", _opposite_channels, "mean of its 2 channels are zero"),
+    # cut short
+    "WAV cut short": _file(
+        "cut.wav", _cut(_sound("WAV"), 0.7), "promises 2.000 s, but the sound ends at 1.4"
+    ),
+    "float WAV cut short": _file("cut.wav", _cut(_sound("WAV", "FLOAT"), 0.7), "cut short"),
+    "ADPCM WAV cut short": _file("cut.wav", _cut(_sound("WAV", "IMA_ADPCM"), 0.7), "cut short"),
+    "WAV with a lying length": _file("lie.wav", lambda: make_wav(data_bytes=0x7000_0000), "cut short"),
+    "RF64 cut short": _file("cut.wav", _cut(_sound("RF64"), 0.7), "cut short"),
+    "W64 cut short": _file("cut.wav", _cut(_sound("W64"), 0.7), "cut short"),
+    "RIFX cut short": _file("cut.wav", _cut(_sound("WAV", endian="BIG"), 0.7), "cut short"),
+    "AIFF cut short": _file("cut.aiff", _cut(_sound("AIFF"), 0.7), "cut short"),
+    "AU cut short": _file("cut.au", _cut(_sound("AU"), 0.7), "cut short"),
+    "CAF cut short": _file("cut.caf", _cut(_sound("CAF"), 0.7), "cannot be decoded"),
+    "SPHERE cut short": _file("cut.sph", _cut(_sound("NIST"), 0.7), "cut short"),
+    "u-law SPHERE cut short": _file("cut.sph", _cut(_sound("NIST", "ULAW"), 0.7), "cut short"),
+    "SPHERE with a lying length": _file(
+        "lie.sph", lambda: make_sphere(bytes(range(200)), 10**15 - 1), "cut short"
+    ),
+    "FLAC cut short": _file("cut.flac", _cut(_sound("FLAC"), 0.7), "cannot be decoded"),
+    "FLAC cut near its end": _file("cut.flac", _cut(_sound("FLAC"), 0.99), "cannot be decoded"),
+    "Vorbis cut short": _file("cut.ogg", _cut(_sound("OGG", "VORBIS"), 0.7), "cut short"),
+    "Opus cut short": _file("cut.opus", _cut(_sound("OGG", "OPUS"), 0.7), "cut short"),
+    "MP3 cut short": _file("cut.mp3", _cut(_sound("MP3"), 0.7), "promises 2.000 s"),
+    "MP4 without index": _file("cut.m4a", _cut(_media("mp4", "aac"), 0.7), "cannot be decoded"),
+    "MP4 cut short": _file(
+        "cut.m4a", _cut(_media("mp4", "aac", movflags="faststart"), 0.7), "cannot be decoded"
+    ),
+    "WebM cut short": _file("cut.webm", _cut(_media("webm", "libopus"), 0.7), "cut short"),
+    "AMR cut short": _file(
+        "cut.amr",
+        _cut(lambda: encode_media(make_speechlike(1, 8000), 8000, "amr", "libopencore_amrnb"), 0.7),
+        "cannot be decoded",
+    ),
+    # damaged or absurd
+    "FLAC with a hole": _file(
+        "hole.flac", _overwrite(_sound("FLAC"), 20_000, bytes(999)), "cannot be decoded"
+    ),
+    "NaN": _file("nan.wav", _floats(RATE, np.nan), "a sample at 1.000 s is nan"),
+    "infinity": _file("infinite.wav", _floats(RATE, -np.inf), "a sample at 1.000 s is -inf"),
+    "integers as floats": _file("loud.wav", _floats(RATE, 32_767), "a sample at 1.000 s is 32767"),
+    "0 Hz": _file("rate.wav", lambda: make_wav(sample_rate=0), "cannot be decoded"),
+    "1 Hz": _file("rate.wav", lambda: make_wav(sample_rate=1), "its header says 1 Hz"),
+    "2 GHz": _file("rate.wav", lambda: make_wav(sample_rate=2_000_000_000), "its header says 2000000000 Hz"),
+    "0 channels": _file("channels.wav", lambda: make_wav(channels=0), "its header says 0 channels"),
+    "64 channels": _file("channels.wav", lambda: make_wav(channels=64), "has 64 channels"),
+    "65535 channels": _file("channels.wav", lambda: make_wav(channels=65_535), "channels"),
+    "unknown codec": _file("codec.wav", lambda: make_wav(codec=0x4242), "codec without a decoder"),
+    "0 bits": _file("bits.wav", lambda: make_wav(bits=0), "codec without a decoder"),
+    "two sample rates": _file("rates.ogg", _two_rates, "to FLAC"),
+}

@@ -1,0 +1,169 @@
+"""Tiny models of every kind, as a table, and random utterances for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.tokenizer import PAD_ID, SPECIAL_TOKENS
+
+# B batch, T frames, F features, U tokens
+
+NUM_FEATURES = 20
+NUM_SPECIAL = len(SPECIAL_TOKENS)
+VOCAB_SIZE = NUM_SPECIAL + 8
+
+_SIZE = {"dim": 32, "num_layers": 2, "num_heads": 4, "feed_forward_dim": 64, "dropout": 0.0}
+_CONV2D = {"type": "conv2d", "factor": 4, "channels": 4}
+
+# Together they use every type and almost every option of a section.
+_TREES: dict[str, dict[str, Any]] = {
+    "transformer-ctc": {
+        "encoder": {"type": "transformer", **_SIZE, "subsampling": _CONV2D},
+        "ctc_weight": 1.0,
+    },
+    "transformer-attention": {
+        "encoder": {
+            "type": "transformer",
+            **_SIZE,
+            "activation": "relu",
+            "norm": "post",
+            "subsampling": {"type": "conv1d", "factor": 4},
+            "positions": {"type": "learned", "span": 64},
+        },
+        "decoder": {
+            "type": "transformer",
+            **_SIZE,
+            "activation": "relu",
+            "norm": "post",
+            "positions": {"type": "learned", "span": 64},
+        },
+        "ctc_weight": 0.0,
+        "guided_attention": {"trim_silence": False, "schedule": "linear", "steps": 1000},
+    },
+    "transformer-hybrid": {
+        "encoder": {
+            "type": "transformer",
+            **_SIZE,
+            "attention_dropout": 0.05,
+            "subsampling": {"type": "conv1d", "factor": 2},
+            "positions": {"type": "fourier", "combine": "concatenate", "span": 256},
+        },
+        "decoder": {
+            "type": "transformer",
+            **(_SIZE | {"dim": 24, "num_layers": 1}),
+            "tie_embeddings": True,
+            "positions": {"type": "sinusoid", "combine": "concatenate"},
+        },
+        "guided_attention": {"path": "ctc", "sigma": 0.3, "layers": [-1], "heads": [0, 2]},
+        "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
+    },
+    "transformer-window": {
+        "encoder": {
+            "type": "transformer",
+            **(_SIZE | {"dropout": 0.05}),
+            "activation": "swiglu",
+            "window": [5, 3],
+            "subsampling": {"type": "stack", "factor": 4},
+            "positions": {"type": "rotary"},
+        },
+        "ctc_weight": 1.0,
+    },
+    "conformer-ctc": {
+        "encoder": {"type": "conformer", **_SIZE, "kernel": 5, "subsampling": _CONV2D},
+        "ctc_weight": 1.0,
+    },
+    "conformer-hybrid": {
+        "encoder": {
+            "type": "conformer",
+            **(_SIZE | {"num_layers": 1, "dropout": 0.05}),
+            "kernel": 7,
+            "window": [8, 8],
+            "subsampling": _CONV2D,
+            "positions": {"type": "none"},
+        },
+        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "positions": {"type": "rotary"}},
+        "guided_attention": {"schedule": "exponential", "half_life": 100},
+    },
+    "lstm-ctc": {
+        "encoder": {
+            "type": "lstm",
+            "dim": 24,
+            "num_layers": 2,
+            "dropout": 0.0,
+            "pyramid_layers": 1,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "ctc_weight": 1.0,
+    },
+    "lstm-hybrid": {
+        "encoder": {"type": "lstm", "dim": 24, "num_layers": 1, "dropout": 0.05, "subsampling": _CONV2D},
+        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
+    },
+}
+
+SYSTEMS = {
+    name: SpeechModelConfig.model_validate_json(json.dumps(tree)) for name, tree in _TREES.items()
+}
+WITH_DECODER = [name for name, config in SYSTEMS.items() if config.decoder is not None]
+WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
+
+every_system = pytest.mark.parametrize("name", SYSTEMS)
+every_decoder = pytest.mark.parametrize("name", WITH_DECODER)
+every_ctc_head = pytest.mark.parametrize("name", WITH_CTC)
+
+
+def build_example(name: str) -> SpeechModel:
+    """The model of that name, always with the same weights, not in training."""
+    torch.manual_seed(0)
+    return build_model(SYSTEMS[name], NUM_FEATURES, VOCAB_SIZE).eval()
+
+
+class Utterances(NamedTuple):
+    """A padded batch: the arguments of a model, in their order."""
+
+    features_BTF: Tensor
+    feature_lengths_B: Tensor
+    tokens_BU: Tensor
+    token_lengths_B: Tensor
+
+    def alone(self, row: int) -> Utterances:
+        """One of them, without padding."""
+        num_frames, num_tokens = int(self.feature_lengths_B[row]), int(self.token_lengths_B[row])
+        one = slice(row, row + 1)
+        return Utterances(
+            self.features_BTF[one, :num_frames],
+            self.feature_lengths_B[one],
+            self.tokens_BU[one, :num_tokens],
+            self.token_lengths_B[one],
+        )
+
+    def references(self) -> list[list[int]]:
+        return [
+            tokens[:length].tolist()
+            for tokens, length in zip(self.tokens_BU, self.token_lengths_B.tolist(), strict=True)
+        ]
+
+
+def make_utterances(
+    feature_lengths: Sequence[int], token_lengths: Sequence[int], padding: float = 0.0, seed: int = 0
+) -> Utterances:
+    """Noise as features, any ordinary tokens as text; `padding` fills the features beyond the lengths."""
+    random = torch.Generator().manual_seed(seed)
+    frames_B, counts_B = torch.tensor(feature_lengths), torch.tensor(token_lengths)
+    features_BTF = torch.randn(len(frames_B), max(feature_lengths), NUM_FEATURES, generator=random)
+    tokens_BU = torch.randint(NUM_SPECIAL, VOCAB_SIZE, (len(counts_B), max(token_lengths)), generator=random)
+    is_frame_BT = torch.arange(max(feature_lengths)) < frames_B[:, None]
+    is_token_BU = torch.arange(max(token_lengths)) < counts_B[:, None]
+    return Utterances(
+        features_BTF.masked_fill(~is_frame_BT[..., None], padding),
+        frames_B,
+        tokens_BU.masked_fill(~is_token_BU, PAD_ID),
+        counts_B,
+    )

@@ -1,0 +1,287 @@
+"""Attention against PyTorch's own and a plain float64 reference; masks, windows, caches, weights on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from asr.models import attention
+from asr.models.attention import (
+    CrossAttention,
+    KeyValueCache,
+    SelfAttention,
+    Window,
+    attend,
+    attention_weights,
+    merge_heads,
+    split_heads,
+)
+from asr.models.layers import length_mask
+
+# B batch, T query steps, S key steps, H heads, K head dimension, D model dimension
+
+DIM, HEADS = 24, 4
+LENGTHS = torch.tensor([9, 5, 1])
+
+
+def build_self_attention(**options: Any) -> SelfAttention:
+    torch.manual_seed(0)
+    return SelfAttention(DIM, HEADS, **options).double().eval()
+
+
+def plain_attention(queries: Tensor, keys: Tensor, values: Tensor, may_see: Tensor) -> Tensor:
+    """The formula, for each head of (B, H, T, K)."""
+    scores = queries @ keys.transpose(-1, -2) / queries.size(-1) ** 0.5
+    exponents = scores.exp() * may_see
+    return exponents / exponents.sum(-1, keepdim=True) @ values
+
+
+def random_heads(num_steps: int, *, batch: int = 2, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Queries, keys and values, (B, H, T, K)."""
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, HEADS, num_steps, 6, generator=random, dtype=dtype) for _ in range(3)]
+
+
+# --- against others -----------------------------------------------------------------------------
+
+
+def as_torch_attention(ours: SelfAttention) -> nn.MultiheadAttention:
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
+    theirs.in_proj_weight.data = ours.project_in.weight.data
+    theirs.in_proj_bias.data = ours.project_in.bias.data
+    theirs.out_proj.load_state_dict(ours.project_out.state_dict())
+    return theirs.eval()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_equals_torch(causal: bool) -> None:
+    ours = build_self_attention()
+    x_BTD = torch.randn(3, 9, DIM, dtype=torch.float64)
+    mask_BT = length_mask(LENGTHS, 9)
+    is_future = torch.ones(9, 9, dtype=torch.bool).triu(1) if causal else None
+    theirs = as_torch_attention(ours)
+    expected, _ = theirs(x_BTD, x_BTD, x_BTD, key_padding_mask=~mask_BT, attn_mask=is_future)
+    torch.testing.assert_close(ours(x_BTD, mask_BT, causal=causal), expected, rtol=0, atol=1e-12)
+
+
+def test_cross_attention_and_its_weights_equal_torch() -> None:
+    torch.manual_seed(0)
+    ours = CrossAttention(DIM, HEADS, memory_dim=10).double().eval()
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, kdim=10, vdim=10).double().eval()
+    theirs.q_proj_weight.data = ours.project_queries.weight.data
+    theirs.k_proj_weight.data, theirs.v_proj_weight.data = ours.project_memory.weight.data.chunk(2)
+    theirs.in_proj_bias.data = torch.cat([ours.project_queries.bias.data, ours.project_memory.bias.data])
+    theirs.out_proj.load_state_dict(ours.project_out.state_dict())
+    x_BTD = torch.randn(3, 4, DIM, dtype=torch.float64)
+    encoded_BSD = torch.randn(3, 9, 10, dtype=torch.float64)
+    mask_BS = length_mask(LENGTHS, 9)
+    expected, weights_BHTS = theirs(
+        x_BTD, encoded_BSD, encoded_BSD, key_padding_mask=~mask_BS, average_attn_weights=False
+    )
+    attended, weights = ours(x_BTD, ours.remember(encoded_BSD, mask_BS), weights_of=(3, 1))
+    torch.testing.assert_close(attended, expected, rtol=0, atol=1e-12)
+    assert weights is not None
+    torch.testing.assert_close(weights, weights_BHTS[:, [3, 1]].float(), rtol=0, atol=1e-6)
+    assert (weights.masked_select(~mask_BS[:, None, None]) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_attend_equals_the_formula(dtype: torch.dtype, is_training: bool) -> None:
+    """On a CPU, another path is taken where gradients are wanted in half precision."""
+    mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
+    heads = random_heads(7)
+    exact = [part.clone().requires_grad_() for part in heads]
+    expected = plain_attention(*exact, mask)
+    expected.sin().sum().backward()
+    ours = [part.to(dtype).requires_grad_() for part in heads]
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 0.05}[dtype]
+    with torch.set_grad_enabled(is_training):
+        attended = attend(*ours, mask, 0.0)
+    assert attended.dtype == dtype
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=tolerance)
+    if is_training:
+        attended.sin().sum().backward()
+        for part, exact_part in zip(ours, exact, strict=True):
+            assert part.grad is not None
+            torch.testing.assert_close(part.grad.double(), exact_part.grad, rtol=0, atol=tolerance)
+
+
+def test_dropout_of_the_weights_keeps_the_expectation() -> None:
+    torch.manual_seed(0)
+    queries, keys, values = random_heads(7, dtype=torch.float32)
+    once = attend(queries, keys, values, None, 0.3)
+    mean = torch.stack([attend(queries, keys, values, None, 0.3) for _ in range(3000)]).mean(0)
+    exact = attend(queries, keys, values, None, 0.0)
+    assert not torch.allclose(once, exact, atol=0.01)
+    torch.testing.assert_close(mean, exact, rtol=0, atol=0.08)
+
+
+def test_dropout_is_for_training_only() -> None:
+    x = torch.randn(1, 5, DIM, dtype=torch.float64)
+    layer, without = build_self_attention(dropout=0.5), build_self_attention()
+    torch.testing.assert_close(layer(x), without(x), rtol=0, atol=1e-12)
+    assert not torch.allclose(layer.train()(x), without(x))
+
+
+# --- masks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, Window(2, 1), Window(20, 20)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_changes_nothing(window: Window | None, causal: bool) -> None:
+    layer = build_self_attention(window=window, rotary=True)
+    x_BTD = torch.randn(3, 9, DIM, dtype=torch.float64)
+    mask_BT = length_mask(LENGTHS, 9)
+    batched = layer(x_BTD.masked_fill(~mask_BT[..., None], 1e3), mask_BT, causal=causal)
+    assert batched.isfinite().all()
+    for row, length in enumerate(LENGTHS.tolist()):
+        alone = layer(x_BTD[row : row + 1, :length], causal=causal)
+        torch.testing.assert_close(batched[row, :length], alone[0], rtol=0, atol=1e-12)
+
+
+@given(step=st.integers(0, 29), windowed=st.booleans(), rotary=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_causal_attention_never_sees_the_future(step: int, windowed: bool, rotary: bool) -> None:
+    layer = build_self_attention(window=Window(40, 40) if windowed else None, rotary=rotary)
+    x_BTD = torch.randn(1, 30, DIM, dtype=torch.float64)
+    changed_BTD = x_BTD.clone()
+    changed_BTD[:, step] += 1
+    difference_T = (layer(x_BTD, causal=True) - layer(changed_BTD, causal=True)).abs().sum((0, 2))
+    assert (difference_T[:step] < 1e-12).all()
+    assert (difference_T[step:] > 1e-9).all()
+
+
+@given(
+    length=st.integers(1, 90),
+    left=st.integers(0, 40),
+    right=st.integers(0, 40),
+    shortest=st.integers(1, 90),
+    data=st.data(),
+)
+@settings(max_examples=40, deadline=None)
+def test_window_attention_equals_a_band_mask(
+    length: int, left: int, right: int, shortest: int, data: st.DataObject
+) -> None:
+    queries, keys, values = random_heads(length)
+    mask_BT = length_mask(torch.tensor([length, min(shortest, length)]), length)
+    distance_TS = torch.arange(length) - torch.arange(length)[:, None]
+    band_TS = (distance_TS >= -left) & (distance_TS <= right)
+    may_see = band_TS & mask_BT[:, None, None, :]
+    is_real_BT = mask_BT & may_see.any(-1)[:, 0]
+    windowed = attention.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
+    expected = plain_attention(queries, keys, values, may_see)
+    assert windowed.isfinite().all()
+    torch.testing.assert_close(
+        windowed.transpose(1, 2)[is_real_BT], expected.transpose(1, 2)[is_real_BT], rtol=0, atol=1e-12
+    )
+    # What lies outside the window of a step never reaches it, be it ever so large.
+    step = data.draw(st.integers(0, length - 1))
+    keys[:, :, ~band_TS[step]] = 1e6
+    values[:, :, ~band_TS[step]] = 1e6
+    again = attention.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
+    torch.testing.assert_close(
+        again[:, :, step][is_real_BT[:, step]], windowed[:, :, step][is_real_BT[:, step]], rtol=0, atol=1e-12
+    )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the size of the largest tensor that any operation makes."""
+
+    num_elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.num_elements = max(self.num_elements, tensor.untyped_storage().size() // tensor.itemsize)
+        return result
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_window_attention_needs_memory_linear_in_the_length(dropout: float) -> None:
+    def count_elements(length: int) -> int:
+        layer = SelfAttention(DIM, HEADS, dropout, window=Window(8, 8)).train()
+        x_BTD, mask_BT = torch.randn(2, length, DIM), torch.ones(2, length, dtype=torch.bool)
+        with LargestTensor() as largest:
+            layer(x_BTD, mask_BT).sum().backward()
+        return largest.num_elements
+
+    assert count_elements(4 * 512) <= 4.1 * count_elements(512)
+
+
+# --- key/value cache ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("parts", [[1] * 8, [3, 1, 4], [8]])
+def test_cache_equals_the_whole_sequence(rotary: bool, parts: list[int]) -> None:
+    layer = build_self_attention(rotary=rotary)
+    x_BTD = torch.randn(2, 8, DIM, dtype=torch.float64)
+    cache = KeyValueCache()
+    outputs = [layer(part, causal=True, cache=cache) for part in x_BTD.split(parts, dim=1)]
+    assert len(cache) == 8
+    # In float64 but for the rotary tables, which are kept in float32.
+    torch.testing.assert_close(torch.cat(outputs, 1), layer(x_BTD, causal=True), rtol=0, atol=1e-12)
+
+
+def test_cache_keeps_the_selected_rows_in_their_order() -> None:
+    layer = build_self_attention()
+    x_BTD = torch.randn(3, 5, DIM, dtype=torch.float64)
+    cache = KeyValueCache()
+    cache.select(torch.tensor([0]))  # before the first step there is nothing to select from
+    layer(x_BTD[:, :4], causal=True, cache=cache)
+    rows = torch.tensor([2, 0, 0, 2])
+    cache.select(rows)
+    last = layer(x_BTD[rows, 4:], causal=True, cache=cache)
+    torch.testing.assert_close(last, layer(x_BTD[rows], causal=True)[:, 4:], rtol=0, atol=1e-12)
+
+
+def test_memory_keeps_the_selected_rows_in_their_order() -> None:
+    torch.manual_seed(0)
+    layer = CrossAttention(DIM, HEADS).double().eval()
+    x_BTD, encoded_BSD = torch.randn(2, 3, 5, DIM, dtype=torch.float64)
+    mask_BS = length_mask(torch.tensor([5, 3, 2]), 5)
+    rows = torch.tensor([1, 1, 2])
+    selected, _ = layer(x_BTD[rows], layer.remember(encoded_BSD, mask_BS).select(rows))
+    expected, _ = layer(x_BTD, layer.remember(encoded_BSD, mask_BS))
+    torch.testing.assert_close(selected, expected[rows], rtol=0, atol=1e-12)
+    without_mask, _ = layer(x_BTD[rows], layer.remember(encoded_BSD, None).select(rows))
+    assert not torch.allclose(without_mask, selected)
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def test_weights_are_not_computed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Tensor:
+        raise AssertionError("weights were computed")
+
+    layer = CrossAttention(DIM, HEADS)
+    memory = layer.remember(torch.randn(2, 7, DIM), None)
+    monkeypatch.setattr(attention, "attention_weights", refuse)
+    assert layer(torch.randn(2, 3, DIM), memory)[1] is None
+    with pytest.raises(AssertionError, match="weights were computed"):
+        layer(torch.randn(2, 3, DIM), memory, weights_of=(0,))
+
+
+def test_weights_are_in_float32_under_autocast() -> None:
+    queries, keys, _ = random_heads(50, dtype=torch.float32)
+    exact = attention_weights(queries, keys, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weights = attention_weights(queries, keys, None)
+    assert weights.dtype == torch.float32
+    assert torch.equal(weights, exact)
+
+
+def test_heads_split_and_merge() -> None:
+    x_BTD = torch.arange(2 * 3 * 8).view(2, 3, 8)
+    split_BHTK = split_heads(x_BTD, 2)
+    assert split_BHTK[1, 1, 2].tolist() == x_BTD[1, 2, 4:].tolist()
+    assert torch.equal(merge_heads(split_BHTK), x_BTD)

@@ -1,0 +1,290 @@
+"""Augmentation: reproducible, independent of the batch, as strong as configured, and honestly reported."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.augment import (
+    NOTHING_APPLIED,
+    Applied,
+    AugmentationCounter,
+    AugmentConfig,
+    Augmenter,
+    NoiseConfig,
+    make_noise,
+)
+from asr.errors import UserError
+from asr.manifest import Utterance, write_manifest
+from asr.seeding import choose, hash_names, random_stream
+from asr.spec_augment import SpecAugmentConfig
+
+RATE = 16_000
+EVERYTHING = AugmentConfig(
+    speed=(0.9, 1.0, 1.1),
+    noise=NoiseConfig(probability=0.5, kinds=("white", "pink", "brown")),
+    gain_db=(-6.0, 6.0),
+    spec_augment=SpecAugmentConfig(
+        time_warp=5, num_frequency_masks=2, num_time_masks=2, frequency_mask_width=8
+    ),
+)
+
+
+def build(config: AugmentConfig, seed: int = 0) -> Augmenter:
+    return Augmenter(config, seed, RATE, num_features=40)
+
+
+def tone(seconds: float = 1.0, hz: float = 440.0) -> np.ndarray:
+    return (0.1 * np.sin(2 * np.pi * hz * np.arange(int(RATE * seconds)) / RATE)).astype(np.float32)
+
+
+def power(audio: np.ndarray) -> float:
+    return float(np.mean(audio.astype(np.float64) ** 2))
+
+
+# --- which settings are refused -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "message"),
+    [
+        (AugmentConfig, {"speed": (0.9, 0.9)}, "each only once"),
+        (AugmentConfig, {"speed": (0.0, 1.0)}, "0.5 to 2.0"),
+        (AugmentConfig, {"speed": (90.0, 110.0)}, "0.5 to 2.0"),
+        (AugmentConfig, {"gain_db": (6.0, -6.0)}, r"\[low, high\]"),
+        (AugmentConfig, {"gain_db": (0.0, 1000.0)}, r"\[low, high\]"),
+        (NoiseConfig, {"probability": 1.5}, "less than or equal to 1"),
+        (NoiseConfig, {"snr_db": (20.0, 10.0)}, r"\[low, high\]"),
+        (NoiseConfig, {"kinds": ()}, "at least one kind"),
+        (NoiseConfig, {"kinds": ("pink", "pink")}, "each only once"),
+        (NoiseConfig, {"kinds": ("recorded",)}, "recordings"),
+        (NoiseConfig, {"recordings": "noise"}, "recordings"),
+        (SpecAugmentConfig, {"num_time_masks": -1}, "greater than or equal to 0"),
+        (SpecAugmentConfig, {"time_mask_share": 0.0}, "greater than 0"),
+        (SpecAugmentConfig, {"time_masks_per_frame": 0.04}, "num_time_masks"),
+        (SpecAugmentConfig, {"mask_value": "noise"}, "mean"),
+    ],
+)
+def test_nonsense_is_refused(section: type, settings: dict, message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        section(**settings)
+
+
+def test_masks_wider_than_the_features_are_refused() -> None:
+    config = AugmentConfig(spec_augment=SpecAugmentConfig(num_frequency_masks=1, frequency_mask_width=41))
+    with pytest.raises(UserError, match="frequency_mask_width = 41: there are only 40 features"):
+        build(config)
+
+
+def test_nothing_is_on_by_default() -> None:
+    audio, applied = build(AugmentConfig()).augment_audio(tone(), "a", epoch=0)
+    assert np.array_equal(audio, tone())
+    assert applied == NOTHING_APPLIED
+
+
+# --- choices ------------------------------------------------------------------------------------
+
+
+def test_audio_depends_on_seed_epoch_and_id_only() -> None:
+    first, applied = build(EVERYTHING).augment_audio(tone(), "a", epoch=3)
+    other = build(EVERYTHING)
+    for epoch, name in [(0, "b"), (3, "c"), (1, "a")]:  # earlier calls leave no trace
+        other.augment_audio(tone(), name, epoch)
+    again, applied_again = other.augment_audio(tone(), "a", epoch=3)
+    assert np.array_equal(first, again) and applied == applied_again
+    for seed, epoch, name in [(1, 3, "a"), (0, 4, "a"), (0, 3, "b")]:
+        assert build(EVERYTHING, seed).augment_audio(tone(), name, epoch)[1] != applied
+
+
+def test_choices_are_the_same_in_another_process() -> None:
+    script = "import asr.seeding as s; print(s.random_stream(1, 2, 'noise', 'é').integers(10**9), *s.choose(s.hash_names('abc'), 5, 1))"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        )
+        for seed in ("1", "2")
+    ]
+    expected = [random_stream(1, 2, "noise", "é").integers(10**9), *choose(hash_names("abc"), 5, 1)]
+    assert [run.stdout.split() for run in runs] == [[str(number) for number in expected]] * 2
+
+
+@pytest.mark.parametrize("without", ["speed", "noise", "gain_db"])
+def test_stages_do_not_disturb_each_other(without: str) -> None:
+    """Switching one stage off leaves what the others draw as it was."""
+    reduced = EVERYTHING.model_copy(update={without: getattr(AugmentConfig(), without)})
+    for name in "abcdefgh":
+        full = vars(build(EVERYTHING).augment_audio(tone(), name, 0)[1])
+        rest = vars(build(reduced).augment_audio(tone(), name, 0)[1])
+        changed = {field for field in full if full[field] != rest[field]}
+        assert changed <= {{"speed": "speed", "noise": "snr_db", "gain_db": "gain_db"}[without]}
+
+
+def test_speeds_are_known_before_the_audio_is_read() -> None:
+    augmenter, names = build(EVERYTHING), [f"utterance-{number}" for number in range(30)]
+    planned = augmenter.choose_speeds(hash_names(names), epoch=2)
+    assert planned.tolist() == [augmenter.augment_audio(tone(0.1), name, 2)[1].speed for name in names]
+
+
+def test_speeds_are_equally_likely_in_every_epoch() -> None:
+    hashes = hash_names(f"utterance-{number}" for number in range(30_000))
+    epochs = [build(EVERYTHING).choose_speeds(hashes, epoch) for epoch in range(3)]
+    for speeds in epochs:
+        assert all(abs(np.mean(speeds == speed) - 1 / 3) < 0.01 for speed in EVERYTHING.speed)
+    # Independent from epoch to epoch: a third stays the same by chance.
+    assert abs(np.mean(epochs[0] == epochs[1]) - 1 / 3) < 0.01
+
+
+# --- waveform -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.9, 1.1, 2.0])
+def test_speed_changes_duration_and_pitch(speed: float) -> None:
+    audio, applied = build(AugmentConfig(speed=(speed,))).augment_audio(tone(2.0), "a", 0)
+    assert applied == Applied(speed=speed)
+    assert abs(len(audio) - 2 * RATE / speed) <= 1
+    loudest = np.abs(np.fft.rfft(audio * np.hanning(len(audio)))).argmax() * RATE / len(audio)
+    assert loudest == pytest.approx(440 * speed, abs=1)
+
+
+@pytest.mark.parametrize("kind", ["white", "pink", "brown"])
+def test_noise_has_the_recorded_ratio(kind: str) -> None:
+    config = AugmentConfig(noise=NoiseConfig(probability=1.0, snr_db=(-5.0, 25.0), kinds=(kind,)))
+    for name in "abcde":
+        audio, applied = build(config).augment_audio(tone(), name, 0)
+        assert audio.dtype == np.float32 and len(audio) == RATE
+        assert applied.snr_db is not None and -5 <= applied.snr_db <= 25
+        assert 10 * np.log10(power(tone()) / power(audio - tone())) == pytest.approx(applied.snr_db, abs=0.01)
+
+
+@pytest.mark.parametrize(("exponent", "decibels_per_octave"), [(0.0, 0.0), (1.0, -3.01), (2.0, -6.02)])
+def test_noise_falls_with_frequency(exponent: float, decibels_per_octave: float) -> None:
+    spectrum = np.abs(np.fft.rfft(make_noise(2**18, exponent, np.random.default_rng(0)))) ** 2
+    octaves = [10 * np.log10(spectrum[2**k : 2 ** (k + 1)].mean()) for k in range(8, 17)]
+    assert np.polyfit(range(len(octaves)), octaves, 1)[0] == pytest.approx(decibels_per_octave, abs=0.1)
+
+
+def test_noise_comes_as_often_as_configured() -> None:
+    augmenter = build(AugmentConfig(noise=NoiseConfig(probability=0.3, snr_db=(10.0, 20.0))))
+    ratios = [augmenter.augment_audio(tone(0.02), f"utterance-{n}", 0)[1].snr_db for n in range(2000)]
+    noisy = [ratio for ratio in ratios if ratio is not None]
+    assert len(noisy) / len(ratios) == pytest.approx(0.3, abs=0.04)
+    assert np.mean(noisy) == pytest.approx(15, abs=0.5)
+
+
+def test_gain_is_the_recorded_one() -> None:
+    augmenter = build(AugmentConfig(gain_db=(-20.0, 20.0)))
+    for name in "abcde":
+        audio, applied = augmenter.augment_audio(tone(), name, 0)
+        assert 10 * np.log10(power(audio) / power(tone())) == pytest.approx(applied.gain_db, abs=0.01)
+
+
+# --- recorded noise -----------------------------------------------------------------------------
+
+
+def recorded(path: Path) -> AugmentConfig:
+    noise = NoiseConfig(probability=1.0, snr_db=(0.0, 0.0), kinds=("recorded",), recordings=str(path))
+    return AugmentConfig(noise=noise)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 5.0])
+@pytest.mark.parametrize("kind", ["folder", "manifest"])
+def test_recorded_noise(tmp_path: Path, kind: str, seconds: float) -> None:
+    """A longer recording gives an excerpt, a shorter one is repeated; other files of a folder are ignored."""
+    (tmp_path / "deeper").mkdir()
+    soundfile.write(tmp_path / "deeper/hum.wav", tone(seconds, hz=100.0), RATE)
+    (tmp_path / "readme.txt").write_text("not audio")
+    source = tmp_path
+    if kind == "manifest":
+        source = tmp_path / "noise.jsonl"
+        write_manifest(
+            source, [Utterance(id="hum", audio=str(tmp_path / "deeper/hum.wav"), duration=seconds)]
+        )
+    audio, applied = build(recorded(source)).augment_audio(tone(hz=3000.0), "a", 0)
+    assert applied.snr_db == 0.0
+    noise = audio - tone(hz=3000.0)
+    assert power(noise) == pytest.approx(power(tone()), rel=1e-3)
+    assert np.abs(np.fft.rfft(noise)).argmax() == pytest.approx(100, abs=2)
+
+
+def test_a_silent_recording_is_not_counted_as_noise(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "silence.wav", np.zeros(RATE), RATE)
+    audio, applied = build(recorded(tmp_path)).augment_audio(tone(), "a", 0)
+    assert np.array_equal(audio, tone())
+    assert applied.snr_db is None
+
+
+def test_faults_of_recordings_name_them(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no recordings.*augment\.noise\.recordings"):
+        build(recorded(tmp_path))
+    with pytest.raises(UserError, match=r"missing\.jsonl"):
+        build(recorded(tmp_path / "missing.jsonl"))
+    (tmp_path / "broken.wav").write_bytes(b"not audio")
+    with pytest.raises(UserError, match=r"broken\.wav"):
+        build(recorded(tmp_path))
+
+
+# --- report -------------------------------------------------------------------------------------
+
+
+def test_counter_says_what_was_done() -> None:
+    counter = AugmentationCounter(EVERYTHING)
+    counter.add([Applied(0.9, 10.0, 2.0, 3, 0.2, 0.1), Applied(1.0, None, 1.0, 0, 0.1, 0.1)])
+    counter.add([Applied(0.9, 20.0, -6.0, -1, 0.0, 0.1), Applied(1.1, None, -1.0, 1, 0.1, 0.1)])
+    assert counter.summary() == (
+        "augmentation of 4 utterances: speed 0.9 x 2, 1.0 x 1, 1.1 x 1; noise on 50%, SNR mean 15.0 dB; "
+        "gain mean -1.0 dB; time warp of 75%; masked 10% of the frames; masked 10% of the features"
+    )
+    assert counter.never_applied() == []
+
+
+def test_counter_of_nothing() -> None:
+    counter = AugmentationCounter(AugmentConfig())
+    counter.add([NOTHING_APPLIED] * 3)
+    assert counter.summary() == "augmentation of 3 utterances: none"
+    assert counter.never_applied() == []
+
+
+def test_noise_of_0_db_counts_as_noise() -> None:
+    counter = AugmentationCounter(AugmentConfig(noise=NoiseConfig(probability=1.0, snr_db=(0.0, 0.0))))
+    counter.add([Applied(snr_db=0.0)])
+    assert "noise on 100%, SNR mean 0.0 dB" in counter.summary() and not counter.never_applied()
+
+
+def test_what_was_configured_in_vain_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    counter = AugmentationCounter(EVERYTHING)
+    counter.add([NOTHING_APPLIED] * 10)
+    prefix = "augment.spec_augment"
+    keys = ["augment.speed", "augment.noise", "augment.gain_db", f"{prefix}.time_warp"]
+    keys += [f"{prefix}.num_time_masks", f"{prefix}.num_frequency_masks"]
+    assert counter.never_applied() == keys
+    with caplog.at_level(logging.INFO, logger="asr.augment"):
+        counter.log(epoch=7)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [f"epoch 7: {key} is set, but was applied to no utterance" for key in keys]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seconds=st.floats(0.05, 0.6),
+    level=st.floats(1e-4, 1.0),
+    name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+    epoch=st.integers(0, 10**6),
+)
+def test_any_audio_stays_finite(seconds: float, level: float, name: str, epoch: int) -> None:
+    audio = (level * tone(seconds)).astype(np.float32)
+    augmented, applied = build(EVERYTHING).augment_audio(audio, name, epoch)
+    assert augmented.dtype == np.float32 and np.isfinite(augmented).all()
+    assert abs(len(augmented) - len(audio) / applied.speed) <= 1

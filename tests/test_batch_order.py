@@ -1,0 +1,141 @@
+"""The order of batches: limits kept, little padding, a function of (seed, epoch), the same for any world size."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.batch_order import BatchConfig, Shard, group_by_length, padding_share, plan_epoch
+from asr.errors import UserError
+from asr.seeding import random_stream
+
+CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_padding=0.1, max_utterance_seconds=20.0)
+
+
+def draw_seconds(num_utterances: int) -> np.ndarray:
+    """Durations like those of read speech."""
+    return np.random.default_rng(0).gamma(4.0, 1.0, num_utterances).clip(0.5, 20.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_seconds": 20.0, "max_utterance_seconds": 30.0},
+        {"min_seconds": 30.0},
+        {"max_padding": 0.0},
+        {"max_utterances": 0},
+        {"num_workers": -1},
+    ],
+)
+def test_nonsense_is_refused(values: dict) -> None:
+    with pytest.raises(pydantic.ValidationError, match=f"{next(iter(values))}|greater than"):
+        BatchConfig(**values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seconds=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=200),
+    max_seconds=st.floats(20.0, 100.0),
+    max_utterances=st.integers(1, 30),
+    max_padding=st.floats(0.01, 1.0),
+    seed=st.integers(0, 100) | st.none(),
+)
+def test_groups_keep_the_limits_and_hold_each_utterance_once(
+    seconds: list[float], max_seconds: float, max_utterances: int, max_padding: float, seed: int | None
+) -> None:
+    seconds_N = np.array(seconds)
+    config = BatchConfig(
+        max_seconds=max_seconds,
+        max_utterances=max_utterances,
+        max_padding=max_padding,
+        max_utterance_seconds=20.0,
+    )
+    groups = group_by_length(seconds_N, config, None if seed is None else random_stream(seed))
+    assert sorted(np.concatenate(groups)) == list(range(len(seconds)))
+    for group in groups:
+        padded = len(group) * seconds_N[group].max()
+        assert len(group) == 1 or padded <= max_seconds
+        assert len(group) <= max_utterances
+        assert len(group) == 1 or 1 - seconds_N[group].sum() / padded <= max_padding + 1e-9
+
+
+def test_groups_by_hand() -> None:
+    """From short to long; cut where a fourth, where 60 padded seconds or where 10 % of padding would be exceeded."""
+    config = CONFIG.model_copy(update={"max_utterances": 3})
+    seconds_N = np.array([19.0, 1.0, 1.0, 1.0, 1.0, 10.0, 19.5, 20.0, 18.0])
+    assert [group.tolist() for group in group_by_length(seconds_N, config, None)] == [
+        [1, 2, 3],
+        [4],
+        [5],
+        [8, 0, 6],
+        [7],
+    ]
+
+
+@pytest.mark.parametrize("max_padding", [0.05, 0.1, 0.3])
+def test_padding_is_about_half_of_what_is_allowed(max_padding: float) -> None:
+    config = CONFIG.model_copy(update={"max_padding": max_padding})
+    plan = plan_epoch(draw_seconds(5000), config, 0, 0, 1)
+    assert plan.padding == pytest.approx(padding_share(draw_seconds(5000), plan.batches))
+    assert 0.3 * max_padding < plan.padding < 0.7 * max_padding
+
+
+def test_order_depends_on_seed_and_epoch() -> None:
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        return [group.tolist() for group in plan_epoch(draw_seconds(500), CONFIG, seed, epoch, 1).batches]
+
+    assert order(0, 1) == order(0, 1)
+    assert order(0, 1) != order(0, 2) and order(0, 1) != order(1, 1)
+    # Not only the order of the batches: hardly any batch has the same members again.
+    same = {frozenset(batch) for batch in order(0, 1)} & {frozenset(batch) for batch in order(0, 2)}
+    assert len(same) < 0.1 * len(order(0, 1))
+
+
+def test_batches_come_in_no_order_of_length() -> None:
+    seconds_N = draw_seconds(2000)
+    longest = [seconds_N[group].max() for group in plan_epoch(seconds_N, CONFIG, 0, 0, 1).batches]
+    assert abs(np.corrcoef(range(len(longest)), longest)[0, 1]) < 0.2
+
+
+def test_first_epoch_can_go_from_short_to_long() -> None:
+    seconds_N, config = draw_seconds(500), CONFIG.model_copy(update={"sort_first_epoch": True})
+    means = [
+        [seconds_N[group].mean() for group in plan_epoch(seconds_N, config, 0, epoch, 1).batches]
+        for epoch in (0, 1)
+    ]
+    assert means[0] == sorted(means[0]) and means[1] != sorted(means[1])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_processes_share_the_same_global_batches(world_size: int) -> None:
+    """Step s of all ranks together is the s-th group of world_size batches of a single process."""
+    alone = plan_epoch(draw_seconds(500), CONFIG, 0, 3, 1).batches
+    plan = plan_epoch(draw_seconds(500), CONFIG, 0, 3, world_size)
+    shards = [Shard(rank, world_size).take(plan.batches) for rank in range(world_size)]
+    num_steps = len(alone) // world_size
+    assert {len(shard) for shard in shards} == {num_steps}
+    for step in range(num_steps):
+        expected = alone[step * world_size : (step + 1) * world_size]
+        assert [shard[step].tolist() for shard in shards] == [group.tolist() for group in expected]
+    left_over = alone[num_steps * world_size :]
+    assert [group.tolist() for group in plan.left_over] == [group.tolist() for group in left_over]
+
+
+def test_too_few_batches_for_the_processes() -> None:
+    with pytest.raises(UserError, match=r"2 batches, fewer than the 4 processes.*batches\.max_seconds"):
+        plan_epoch(np.full(20, 3.0), CONFIG, 0, 0, 4)
+
+
+def test_a_million_utterances_are_planned_in_seconds() -> None:
+    seconds_N = draw_seconds(1_000_000)
+    started = time.perf_counter()
+    plan = plan_epoch(
+        seconds_N, CONFIG.model_copy(update={"max_seconds": 400.0, "max_utterances": 64}), 0, 0, 8
+    )
+    assert time.perf_counter() - started < 10  # under 2 s on an idle core
+    assert sum(map(len, plan.batches)) > 999_000

@@ -1,0 +1,493 @@
+"""Batches: the same bits with any number of workers, resumable, one broken file costs one utterance."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr import audio as audio_files
+from asr.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
+from asr.batch_builder import Batch, Inputs, needed_frames
+from asr.batch_order import BatchConfig, Shard
+from asr.batches import BatchLoader
+from asr.errors import UserError
+from asr.features import FeaturesConfig, FrontEnd
+from asr.manifest import Manifest, Utterance, write_manifest
+from asr.spec_augment import SpecAugmentConfig
+from asr.text import TextConfig
+from asr.tokenizer import Tokenizer, TokenizerConfig
+
+RATE = 16_000
+WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]
+CONFIG = BatchConfig(
+    max_seconds=4.0, max_utterances=6, max_padding=0.3, max_utterance_seconds=1.5, num_workers=0
+)
+SPEC_AUGMENT = SpecAugmentConfig(time_warp=3, num_frequency_masks=1, num_time_masks=2, frequency_mask_width=8)
+AUGMENT = AugmentConfig(
+    speed=(0.9, 1.0, 1.1),
+    noise=NoiseConfig(probability=0.5, kinds=("white", "pink")),
+    gain_db=(-3.0, 3.0),
+    spec_augment=SPEC_AUGMENT,
+)
+
+
+def write_corpus(folder: Path, num_utterances: int, seconds: tuple[float, float] = (0.3, 1.2)) -> Manifest:
+    stream = np.random.default_rng(0)
+    utterances = []
+    for number in range(num_utterances):
+        audio = stream.uniform(-0.1, 0.1, int(RATE * stream.uniform(*seconds)))
+        path = folder / f"{number:03d}.wav"
+        soundfile.write(path, audio, RATE)
+        utterances.append(
+            Utterance(
+                id=f"u{number:03d}",
+                audio=str(path),
+                duration=len(audio) / RATE,
+                text=WORDS[number % len(WORDS)],
+            )
+        )
+    write_manifest(folder / "train.jsonl", utterances)
+    return Manifest.open(folder / "train.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def few_threads() -> Iterator[None]:
+    """Batches this small are built faster by one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return write_corpus(tmp_path_factory.mktemp("corpus"), 40)
+
+
+@pytest.fixture
+def large_manifest(tmp_path: Path) -> Manifest:
+    """Of so many utterances that one of them may be broken."""
+    return write_corpus(tmp_path, 120, seconds=(0.2, 0.3))
+
+
+def build_inputs(augment: AugmentConfig = AUGMENT, *, dither: float = 0.0, **others: Any) -> Inputs:
+    tokenizer = Tokenizer.train(TokenizerConfig(), WORDS)
+    front_end = FrontEnd(FeaturesConfig(num_mels=20, dither=dither))
+    return Inputs(front_end, tokenizer, TextConfig(), augment, **others)
+
+
+def build(
+    manifest: Manifest, inputs: Inputs | None = None, *, shard: Shard | None = None, **config: Any
+) -> BatchLoader:
+    return BatchLoader(
+        manifest, inputs or build_inputs(), CONFIG.model_copy(update=config), seed=1, shard=shard or Shard(),
+        skipped_path=manifest.path.with_name("skipped.jsonl"),
+    )  # fmt: skip
+
+
+def assert_equal(batches: Iterable[Batch], expected: Iterable[Batch]) -> None:
+    """To the last bit."""
+    for batch, other in zip(batches, expected, strict=True):
+        for name, value in vars(batch).items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, getattr(other, name)), name
+            else:
+                assert value == getattr(other, name), name
+
+
+def break_files(manifest: Manifest, *positions: int) -> None:
+    for position in positions:
+        Path(manifest[position].audio).write_bytes(b"RIFF, but not really")
+
+
+# --- what is in a batch -------------------------------------------------------------------------
+
+
+def test_batch_holds_the_utterances_it_names(manifest: Manifest) -> None:
+    inputs = build_inputs(AugmentConfig())
+    seen = []
+    for batch in build(manifest, inputs).epoch_batches(0):
+        assert len(batch) == len(batch.ids) == len(batch.texts) == len(batch.applied) > 0
+        assert batch.features_BTF.shape == (len(batch), batch.feature_lengths_B.max(), 20)
+        assert batch.tokens_BU.shape == (len(batch), batch.token_lengths_B.max())
+        assert (
+            batch.tokens_BU.dtype
+            == batch.token_lengths_B.dtype
+            == batch.feature_lengths_B.dtype
+            == torch.int64
+        )
+        total = 0.0
+        for row, name in enumerate(batch.ids):
+            utterance = manifest[int(name[1:])]
+            assert utterance.id == name and utterance.text == batch.texts[row]
+            length = int(batch.token_lengths_B[row])
+            assert inputs.tokenizer.decode(batch.tokens_BU[row, :length].tolist()) == utterance.text
+            assert (batch.tokens_BU[row, length:] == inputs.tokenizer.pad_id).all()
+            audio = audio_files.read(utterance.audio, RATE)
+            features, _ = inputs.front_end(torch.from_numpy(audio)[None], torch.tensor([len(audio)]))
+            length = int(batch.feature_lengths_B[row])
+            assert torch.equal(batch.features_BTF[row, :length], features[0])
+            assert not batch.features_BTF[row, length:].any()
+            total += len(audio) / RATE
+        assert batch.audio_seconds == pytest.approx(total)
+        seen += batch.ids
+    assert sorted(seen) == [utterance.id for utterance in manifest]
+
+
+def test_utterance_with_a_start(tmp_path: Path) -> None:
+    audio = np.concatenate([np.full(RATE, 0.5), np.random.default_rng(0).uniform(-0.1, 0.1, RATE)])
+    soundfile.write(tmp_path / "long.wav", audio, RATE)
+    utterance = Utterance(id="part", audio=str(tmp_path / "long.wav"), start=1.0, duration=0.5, text="ONE")
+    write_manifest(tmp_path / "train.jsonl", [utterance])
+    inputs = build_inputs()
+    [batch] = build(Manifest.open(tmp_path / "train.jsonl"), inputs).evaluation_batches()
+    part = torch.from_numpy(audio_files.read(utterance.audio, RATE)[RATE : RATE * 3 // 2])
+    assert torch.equal(batch.features_BTF, inputs.front_end(part[None], torch.tensor([RATE // 2]))[0])
+
+
+def test_to_moves_every_tensor(manifest: Manifest) -> None:
+    moved = next(build(manifest).epoch_batches(0)).to("meta")
+    assert {value.device.type for value in vars(moved).values() if isinstance(value, torch.Tensor)} == {
+        "meta"
+    }
+
+
+@pytest.mark.gpu
+def test_pin_memory(manifest: Manifest) -> None:
+    pinned = next(build(manifest).epoch_batches(0)).pin_memory()
+    assert all(value.is_pinned() for value in vars(pinned).values() if isinstance(value, torch.Tensor))
+    assert pinned.to("cuda").features_BTF.is_cuda
+
+
+# --- the same bits ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_change_nothing(manifest: Manifest, num_workers: int) -> None:
+    inputs = build_inputs(dither=1.0)
+    torch.set_num_threads(2)  # workers have one each
+    expected = list(build(manifest, inputs).epoch_batches(1))
+    assert len(expected) > 5
+    assert_equal(build(manifest, inputs, num_workers=num_workers).epoch_batches(1), expected)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: int) -> None:
+    shard = Shard(rank, 2)
+    whole = list(build(manifest, shard=shard).epoch_batches(2))
+    assert len(whole) == build(manifest, shard=shard).num_steps(2) > 3
+    resumed = build(manifest, shard=shard, num_workers=num_workers).epoch_batches(2, start_step=3)
+    assert_equal(resumed, whole[3:])
+    assert list(build(manifest, shard=shard).epoch_batches(2, start_step=len(whole))) == []
+
+
+def test_ranks_together_see_what_one_process_sees(manifest: Manifest) -> None:
+    ranks = [build(manifest, shard=Shard(rank, 2)).epoch_batches(0) for rank in (0, 1)]
+    dealt = [batch for step in zip(*ranks, strict=True) for batch in step]
+    assert_equal(dealt, list(build(manifest).epoch_batches(0))[: len(dealt)])
+
+
+def test_the_batch_of_an_utterance_does_not_matter(manifest: Manifest) -> None:
+    """Other limits, so other batches, but the same augmented features and the same record for each utterance."""
+
+    def by_id(**config: Any) -> dict[str, tuple[torch.Tensor, Any]]:
+        return {
+            name: (batch.features_BTF[row, : batch.feature_lengths_B[row]], batch.applied[row])
+            for batch in build(manifest, **config).epoch_batches(0)
+            for row, name in enumerate(batch.ids)
+        }
+
+    expected, found = by_id(), by_id(max_utterances=3, max_seconds=10.0)
+    assert expected.keys() == found.keys()
+    for name, (features, applied) in expected.items():
+        assert torch.equal(features, found[name][0]) and applied == found[name][1]
+
+
+def test_epochs_differ(manifest: Manifest) -> None:
+    first, second = ([batch.applied for batch in build(manifest).epoch_batches(epoch)] for epoch in (0, 1))
+    assert first != second
+
+
+def test_the_global_random_numbers_are_left_alone(manifest: Manifest) -> None:
+    before = torch.get_rng_state()
+    for num_workers in (0, 1):
+        list(build(manifest, build_inputs(dither=1.0), num_workers=num_workers).epoch_batches(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_limits_hold_for_the_changed_durations(manifest: Manifest) -> None:
+    """At half the speed, twice the seconds: planned as such, and so it comes."""
+    inputs = build_inputs(AugmentConfig(speed=(0.5,)))
+    for batch in build(manifest, inputs).epoch_batches(0):
+        assert len(batch) * batch.feature_lengths_B.max() * 0.01 <= CONFIG.max_seconds
+        assert batch.audio_seconds == pytest.approx(
+            2 * sum(manifest[int(name[1:])].duration for name in batch.ids), abs=0.01
+        )
+
+
+def test_largest_batch(manifest: Manifest) -> None:
+    sizes = [
+        batch.features_BTF.shape[:2].numel()
+        for batch in build(manifest, build_inputs(AugmentConfig())).epoch_batches(0)
+    ]
+    assert build(manifest, build_inputs(AugmentConfig())).largest_batch().features_BTF.shape[
+        :2
+    ].numel() == max(sizes)
+
+
+# --- evaluation ---------------------------------------------------------------------------------
+
+
+def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) -> None:
+    plain = build(manifest, build_inputs(AugmentConfig()))
+    expected = {name: batch.features_BTF[row, : batch.feature_lengths_B[row]] for batch in plain.epoch_batches(0) for row, name in enumerate(batch.ids)}  # fmt: skip
+    ranks = [
+        list(build(manifest, shard=Shard(rank, 2), min_seconds=0.5).evaluation_batches()) for rank in (0, 1)
+    ]
+    found = [(name, batch, row) for rank in ranks for batch in rank for row, name in enumerate(batch.ids)]
+    assert sorted(name for name, _, _ in found) == sorted(expected)
+    for name, batch, row in found:
+        assert torch.equal(batch.features_BTF[row, : batch.feature_lengths_B[row]], expected[name])
+        assert batch.applied[row] == NOTHING_APPLIED
+    for rank in ranks:
+        longest = [int(batch.feature_lengths_B.max()) for batch in rank]
+        assert longest == sorted(longest, reverse=True)
+
+
+# --- left out -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "others", "message"),
+    [
+        ({"min_seconds": 0.5}, {}, "shorter than batches.min_seconds = 0.5"),
+        ({"max_utterance_seconds": 0.8}, {}, "longer than batches.max_utterance_seconds = 0.8"),
+        (
+            {},
+            {"num_encoded_frames": lambda lengths: lengths // 10},
+            "fewer frames behind the encoder than CTC needs",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_on_is_left_out_and_said(
+    manifest: Manifest, caplog: pytest.LogCaptureFixture, config: dict, others: dict, message: str
+) -> None:
+    inputs = build_inputs(AugmentConfig(), **others)
+
+    def is_out(utterance: Utterance) -> bool:
+        tokens = inputs.tokenizer.encode(utterance.text or "")
+        frames = int(inputs.num_encoded_frames(torch.tensor(round((utterance.duration - 0.025) / 0.01 + 1))))
+        return (
+            utterance.duration < config.get("min_seconds", 0)
+            or utterance.duration > config.get("max_utterance_seconds", 9)
+            or frames < needed_frames(tokens)
+        )
+
+    out = [utterance.id for utterance in manifest if is_out(utterance)]
+    assert 5 < len(out) < 35
+    batches = list(build(manifest, inputs, **config).epoch_batches(0))
+    assert not {name for batch in batches for name in batch.ids} & set(out)
+    assert sum(map(len, batches)) == 40 - len(out)
+    shown = f"{len(out)} of 40 utterances are left out of training ({message}"
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert shown in warning and warning.endswith(f"{', '.join(out[:5])}, ...")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "frames"), [([], 1), ([5], 1), ([5, 6, 5], 3), ([5, 5], 3), ([5, 5, 5, 6, 6], 8)]
+)
+def test_frames_that_ctc_needs(tokens: list[int], frames: int) -> None:
+    assert needed_frames(tokens) == frames
+    if tokens:  # PyTorch's CTC agrees: finite with so many frames, infinite with one less
+        for length, is_finite in [(frames, True), (frames - 1, False)]:
+            losses = torch.nn.functional.ctc_loss(
+                torch.zeros(frames, 1, 10).log_softmax(2), torch.tensor([tokens]), [length], [len(tokens)]
+            )
+            assert bool(torch.isfinite(losses)) == is_finite
+
+
+def test_nothing_left_to_train_on(manifest: Manifest) -> None:
+    with pytest.raises(UserError, match=r"train\.jsonl: none of the 40 utterances"):
+        next(build(manifest, min_seconds=1.4).epoch_batches(0))
+
+
+def test_utterance_without_text(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, 3)
+    write_manifest(manifest.path, [utterance.model_copy(update={"text": None}) for utterance in manifest])
+    with pytest.raises(UserError, match="u000 has no text"):
+        next(build(Manifest.open(manifest.path)).epoch_batches(0))
+
+
+def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world_size = len(list(build(manifest).epoch_batches(0))) - 1
+    batches = list(build(manifest, shard=Shard(0, world_size)).epoch_batches(0))
+    assert len(batches) == 1
+    assert f"their 1 batches are too few for {world_size} processes" in caplog.text
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_broken_file_costs_one_utterance(large_manifest: Manifest, num_workers: int) -> None:
+    break_files(large_manifest, 7)
+    loader = build(large_manifest, num_workers=num_workers)
+    for epoch in (0, 1):
+        batches = list(loader.epoch_batches(epoch))
+        assert len(batches) == loader.num_steps(epoch)
+        assert sum(map(len, batches)) == 119
+        [skipped] = [item for batch in batches for item in batch.skipped]
+        assert skipped.id == "u007" and skipped.audio.endswith("007.wav") and "007.wav" in skipped.message
+    lines = large_manifest.path.with_name("skipped.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [skipped._asdict()]
+
+
+def test_broken_files_are_written_down_at_once(large_manifest: Manifest) -> None:
+    break_files(large_manifest, 7)
+    any(batch.skipped for batch in build(large_manifest).epoch_batches(0))  # stops at the first
+    assert "u007" in large_manifest.path.with_name("skipped.jsonl").read_text()
+
+
+def test_an_utterance_with_fewer_frames_than_planned_is_skipped(tmp_path: Path) -> None:
+    """The file may be somewhat shorter than the manifest says; here the last frame is missing, and needed."""
+    manifest = write_corpus(tmp_path, 120, seconds=(0.2, 0.3))
+    utterances = list(manifest)
+    utterances[3] = utterances[3].model_copy(
+        update={"duration": 0.215, "text": "ONE" * 6 + "TW"}
+    )  # 20 frames
+    write_manifest(manifest.path, utterances)
+    soundfile.write(utterances[3].audio, np.random.default_rng(0).uniform(-0.1, 0.1, int(0.21 * RATE)), RATE)
+    loader = build(Manifest.open(manifest.path), build_inputs(AugmentConfig()))
+    [skipped] = [item for batch in loader.epoch_batches(0) for item in batch.skipped]
+    assert skipped.id == "u003" and "give 19 frames behind the encoder, but 20 are needed" in skipped.message
+
+
+def test_a_batch_of_broken_files_comes_empty(large_manifest: Manifest) -> None:
+    """All processes have to take the same number of steps."""
+    break_files(large_manifest, 7)
+    [empty] = [
+        batch for batch in build(large_manifest, max_utterances=1).evaluation_batches() if not len(batch)
+    ]
+    assert empty.features_BTF.shape == (0, 0, 20) and empty.tokens_BU.shape == (0, 0)
+    assert empty.skipped[0].id == "u007" and empty.audio_seconds == 0
+
+
+@pytest.mark.parametrize("mode", ["epoch_batches", "evaluation_batches"])
+def test_too_many_broken_files_stop_the_run(large_manifest: Manifest, mode: str) -> None:
+    break_files(large_manifest, 7, 60)
+    arguments = [0] if mode == "epoch_batches" else []
+    with pytest.raises(UserError, match=r"2 of 120 utterances cannot be used, more than 1%.*skipped\.jsonl"):
+        list(getattr(build(large_manifest), mode)(*arguments))
+    assert len(large_manifest.path.with_name("skipped.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_changed_manifest_is_one_clear_error(large_manifest: Manifest, num_workers: int) -> None:
+    batches = build(large_manifest, num_workers=num_workers).epoch_batches(0)
+    next(batches)
+    with large_manifest.path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match="has changed") as caught:
+        list(batches)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
+    main = os.getpid()
+
+    def die(lengths: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != main:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return lengths
+
+    with pytest.raises(UserError, match=r"has died.*batches\.num_workers"):
+        list(build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0))
+
+
+def test_workers_use_one_thread_and_end_with_the_iteration(manifest: Manifest) -> None:
+    main = os.getpid()
+
+    def check(lengths: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != main and torch.get_num_threads() != 1:
+            raise UserError("several threads")
+        return lengths
+
+    batches = build(manifest, build_inputs(num_encoded_frames=check), num_workers=2).epoch_batches(0)
+    assert not next(batches).skipped
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()
+    assert not multiprocessing.active_children()
+
+
+def test_an_unwritable_list_of_skipped_ones(large_manifest: Manifest) -> None:
+    break_files(large_manifest, 7)
+    large_manifest.path.with_name("skipped.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"skipped\.jsonl: cannot write"):
+        list(build(large_manifest).epoch_batches(0))
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("augment", "dither", "key"),
+    [
+        (AugmentConfig(noise=NoiseConfig(probability=0.1)), 0.0, "augment.noise.probability"),
+        (AugmentConfig(gain_db=(0.0, 3.0)), 0.0, "augment.gain_db"),
+        (AugmentConfig(), 1.0, "features.dither"),
+    ],
+)
+def test_what_changes_in_each_epoch_cannot_be_cached(
+    manifest: Manifest, tmp_path: Path, augment: AugmentConfig, dither: float, key: str
+) -> None:
+    with pytest.raises(UserError, match=rf"batches\.feature_cache.*{key}"):
+        build(manifest, build_inputs(augment, dither=dither), feature_cache=str(tmp_path))
+
+
+def test_utterances_that_speed_makes_too_long_for_a_batch(manifest: Manifest) -> None:
+    with pytest.raises(
+        UserError, match=r"max_utterance_seconds = 1.5.*augment\.speed, 0.5.*max_seconds = 2.0"
+    ):
+        build(manifest, build_inputs(AugmentConfig(speed=(0.5, 1.0))), max_seconds=2.0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_cached_features_are_the_same(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    inputs = build_inputs(AugmentConfig(speed=(0.9, 1.0, 1.1), spec_augment=SPEC_AUGMENT))
+
+    def load() -> list[Batch]:
+        loader = build(manifest, inputs, feature_cache=str(tmp_path), num_workers=num_workers)
+        return [*loader.epoch_batches(0), *loader.evaluation_batches()]
+
+    plain = build(manifest, inputs)
+    expected = [*plain.epoch_batches(0), *plain.evaluation_batches()]
+    for _ in ("filled", "read"):
+        for batch, other in zip(load(), expected, strict=True):
+            assert batch.ids == other.ids and batch.applied == other.applied
+            assert torch.equal(batch.features_BTF, other.features_BTF)
+            assert batch.audio_seconds == pytest.approx(other.audio_seconds, abs=1e-3)
+        monkeypatch.setattr(audio_files, "read", None)  # the second time, no audio is read
+
+
+def test_the_effective_augmentation_is_logged(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    applied = [record for batch in build(manifest).epoch_batches(5) for record in batch.applied]
+    speeds = [sum(record.speed == speed for record in applied) for speed in AUGMENT.speed]
+    expected = f"epoch 5: augmentation of 40 utterances: speed 0.9 x {speeds[0]}, 1.0 x {speeds[1]}, 1.1 x {speeds[2]}; noise on"
+    assert expected in caplog.text
+    assert "% padding" in caplog.text

@@ -1,0 +1,112 @@
+"""The folder of a corpus is found from near it; what is missing or altered is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.corpora import compute_fingerprint, find_corpus, require_count, require_fingerprint
+from asr.errors import UserError
+
+LANDMARK = "etc/list.txt"
+
+
+def make_corpus(folder: Path) -> Path:
+    (folder / "etc").mkdir(parents=True)
+    (folder / LANDMARK).touch()
+    (folder / "wav").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("given", ["data/corpus", "data", "data/corpus/etc", "data/corpus/wav"])
+def test_the_folder_is_found_from_near_it(tmp_path: Path, given: str) -> None:
+    corpus = make_corpus(tmp_path / "data" / "corpus")
+    (tmp_path / "data" / "other").mkdir()
+    assert find_corpus(tmp_path / given, LANDMARK) == corpus
+
+
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = make_corpus(tmp_path / "corpus")
+    monkeypatch.chdir(corpus / "etc")
+    assert find_corpus(Path("."), LANDMARK) == corpus
+
+
+def test_a_wrong_folder(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError) as error:
+        find_corpus(tmp_path, LANDMARK)
+    assert str(error.value) == (
+        f"{tmp_path}: etc/list.txt is neither here nor in a folder directly inside; found a, b, c. "
+        "--corpus-dir must point at the folder that contains etc/list.txt"
+    )
+
+
+def test_two_corpora(tmp_path: Path) -> None:
+    make_corpus(tmp_path / "one")
+    make_corpus(tmp_path / "two")
+    with pytest.raises(UserError, match=r"one, two each hold etc/list\.txt; pass the one that is meant"):
+        find_corpus(tmp_path, LANDMARK)
+
+
+def test_no_folder_at_all(tmp_path: Path) -> None:
+    (tmp_path / "corpus.tar.gz").touch()
+    with pytest.raises(UserError, match=r"corpus\.tar\.gz: a file; unpack it"):
+        find_corpus(tmp_path / "corpus.tar.gz", LANDMARK)
+    with pytest.raises(UserError, match=r"none: cannot read this folder of a corpus \(No such file"):
+        find_corpus(tmp_path / "none", LANDMARK)
+    with pytest.raises(UserError, match="pass --corpus-dir FOLDER"):
+        find_corpus(None, LANDMARK)
+
+
+def test_counts() -> None:
+    require_count(Path("corpus"), "files", 3, 3)
+    with pytest.raises(UserError, match=r"corpus: found 2,999 files, expected 3,000: .* complete copy"):
+        require_count(Path("corpus"), "files", 2_999, 3_000)
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    samples = {
+        name: random.integers(-32768, 32768, 800, dtype=np.int16) for name in ("b.wav", "a.wav", "c.wav")
+    }
+    samples["c.wav"][:] = 0
+    for name, values in samples.items():
+        soundfile.write(tmp_path / name, values, 8_000)
+    return samples
+
+
+def test_the_fingerprint_is_of_names_and_samples(tmp_path: Path, recordings: dict[str, np.ndarray]) -> None:
+    lines = [
+        f"{name} {hashlib.sha256(recordings[name].astype('<i2').tobytes()).hexdigest()}\n"
+        for name in ("a.wav", "b.wav", "c.wav")
+    ]
+    expected = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert compute_fingerprint(tmp_path, recordings, 8_000) == expected
+    require_fingerprint(tmp_path, recordings, 8_000, expected)
+    # Another container with the same samples is the same corpus.
+    soundfile.write(tmp_path / "a.wav", recordings["a.wav"], 8_000, format="FLAC", subtype="PCM_16")
+    assert compute_fingerprint(tmp_path, recordings, 8_000) == expected
+
+
+@pytest.mark.parametrize("change", ["sample", "length", "name"])
+def test_one_difference_is_noticed(tmp_path: Path, recordings: dict[str, np.ndarray], change: str) -> None:
+    expected = compute_fingerprint(tmp_path, recordings, 8_000)
+    if change == "sample":
+        recordings["b.wav"][400] ^= 1
+    if change == "length":
+        recordings["b.wav"] = recordings["b.wav"][:-1]
+    soundfile.write(tmp_path / "b.wav", recordings["b.wav"], 8_000)
+    names = set(recordings)
+    if change == "name":
+        (tmp_path / "b.wav").rename(tmp_path / "d.wav")
+        names = names - {"b.wav"} | {"d.wav"}
+    with pytest.raises(
+        UserError, match=r"the content of its 3 audio files differs from the published corpus"
+    ):
+        require_fingerprint(tmp_path, names, 8_000, expected)

@@ -1,0 +1,631 @@
+"""The front end: agreement with Kaldi and Whisper, independence from the batch, what is learnt and kept."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import kaldi_native_fbank
+import librosa
+import numpy as np
+import pytest
+import torch
+import torchaudio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import asr.features
+from asr.config import load_config
+from asr.errors import UserError
+from asr.feature_cache import FeatureCache
+from asr.features import FeaturesConfig, FrontEnd, fit_front_end
+from asr.mel import compute_kaldi_filters, compute_povey_window, compute_whisper_filters
+
+KALDI_TOLERANCE = 1e-3  # float32 rounding in Kaldi itself: its own implementations differ by as much
+RATE = 16_000
+
+# One of each path through the front end.
+EVERY_PATH: dict[str, dict[str, Any]] = {
+    "log_mel": {},
+    "mfcc": {"type": "mfcc", "num_mels": 23, "deltas": 2, "cmvn": "utterance"},
+    "log_mel with deltas": {"num_mels": 37, "deltas": 1},
+    "odd sizes": {"window_ms": 31.3, "shift_ms": 7.7, "num_mels": 50, "cmvn": "utterance"},
+    "whisper": {"convention": "whisper"},
+    "whisper normalised": {"convention": "whisper", "num_mels": 128, "cmvn": "utterance", "deltas": 1},
+    "reduced": {"num_mels": 40, "reduction": {"type": "pca", "dim": 7}, "cmvn": "global", "deltas": 1},
+}
+
+
+@functools.lru_cache
+def make_speech(seconds: float, seed: int = 0, sample_rate: int = RATE) -> torch.Tensor:
+    """A voice-like sound: a buzz of changing pitch with changing loudness, over noise."""
+    random = np.random.default_rng(seed)
+    time = np.arange(round(seconds * sample_rate)) / sample_rate
+    pitch = 120 + 40 * np.sin(2 * np.pi * 0.7 * time + random.uniform(0, 6))
+    phase = 2 * np.pi * np.cumsum(pitch) / sample_rate
+    buzz = sum(np.cos(k * phase + random.uniform(0, 6)) / k for k in range(1, 15))
+    loudness = 0.05 + 0.1 * (1 + np.sin(2 * np.pi * 3 * time))
+    return torch.from_numpy(buzz * loudness * 0.3 + 0.003 * random.standard_normal(len(time))).float()
+
+
+def build(**fields: Any) -> FrontEnd:
+    """A front end with those values learnt that it needs."""
+    front_end = FrontEnd(FeaturesConfig.model_validate_json(json.dumps(fields)))
+    fit_front_end(front_end, [pad([make_speech(2.0, seed=99)])])
+    return front_end
+
+
+def compute_alone(front_end: FrontEnd, audio_S: torch.Tensor) -> torch.Tensor:
+    features_BTF, feature_lengths_B = front_end(audio_S[None], torch.tensor([len(audio_S)]))
+    assert features_BTF.shape == (1, feature_lengths_B.item(), front_end.num_features)
+    return features_BTF[0]
+
+
+def pad(audio: list[torch.Tensor], extra: int = 0, value: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
+    lengths_B = torch.tensor([len(audio_S) for audio_S in audio])
+    audio_BS = torch.full((len(audio), int(lengths_B.max()) + extra), value)
+    for padded_S, audio_S in zip(audio_BS, audio, strict=True):
+        padded_S[: len(audio_S)] = audio_S
+    return audio_BS, lengths_B
+
+
+def assert_same(features: torch.Tensor, expected: torch.Tensor) -> None:
+    """To the bit where matrix products are MKL's; other libraries may round a row by where it stands."""
+    if torch.backends.mkl.is_available():
+        assert torch.equal(features, expected)
+    else:
+        torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+
+
+# --- agreement ------------------------------------------------------------------------------------
+
+KALDI_SETTINGS = [
+    {},
+    {"sample_rate": 8000},
+    {"num_mels": 40, "low_hz": 64.0, "high_hz": -400.0},
+    {"num_mels": 23, "high_hz": 7600.0},
+    {"window_ms": 32.0, "shift_ms": 8.0},
+    {"sample_rate": 22050, "window_ms": 20.0, "num_mels": 60},
+    {"pre_emphasis": 0.0},
+]
+
+
+def read_online(computer: Any, audio_S: torch.Tensor, sample_rate: int) -> torch.Tensor:
+    computer.accept_waveform(sample_rate, (audio_S * 32768).numpy())
+    computer.input_finished()
+    return torch.from_numpy(np.stack([computer.get_frame(i) for i in range(computer.num_frames_ready)]))
+
+
+@pytest.mark.parametrize("fields", KALDI_SETTINGS, ids=str)
+@pytest.mark.parametrize("type", ["log_mel", "mfcc"])
+def test_agrees_with_torchaudio_and_kaldi_native_fbank(type: str, fields: dict[str, Any]) -> None:
+    front_end = build(type=type, **fields)
+    config = front_end.config
+    audio_S = make_speech(1.7, sample_rate=config.sample_rate)
+    options = {
+        "sample_frequency": config.sample_rate,
+        "frame_length": config.window_ms,
+        "frame_shift": config.shift_ms,
+        "num_mel_bins": config.num_mels,
+        "low_freq": config.low_hz,
+        "high_freq": config.high_hz or 0.0,
+        "preemphasis_coefficient": config.pre_emphasis,
+        "dither": 0.0,
+    }
+    online: Any
+    if type == "mfcc":
+        expected = torchaudio.compliance.kaldi.mfcc(audio_S[None] * 32768, num_ceps=13, **options)
+        online = kaldi_native_fbank.MfccOptions()
+        online.use_energy = False
+        compute_online = kaldi_native_fbank.OnlineMfcc
+    else:
+        expected = torchaudio.compliance.kaldi.fbank(audio_S[None] * 32768, **options)
+        online = kaldi_native_fbank.FbankOptions()
+        compute_online = kaldi_native_fbank.OnlineFbank
+    online.frame_opts.samp_freq = config.sample_rate
+    online.frame_opts.frame_length_ms = config.window_ms
+    online.frame_opts.frame_shift_ms = config.shift_ms
+    online.frame_opts.preemph_coeff = config.pre_emphasis
+    online.frame_opts.dither = 0.0
+    online.mel_opts.num_bins = config.num_mels
+    online.mel_opts.low_freq = config.low_hz
+    online.mel_opts.high_freq = config.high_hz or 0.0
+    features = compute_alone(front_end, audio_S)
+    torch.testing.assert_close(features, expected, atol=KALDI_TOLERANCE, rtol=0)
+    online_features = read_online(compute_online(online), audio_S, config.sample_rate)
+    torch.testing.assert_close(features, online_features, atol=KALDI_TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.05], ids=["no offset", "a constant added to the audio"])
+def test_rounds_no_worse_than_torchaudio(offset: float) -> None:
+    audio_S = make_speech(3.0) + offset
+    frames = np.lib.stride_tricks.sliding_window_view(audio_S.double().numpy() * 32768, 400)[::160]
+    frames = frames - frames.mean(axis=1, keepdims=True)
+    frames = frames - 0.97 * np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
+    power = np.abs(np.fft.rfft(frames * compute_povey_window(400), n=512)) ** 2
+    exact = np.log(power @ compute_kaldi_filters(np.arange(257) * 31.25, 20, 8000, 80))
+    theirs = torchaudio.compliance.kaldi.fbank(audio_S[None] * 32768, num_mel_bins=80, dither=0.0)
+    our_error = np.abs(compute_alone(build(), audio_S).numpy() - exact)
+    their_error = np.abs(theirs.numpy() - exact)
+    assert our_error.mean() <= 1.1 * their_error.mean()
+    assert our_error.max() <= max(1e-4, 2 * their_error.max())
+
+
+@pytest.mark.parametrize("audio_S", [torch.zeros(8000), make_speech(0.5) * 1e-7], ids=["silence", "near it"])
+def test_silence_is_kaldis_floor(audio_S: torch.Tensor) -> None:
+    expected = torchaudio.compliance.kaldi.fbank(audio_S[None] * 32768, num_mel_bins=80, dither=0.0)
+    torch.testing.assert_close(compute_alone(build(), audio_S), expected, atol=KALDI_TOLERANCE, rtol=0)
+
+
+def test_filters_are_those_of_torchaudio_and_librosa() -> None:
+    kaldi, _ = torchaudio.compliance.kaldi.get_mel_banks(80, 512, 16000.0, 20.0, 0.0, 100.0, -500.0, 1.0)
+    ours = compute_kaldi_filters(np.arange(257) * 31.25, 20.0, 8000.0, 80)
+    np.testing.assert_allclose(ours[:256].T, kaldi, atol=1e-4)  # torchaudio's are in float32
+    for num_mels in (80, 128):
+        expected = librosa.filters.mel(sr=16000, n_fft=400, n_mels=num_mels, dtype=np.float64)
+        ours = compute_whisper_filters(np.arange(201) * 40.0, 0.0, 8000.0, num_mels)
+        np.testing.assert_allclose(ours.T, expected, atol=1e-12)
+
+
+def compute_whisper_reference(audio_S: torch.Tensor, num_mels: int) -> np.ndarray:
+    """Whisper's formula in float64."""
+    window = 0.5 * (1 - np.cos(2 * np.pi * np.arange(400) / 400))
+    padded = np.pad(audio_S.double().numpy(), 200, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(padded, 400)[::160][:-1]
+    power = np.abs(np.fft.rfft(frames * window)) ** 2
+    mel = power @ librosa.filters.mel(sr=16000, n_fft=400, n_mels=num_mels, dtype=np.float64).T
+    log_mel = np.log10(np.maximum(mel, 1e-10))
+    return (np.maximum(log_mel, log_mel.max() - 8) + 4) / 4
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+@pytest.mark.parametrize("num_samples", [201, 320, 16_000, 16_001, 47_999])
+def test_agrees_with_whisper_formula(num_samples: int, num_mels: int) -> None:
+    audio_S = make_speech(3.0)[:num_samples]
+    features = compute_alone(build(convention="whisper", num_mels=num_mels), audio_S)
+    np.testing.assert_allclose(features, compute_whisper_reference(audio_S, num_mels), atol=1e-4)
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_agrees_with_whisper_package(num_mels: int) -> None:
+    whisper = pytest.importorskip("whisper")
+    audio_S = make_speech(3.0)
+    expected = whisper.audio.log_mel_spectrogram(audio_S, n_mels=num_mels).T
+    features = compute_alone(build(convention="whisper", num_mels=num_mels), audio_S)
+    torch.testing.assert_close(features, expected, atol=1e-4, rtol=0)
+
+
+# --- independence from the batch ------------------------------------------------------------------
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", EVERY_PATH)
+def test_same_alone_and_in_any_batch(name: str, num_threads: int) -> None:
+    front_end = build(**EVERY_PATH[name])
+    seconds = [1.0, 0.31, 11.4, 0.05, 2.345, 0.2, 0.001, 1.5]  # one is longer than a block, one has no frame
+    audio = [make_speech(s, seed) for seed, s in enumerate(seconds)]
+    alone = [compute_alone(front_end, audio_S) for audio_S in audio]
+    for order in ([0, 1, 3, 4, 5, 6, 7], [2, 0], [5, 6, 3, 1], [7] * 9):
+        # Not-a-number behind the end: whoever looks there will show it.
+        audio_BS, lengths_B = pad([audio[i] for i in order], extra=777, value=float("nan"))
+        features_BTF, feature_lengths_B = front_end(audio_BS, lengths_B)
+        for position, i in enumerate(order):
+            length = int(feature_lengths_B[position])
+            assert_same(features_BTF[position, :length], alone[i])
+            assert not features_BTF[position, length:].any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9000), min_size=1, max_size=6),
+    extra=st.integers(0, 2000),
+    name=st.sampled_from(["log_mel", "mfcc", "whisper"]),
+)
+def test_same_alone_and_padded_for_any_lengths(lengths: list[int], extra: int, name: str) -> None:
+    front_end = build(**EVERY_PATH[name])
+    audio = [make_speech(1.0, seed)[:length] for seed, length in enumerate(lengths)]
+    features_BTF, feature_lengths_B = front_end(*pad(audio, extra))
+    for features_TF, length, audio_S in zip(features_BTF, feature_lengths_B.tolist(), audio, strict=True):
+        assert_same(features_TF[:length], compute_alone(front_end, audio_S))
+        assert not features_TF[length:].any()
+
+
+def test_audio_that_starts_later_has_the_same_frames() -> None:
+    audio_S = torch.rand(25 * RATE) - 0.5  # some blocks long, cut at different places
+    front_end = build()
+    features = compute_alone(front_end, audio_S)
+    for frames in (1, 7, 500, 1234):
+        assert_same(compute_alone(front_end, audio_S[160 * frames :]), features[frames:])
+
+
+def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    audio_BS, lengths_B = pad([make_speech(3.0, 1), make_speech(1.0, 2), make_speech(2.5, 3)])
+    expected, _ = build()(audio_BS, lengths_B)
+    monkeypatch.setattr(asr.features, "CPU_ROWS", asr.features.ROW_MULTIPLE)
+    assert_same(build()(audio_BS, lengths_B)[0], expected)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    front_end = build()
+    audio = [make_speech(1.0, seed) for seed in range(8)]
+    expected = [compute_alone(front_end, audio_S) for audio_S in audio]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for features, alone in zip(
+            pool.map(lambda i: compute_alone(front_end, audio[i % 8]), range(40)), expected * 5, strict=True
+        ):
+            assert_same(features, alone)
+
+
+@pytest.mark.parametrize("name", EVERY_PATH)
+@pytest.mark.parametrize("num_samples", [0, 1, 159, 160, 200, 201, 399, 400, 401, 559, 560, 561])
+def test_num_frames_is_the_number_of_frames(name: str, num_samples: int) -> None:
+    front_end = build(**EVERY_PATH[name])
+    features_BTF, feature_lengths_B = front_end(
+        torch.rand(2, num_samples) - 0.5, torch.tensor([num_samples, 0])
+    )
+    assert features_BTF.shape == (2, front_end.num_frames(num_samples), front_end.num_features)
+    assert feature_lengths_B.tolist() == [front_end.num_frames(num_samples), 0]
+    assert features_BTF.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("convention", "num_samples", "num_frames"),
+    [
+        ("kaldi", 399, 0),
+        ("kaldi", 400, 1),
+        ("kaldi", 559, 1),
+        ("kaldi", 560, 2),
+        ("kaldi", 16_000, 98),
+        ("whisper", 200, 0),
+        ("whisper", 201, 1),
+        ("whisper", 320, 2),
+        ("whisper", 16_000, 100),
+    ],
+)
+def test_num_frames(convention: str, num_samples: int, num_frames: int) -> None:
+    front_end = build(convention=convention)
+    assert front_end.num_frames(num_samples) == num_frames
+    assert front_end.num_frames(torch.tensor([num_samples])).tolist() == [num_frames]
+
+
+def test_mixed_precision_of_the_model_does_not_reach_the_front_end() -> None:
+    front_end, audio_S = build(type="mfcc"), make_speech(1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = compute_alone(front_end, audio_S)
+    assert torch.equal(mixed, compute_alone(front_end, audio_S))
+
+
+def test_features_can_be_learnt_from() -> None:
+    """No gradient goes through the front end, but the model behind it has them."""
+    layer = torch.nn.Linear(80, 2)
+    layer(compute_alone(build(), make_speech(0.5))).sum().backward()
+    assert layer.weight.grad is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EVERY_PATH)
+def test_gpu_agrees_with_cpu(name: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    front_end = build(**EVERY_PATH[name])
+    audio_BS, lengths_B = pad([make_speech(s, 1) for s in (1.0, 3.0, 0.01)], extra=99)
+    expected, expected_lengths = front_end(audio_BS, lengths_B)
+    features_BTF, feature_lengths_B = copy.deepcopy(front_end).cuda()(audio_BS.cuda(), lengths_B.cuda())
+    assert torch.equal(feature_lengths_B.cpu(), expected_lengths)
+    torch.testing.assert_close(features_BTF.cpu(), expected, atol=KALDI_TOLERANCE, rtol=0)
+
+
+# --- dither, deltas, CMVN -------------------------------------------------------------------------
+
+
+def make_generators(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def test_dither_is_an_utterances_own() -> None:
+    front_end = build(dither=1.0)
+    audio = [make_speech(1.0, 1), make_speech(0.6, 2)]
+    batch_BTF, lengths_B = front_end(*pad(audio, extra=500), make_generators(5, 6))
+    for position, (audio_S, seed) in enumerate(zip(audio, (5, 6), strict=True)):
+        alone, _ = front_end(*pad([audio_S]), make_generators(seed))
+        assert_same(batch_BTF[position, : lengths_B[position]], alone[0])
+        assert not torch.equal(alone[0], compute_alone(front_end, audio_S))
+        other, _ = front_end(*pad([audio_S]), make_generators(7))
+        assert not torch.equal(alone, other)
+
+
+def test_dither_is_measured_in_steps_of_16_bits() -> None:
+    features_BTF, _ = build(dither=3.0)(*pad([torch.zeros(160_000)]), make_generators(1))
+    noise_S = 3 * torch.randn(1, 160_000, generator=make_generators(2)[0])
+    expected = torchaudio.compliance.kaldi.fbank(noise_S, num_mel_bins=80, dither=0.0)
+    torch.testing.assert_close(features_BTF[0].mean(), expected.mean(), atol=0.02, rtol=0)
+
+
+def test_no_dither_without_generators() -> None:
+    audio_S = make_speech(0.5)
+    assert torch.equal(compute_alone(build(dither=1.0), audio_S), compute_alone(build(), audio_S))
+
+
+def compute_delta_reference(features_TF: np.ndarray, order: int) -> np.ndarray:
+    """Kaldi's definition in float64: one filter per order, applied to features whose ends repeat."""
+    taps = np.array([1.0])
+    for _ in range(order):
+        taps = np.convolve(taps, [-0.2, -0.1, 0.0, 0.1, 0.2])
+    reach = len(taps) // 2
+    padded = np.pad(features_TF, ((reach, reach), (0, 0)), mode="edge")
+    return np.stack([(padded[t : t + len(taps)] * taps[:, None]).sum(0) for t in range(len(features_TF))])
+
+
+@pytest.mark.parametrize("seconds", [0.03, 0.05, 0.8])
+def test_deltas(seconds: float) -> None:
+    audio_S = make_speech(seconds)
+    features = compute_alone(build(deltas=2), audio_S)
+    static, first, second = features.split(80, dim=1)
+    assert_same(static, compute_alone(build(), audio_S))
+    expected = torchaudio.functional.compute_deltas(static.T, win_length=5).T
+    torch.testing.assert_close(first, expected, atol=1e-4, rtol=0)
+    for order, block in ((1, first), (2, second)):
+        np.testing.assert_allclose(block, compute_delta_reference(static.double().numpy(), order), atol=1e-4)
+
+
+def test_utterance_cmvn() -> None:
+    features = compute_alone(build(cmvn="utterance"), make_speech(3.0)).double()
+    torch.testing.assert_close(features.mean(0), torch.zeros(80).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features.std(0, correction=0), torch.ones(80).double(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("num_samples", [400, 16_000])
+def test_utterance_cmvn_of_silence_is_zero(num_samples: int) -> None:
+    features = compute_alone(build(cmvn="utterance"), torch.zeros(num_samples))
+    torch.testing.assert_close(features, torch.zeros_like(features), atol=1e-2, rtol=0)
+
+
+def test_global_cmvn_is_that_of_all_frames() -> None:
+    audio = [make_speech(s, seed) for seed, s in enumerate([1.0, 0.4, 2.0])]
+    front_end = FrontEnd(FeaturesConfig(cmvn="global", deltas=1))
+    fit_front_end(front_end, (pad([audio_S, audio_S[:5000]], extra=100) for audio_S in audio))
+    plain = build(deltas=1)
+    frames = torch.cat([compute_alone(plain, a) for audio_S in audio for a in (audio_S, audio_S[:5000])])
+    expected = (frames - frames.double().mean(0)) / frames.double().std(0, correction=0)
+    features = torch.cat(
+        [compute_alone(front_end, a) for audio_S in audio for a in (audio_S, audio_S[:5000])]
+    )
+    torch.testing.assert_close(features.double(), expected, atol=1e-4, rtol=0)
+
+
+NEEDS_LEARNING = [
+    {"cmvn": "global"},
+    {"reduction": {"type": "pca", "dim": 3}},
+]
+
+
+@pytest.mark.parametrize("fields", NEEDS_LEARNING, ids=str)
+def test_what_is_not_learnt_is_an_error_that_says_what_to_run(fields: dict[str, Any]) -> None:
+    front_end = FrontEnd(FeaturesConfig.model_validate(fields))
+    with pytest.raises(UserError, match=r"run asr\.features\.fit_front_end"):
+        compute_alone(front_end, make_speech(0.5))
+
+
+@pytest.mark.parametrize("fields", NEEDS_LEARNING, ids=str)
+def test_what_is_learnt_travels_with_the_weights(fields: dict[str, Any]) -> None:
+    learnt, audio_S = build(**fields), make_speech(0.5)
+    loaded = FrontEnd(learnt.config)
+    loaded.load_state_dict(learnt.state_dict())
+    for copied in (loaded, copy.deepcopy(learnt), pickle.loads(pickle.dumps(learnt))):
+        assert torch.equal(compute_alone(copied, audio_S), compute_alone(learnt, audio_S))
+
+
+def test_only_what_is_learnt_is_in_the_weights() -> None:
+    assert not build(type="mfcc", deltas=2).state_dict()
+
+
+def test_reduction_is_a_projection_before_deltas() -> None:
+    front_end, audio_S = build(reduction={"type": "pca", "dim": 5}, deltas=1), make_speech(0.5)
+    static, _ = front_end.static_features(*pad([audio_S]))
+    reduced = (static[0] - front_end.reduction_mean_F) @ front_end.reduction_FF
+    features = compute_alone(front_end, audio_S)
+    assert front_end.num_features == 10
+    torch.testing.assert_close(features[:, :5], reduced, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        features[:, 5:], torchaudio.functional.compute_deltas(reduced.T).T, atol=1e-4, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    "batches", [[], [(torch.zeros(1, 300), torch.tensor([300]))]], ids=["no audio", "too short"]
+)
+def test_learning_from_nothing_is_an_error(batches: list[Any]) -> None:
+    with pytest.raises(UserError, match="no feature frames"):
+        fit_front_end(FrontEnd(FeaturesConfig(cmvn="global")), batches)
+
+
+def test_a_used_up_generator_is_an_error() -> None:
+    config = FeaturesConfig.model_validate({"cmvn": "global", "reduction": {"type": "pca", "dim": 3}})
+    with pytest.raises(UserError, match="generator"):
+        fit_front_end(FrontEnd(config), (pad([make_speech(1.0)]) for _ in range(2)))
+
+
+# --- wrong input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"convention": "whisper", "type": "mfcc"}, ["convention whisper", "type is mfcc"]),
+        ({"convention": "whisper", "sample_rate": 8000}, ["convention whisper", "sample_rate is 8000"]),
+        ({"convention": "whisper", "pre_emphasis": 0.97}, ["convention whisper", "pre_emphasis is 0.97"]),
+        ({"type": "mfcc", "num_ceps": 24, "num_mels": 23}, ["num_ceps is 24", "num_mels 23"]),
+        ({"high_hz": 8001.0}, ["high_hz 8001", "half the sample_rate"]),
+        ({"high_hz": -8000.0}, ["low_hz 20", "high_hz -8000"]),
+        ({"low_hz": 4000.0, "high_hz": 4000.0}, ["low_hz 4000", "high_hz 4000"]),
+        ({"window_ms": 1.0, "shift_ms": 1.0}, ["window_ms 1", "sample_rate 16000", "16 samples"]),
+        ({"window_ms": 5000.0}, ["window_ms 5000", "80000 samples"]),
+        ({"shift_ms": 26.0}, ["shift_ms is 26", "window_ms, 25"]),
+        ({"shift_ms": 0.01}, ["shift_ms is 0.01", "0 samples"]),
+        ({"num_mels": 128}, ["num_mels 128", "window_ms 25", "257 frequencies"]),
+        ({"reduction": {"type": "pca"}}, ["type is pca", "dim is missing"]),
+        ({"reduction": {"dim": 3}}, ["type is none", "dim is 3"]),
+        ({"reduction": {"type": "pca", "dim": 81}}, ["reduction.dim is 81", "num_mels 80"]),
+        (
+            {"type": "mfcc", "reduction": {"type": "pca", "dim": 14}},
+            ["reduction.dim is 14", "num_ceps 13"],
+        ),
+    ],
+    ids=str,
+)
+def test_config_names_what_is_in_conflict(fields: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "features.yaml"
+    path.write_text(json.dumps(fields))  # JSON is YAML
+    with pytest.raises(UserError) as caught:
+        load_config(FeaturesConfig, path)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_effective_config_reads_back(tmp_path: Path) -> None:
+    for fields in EVERY_PATH.values():
+        config = FeaturesConfig.model_validate(fields)
+        assert FeaturesConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("audio", "lengths", "words"),
+    [
+        (torch.zeros(400), torch.tensor([400]), "(batch, samples)"),
+        (torch.zeros(1, 400, dtype=torch.int16), torch.tensor([400]), "torch.int16"),
+        (torch.zeros(1, 400, dtype=torch.float64), torch.tensor([400]), "torch.float64"),
+        (torch.zeros(2, 400), torch.tensor([400]), "one per utterance"),
+        (torch.zeros(1, 400), torch.tensor([401]), "expected 0 to 400"),
+        (torch.zeros(1, 400), torch.tensor([-1]), "from -1"),
+        (torch.zeros(1, 400), torch.tensor([1.0]), "torch.float32"),
+    ],
+)
+def test_wrong_tensors_are_explained(audio: torch.Tensor, lengths: torch.Tensor, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build()(audio, lengths)
+    assert words in str(caught.value)
+
+
+def test_number_of_generators_is_checked() -> None:
+    with pytest.raises(UserError, match="1 generators for 2 utterances"):
+        build(dither=1.0)(torch.zeros(2, 400), torch.tensor([400, 400]), make_generators(1))
+
+
+# --- cache ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def audio_path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"only its size and time matter here")
+    return path
+
+
+def forbid() -> np.ndarray:
+    raise AssertionError("computed, although the cache had it")
+
+
+def test_cache_computes_once(tmp_path: Path, audio_path: Path) -> None:
+    features = compute_alone(build(), make_speech(0.5)).numpy()
+    assert np.array_equal(
+        FeatureCache(tmp_path / "cache", build()).get(audio_path, lambda: features), features
+    )
+    cached = FeatureCache(tmp_path / "cache", build()).get(audio_path, forbid)
+    assert np.array_equal(cached, features)
+    assert torch.from_numpy(cached).dtype == torch.float32  # writable: torch would warn otherwise
+    assert not list((tmp_path / "cache").rglob("*.part"))
+
+
+@pytest.mark.parametrize("piece", [{"start": 0.5}, {"duration": 1.0}, {"speed": "0.9"}], ids=str)
+def test_cache_tells_pieces_apart(piece: dict[str, Any], tmp_path: Path, audio_path: Path) -> None:
+    cache = FeatureCache(tmp_path / "cache", build())
+    cache.get(audio_path, lambda: np.zeros((1, 80), np.float32))
+    assert cache.get(audio_path, lambda: np.ones((2, 80), np.float32), **piece).shape == (2, 80)
+
+
+def test_cache_notices_changed_audio_settings_and_statistics(tmp_path: Path, audio_path: Path) -> None:
+    def get(front_end: FrontEnd, value: float) -> float:
+        made = np.full((1, front_end.num_features), value, np.float32)
+        return float(FeatureCache(tmp_path / "cache", front_end).get(audio_path, lambda: made)[0, 0])
+
+    relearnt = build(cmvn="global")
+    relearnt.set_cmvn(torch.zeros(80), torch.ones(80))
+    assert get(build(), 1) == 1
+    assert get(build(low_hz=30.0), 2) == 2
+    assert get(build(cmvn="global"), 3) == 3
+    assert get(relearnt, 4) == 4
+    audio_path.write_bytes(b"other audio")
+    assert get(build(), 5) == 5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:50],
+        lambda data: data[:-1],
+        lambda data: b"PK\x03\x04" + data,
+        lambda data: data.replace(b"'<f4'", b"'<f8'"),
+        lambda data: data.replace(b"(3, 80)", b"(80, 3)"),
+        lambda data: data.replace(b"'<f4'", b"'|O' "),
+    ],
+)
+def test_cache_recomputes_damaged_entries(
+    damage: Any, tmp_path: Path, audio_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = FeatureCache(tmp_path / "cache", build())
+    features = np.arange(240, dtype=np.float32).reshape(3, 80)
+    cache.get(audio_path, lambda: features)
+    (entry,) = (tmp_path / "cache").rglob("*.npy")
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert np.array_equal(cache.get(audio_path, lambda: features), features)
+    assert str(entry) in caplog.text
+    assert np.array_equal(cache.get(audio_path, forbid), features)
+
+
+def test_cache_keeps_audio_without_frames(tmp_path: Path, audio_path: Path) -> None:
+    cache = FeatureCache(tmp_path / "cache", build())
+    for compute in (lambda: np.zeros((0, 80), np.float32), forbid):
+        assert cache.get(audio_path, compute).shape == (0, 80)
+
+
+def test_cache_written_by_several_at_once(tmp_path: Path, audio_path: Path) -> None:
+    features = np.ones((300, 80), np.float32)
+    start = threading.Barrier(4)
+
+    def fill(_: int) -> bool:
+        cache = FeatureCache(tmp_path / "cache", build())
+        start.wait()
+        return all(
+            np.array_equal(cache.get(audio_path, lambda: features, start=float(i)), features)
+            for i in range(20)
+        )
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        assert all(pool.map(fill, range(4)))
+    assert len(list((tmp_path / "cache").rglob("*"))) <= 40  # entries and their folders, nothing else
+
+
+def test_cache_explains_what_it_cannot_do(tmp_path: Path, audio_path: Path) -> None:
+    cache = FeatureCache(tmp_path / "cache", build())
+    with pytest.raises(UserError, match=r"gone\.wav"):
+        cache.get(tmp_path / "gone.wav", forbid)
+    with pytest.raises(UserError, match=r"shape \(2, 3\)"):
+        cache.get(audio_path, lambda: np.zeros((2, 3), np.float32))
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write to this feature cache"):
+        FeatureCache(tmp_path / "file", build()).get(audio_path, lambda: np.zeros((1, 80), np.float32))

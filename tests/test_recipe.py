@@ -1,0 +1,270 @@
+"""Recipes are found, loaded and run stage by stage; the command line around that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.recipe import STAGES, Job, find_recipes, load_recipe, run_recipe
+
+RECIPE = '''"""A corpus of one utterance.
+
+It says so twice.
+"""
+from pathlib import Path
+from asr.manifest import Utterance, write_manifest
+
+LICENCE = "public domain"
+HOURS = 0.5
+URLS = ("http://127.0.0.1:1/corpus.tar.gz",)
+
+def download(target_dir: Path) -> Path:
+    (target_dir / "inner").mkdir(parents=True)
+    return target_dir / "inner"
+
+def prepare(corpus_dir, output_dir) -> None:
+    with open(output_dir / "calls", "a") as calls:
+        print(corpus_dir, file=calls)
+    for split in ("train", "dev", "test"):
+        utterance = Utterance(id=split, audio=str(corpus_dir / "a.wav"), duration=1800.0)
+        write_manifest(output_dir / f"{split}.jsonl", [utterance])
+'''
+
+
+@pytest.fixture
+def recipes_dir(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path / "recipes", "tiny", RECIPE)
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write_recipe(recipes_dir: Path, name: str, source: str) -> Path:
+    (recipes_dir / name).mkdir(parents=True, exist_ok=True)
+    (recipes_dir / name / "recipe.py").write_text(source, encoding="utf-8")
+    return recipes_dir
+
+
+def make_job(recipes_dir: Path, corpus_dir: Path | None = None) -> Job:
+    return Job(load_recipe("tiny", recipes_dir), Path("data/tiny"), corpus_dir)
+
+
+def read_calls() -> list[str]:
+    return Path("data/tiny/calls").read_text().splitlines()
+
+
+# --- finding and loading ------------------------------------------------------------------------
+
+
+def test_the_recipes_of_the_checkout_are_found() -> None:
+    assert {"an4", "digits", "fsdd", "yesno"} <= set(find_recipes())
+
+
+def test_a_recipe_is_loaded(recipes_dir: Path) -> None:
+    recipe = load_recipe("tiny", recipes_dir)
+    assert recipe.summary == "A corpus of one utterance."
+    assert recipe.description == "A corpus of one utterance.\n\nIt says so twice."
+    assert recipe.needs_corpus
+    assert not any(name.endswith("tiny") for name in sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tini", "no recipe 'tini'; did you mean tiny?"),
+        ("../tiny", "no recipe '../tiny'"),
+        ("", "there are tiny"),
+    ],
+)
+def test_an_unknown_name(recipes_dir: Path, name: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_recipe(name, recipes_dir)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (RECIPE, "x = (", "cannot be loaded (SyntaxError: '(' was never closed"),
+        (
+            "LICENCE",
+            "import no_such_module\nLICENCE",
+            "cannot be loaded (ModuleNotFoundError: No module named",
+        ),
+        ("LICENCE =", "LICENSE =", "LICENCE is missing, or is not a string"),
+        ("HOURS = 0.5", "HOURS = '1'", "HOURS is missing, or is not a float"),
+        ('URLS = ("http://127.0.0.1:1/corpus.tar.gz",)', "URLS = 'x'", "URLS is missing, or is not a tuple"),
+        (
+            "def prepare",
+            "def make",
+            "prepare is missing, or is not a function prepare(corpus_dir, output_dir)",
+        ),
+        (RECIPE.partition("from")[0], "", "begin it with a docstring"),
+    ],
+)
+def test_a_recipe_that_is_not_one(recipes_dir: Path, old: str, new: str, message: str) -> None:
+    write_recipe(recipes_dir, "tiny", RECIPE.replace(old, new, 1))
+    with pytest.raises(UserError) as error:
+        load_recipe("tiny", recipes_dir)
+    assert str(error.value).startswith(f"{recipes_dir}/tiny/recipe.py: ")
+    assert message in str(error.value)
+
+
+def test_no_recipes(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"no recipes in .*/none; expected NAME/recipe.py there.*--recipes-dir"
+    ):
+        find_recipes(tmp_path / "none")
+
+
+# --- stages -------------------------------------------------------------------------------------
+
+
+def test_stages_run_once(recipes_dir: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        run_recipe(make_job(recipes_dir))
+    assert read_calls() == [f"{tmp_path}/data/tiny/corpus/inner"]
+
+
+@pytest.mark.parametrize("change", ["recipe", "corpus", "manifest", "done file", "damaged done file"])
+def test_a_stage_runs_again_when_its_inputs_have_changed(
+    recipes_dir: Path, tmp_path: Path, change: str
+) -> None:
+    run_recipe(make_job(recipes_dir, tmp_path))
+    corpus_dir = tmp_path
+    if change == "recipe":
+        write_recipe(recipes_dir, "tiny", RECIPE + "\n")
+    elif change == "corpus":
+        corpus_dir = recipes_dir
+    elif change == "manifest":
+        Path("data/tiny/dev.jsonl").unlink()
+    elif change == "done file":
+        Path("data/tiny/.prepare.done").unlink()
+    else:
+        Path("data/tiny/.prepare.done").write_text("[")
+    run_recipe(make_job(recipes_dir, corpus_dir))
+    assert read_calls() == [str(tmp_path), str(corpus_dir)]
+
+
+def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
+    run_recipe(make_job(recipes_dir, tmp_path))
+    failing = RECIPE.replace(
+        "    for split", "    raise OSError(28, 'No space left on device', 'x.wav')\n    for split"
+    )
+    write_recipe(recipes_dir, "tiny", failing)
+    with pytest.raises(UserError, match=r"x\.wav: No space left on device; stage prepare ended there"):
+        run_recipe(make_job(recipes_dir, tmp_path))
+    write_recipe(recipes_dir, "tiny", RECIPE)
+    run_recipe(make_job(recipes_dir, tmp_path))
+    assert len(read_calls()) == 3
+
+
+def test_a_stage_that_forgets_its_outputs(recipes_dir: Path, tmp_path: Path) -> None:
+    write_recipe(recipes_dir, "tiny", RECIPE.replace('("train", "dev", "test")', '("train", "dev")'))
+    with pytest.raises(
+        UserError, match=r"recipe\.py: its stage prepare has not written data/tiny/test\.jsonl"
+    ):
+        run_recipe(make_job(recipes_dir, tmp_path))
+
+
+def test_one_stage_alone(recipes_dir: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"data/tiny: no corpus has been downloaded; leave --stage out, or pass"
+    ):
+        run_recipe(make_job(recipes_dir), "prepare")
+    run_recipe(make_job(recipes_dir), "download")
+    assert not Path("data/tiny/calls").exists()
+    run_recipe(make_job(recipes_dir), "prepare")
+    assert len(read_calls()) == 1
+
+
+def test_options_that_do_not_fit(recipes_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="with a corpus there is nothing to download"):
+        run_recipe(make_job(recipes_dir, tmp_path), "download")
+    write_recipe(
+        recipes_dir, "tiny", RECIPE.replace("corpus_dir /", "output_dir /").replace('("http', '() and ("http')
+    )
+    with pytest.raises(
+        UserError, match="tiny makes its corpus itself and reads none; leave --corpus-dir out"
+    ):
+        run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_job(recipes_dir))
+    assert read_calls() == ["None"]
+
+
+# --- command line -------------------------------------------------------------------------------
+
+
+def test_list(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_recipe(recipes_dir, "other", RECIPE.replace("one utterance", "another"))
+    run_recipe(make_job(recipes_dir, tmp_path))
+    assert main(["recipe", "list", "--recipes-dir", str(recipes_dir)]) == 0
+    assert capsys.readouterr().out == (
+        "other  -         A corpus of another.\ntiny   prepared  A corpus of one utterance.\n"
+    )
+
+
+def test_show(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "show", "tiny", "--recipes-dir", str(recipes_dir)]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "It says so twice.",
+        "public domain",
+        "0.5",
+        "http://127.0.0.1:1/corpus.tar.gz",
+        "README.md",
+        *STAGES,
+    ):
+        assert part in shown
+
+
+def test_run(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), "--corpus-dir", str(tmp_path)]
+    assert main([*arguments, "--output-dir", "elsewhere", "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        "download: would be skipped, --corpus-dir is given\n"
+        "prepare: would check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl\n"
+    )
+    assert not Path("elsewhere").exists()
+    assert main([*arguments, "--output-dir", "elsewhere"]) == 0
+    assert capsys.readouterr().out == "".join(
+        f"elsewhere/{split}.jsonl  1 utterances  0.50 hours\n" for split in ("dev", "test", "train")
+    )
+    assert main([*arguments, "--stage", "prepare"]) == 0
+    assert sorted(os.listdir("data/tiny")) == [
+        ".prepare.done",
+        "calls",
+        "dev.jsonl",
+        "test.jsonl",
+        "train.jsonl",
+    ]
+
+
+def test_a_mistake_is_explained_without_a_traceback(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recipe", "run", "tony", "--recipes-dir", str(recipes_dir)]) == 2
+    assert capsys.readouterr().err == "asr: no recipe 'tony'; did you mean tiny?\n"
+
+
+def test_help_needs_no_heavy_package() -> None:
+    script = """
+import sys
+from asr.cli import main
+try:
+    main(["recipe", "run", "--help"])
+except SystemExit as ended:
+    assert ended.code == 0
+assert not {"torch", "numpy", "pydantic", "soundfile"} & set(sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    for option in ("--stage", "--corpus-dir", "--output-dir", "--recipes-dir", "--dry-run"):
+        assert option in shown

@@ -1,0 +1,432 @@
+"""Each recipe on a small corpus in its publisher's layout: whole, halved, altered; and on the real ones, if given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.corpora import compute_fingerprint
+from asr.errors import UserError
+from asr.manifest import Utterance, read_manifest
+from asr.recipe import load_recipe
+from asr.speech_synthesis import list_voices
+
+RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
+SPLITS = ("train", "dev", "test")
+
+
+def load(name: str) -> ModuleType:
+    return load_recipe(name, RECIPES_DIR).module
+
+
+def read_all(output_dir: Path, suffix: str = "") -> dict[str, list[Utterance]]:
+    return {split: list(read_manifest(output_dir / f"{split}{suffix}.jsonl")) for split in SPLITS}
+
+
+def write_noise(path: Path, sample_rate: int, seconds: float, container: str = "WAV") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = np.random.default_rng(list(path.name.encode())).integers(
+        -2000, 2000, round(seconds * sample_rate)
+    )
+    soundfile.write(path, samples.astype(np.int16), sample_rate, format=container, subtype="PCM_16")
+
+
+def alter_audio(path: Path) -> None:
+    samples, sample_rate = soundfile.read(path, dtype="int16")
+    samples[len(samples) // 2] += 1
+    container = soundfile.info(path).format
+    soundfile.write(path, samples, sample_rate, format=container, subtype="PCM_16")
+
+
+# --- all recipes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["an4", "digits", "fsdd", "yesno"])
+def test_a_recipe_is_two_functions_and_constants(name: str) -> None:
+    module = load(name)
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    }
+    assert set(own) == {"download", "prepare"} and all(isinstance(f, FunctionType) for f in own.values())
+    assert all(re.match(r"https?://", url) for url in module.URLS)
+    readme = (RECIPES_DIR / name / "README.md").read_text(encoding="utf-8")
+    assert f"asr recipe run {name}" in readme
+    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "inner"),
+    [
+        ("an4", "an4_sphere.tar.gz", "an4_sphere"),
+        ("fsdd", "free-spoken-digit-dataset-1.0.10.tar.gz", "fsdd"),
+        ("yesno", "waves_yesno.tar.gz", "yesno"),
+    ],
+)
+def test_download(
+    name: str, archive: str, inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    module = load(name)
+    monkeypatch.setattr(module, "download_archive", lambda *args, **_: calls.append(args))
+    monkeypatch.setattr(module, "extract", lambda *args, **_: calls.append(args))
+    assert module.download(tmp_path) == tmp_path / inner
+    assert calls == [
+        (module.URLS, tmp_path / archive, module.SHA256),
+        (tmp_path / archive, tmp_path / inner),
+    ]
+
+
+# --- AN4 ----------------------------------------------------------------------------------------
+
+AN4 = {  # split -> id -> text; fjam is one of the speakers of dev
+    "train": {"an1-fash-b": "ENTER FIVE", "cen2-fash-b": "R O B", "an3-mewl-b": "GO", "an4-fjam-b": "STOP"},
+    "test": {"an5-fcaw-b": "YES", "cen5-miry-b": "O H"},
+}
+
+
+@pytest.fixture
+def an4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+    root, names = tmp_path / "an4", []
+    (root / "etc").mkdir(parents=True)
+    for split, texts in AN4.items():
+        folder = {"train": "an4_clstk", "test": "an4test_clstk"}[split]
+        stems = [f"{folder}/{identifier.split('-')[1]}/{identifier}" for identifier in texts]
+        names += [f"wav/{stem}.sph" for stem in stems]
+        (root / f"etc/an4_{split}.fileids").write_text("".join(f"{stem}\n" for stem in stems))
+        line = "<s> {} </s> ({})\n" if split == "train" else "{}  ({})\n\n"
+        (root / f"etc/an4_{split}.transcription").write_text(
+            "".join(line.format(t, i) for i, t in texts.items())
+        )
+    for name in names:
+        write_noise(root / name, 16_000, 0.7, "NIST")
+    module = load("an4")
+    monkeypatch.setattr(module, "NUM_UTTERANCES", {"train": 4, "test": 2})
+    monkeypatch.setattr(module, "NUM_WORDS", {"train": 7, "test": 3})
+    monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(root, names, 16_000))
+    return module, root
+
+
+@pytest.mark.parametrize("given", [".", "..", "etc"])
+def test_an4(an4: tuple[ModuleType, Path], tmp_path: Path, given: str) -> None:
+    module, root = an4
+    module.prepare(root / given, tmp_path / "out")
+    splits = read_all(tmp_path / "out")
+    texts = {split: {u.id: u.text for u in utterances} for split, utterances in splits.items()}
+    assert texts["dev"] == {"an4-fjam-b": "STOP"}
+    assert texts["train"] | texts["dev"] == AN4["train"] and texts["test"] == AN4["test"]
+    first = splits["train"][0]
+    assert Path(first.audio).samefile(root / "wav/an4_clstk/fash/an1-fash-b.sph")
+    assert (first.speaker, first.duration, first.language) == ("fash", 0.7, "en")
+    assert [u.extras["gender"] for u in splits["test"]] == ["female", "male"]
+
+
+def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def apply(root: Path) -> None:
+        text = (root / name).read_text()
+        assert old in text
+        (root / name).write_text(text.replace(old, new))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: (root / "etc/an4_test.fileids").unlink(), "an4_test.fileids: cannot read the file"),
+        (
+            lambda root: (root / "wav/an4_clstk/fash/an1-fash-b.sph").unlink(),
+            "an1-fash-b.sph: ",
+        ),
+        (
+            lambda root: alter_audio(root / "wav/an4_clstk/fash/an1-fash-b.sph"),
+            "differs from the published corpus",
+        ),
+        (
+            edit("etc/an4_train.fileids", "an4_clstk/mewl/an3-mewl-b\n", ""),
+            "found 3 train utterances, expected 4",
+        ),
+        (edit("etc/an4_test.transcription", "YES", "YES NO"), "found 4 words of test, expected 3"),
+        (
+            edit("etc/an4_test.transcription", "an5-fcaw-b", "an6-fcaw-b"),
+            "in the list of files has no transcription",
+        ),
+        (
+            edit("etc/an4_test.fileids", "an4test_clstk/fcaw/", "../../../etc/"),
+            "'../../../etc/an5-fcaw-b' in the list of files has no transcription",
+        ),
+        (
+            edit("etc/an4_train.transcription", "(an1-fash-b)", ""),
+            "an4_train.transcription:1: expected a text and its id in parentheses, found '<s> ENTER FIVE </s>'",
+        ),
+        (
+            edit("etc/an4_train.transcription", "ENTER", "\u00c9NTER"),
+            "an4_train.transcription:1: expected a text",
+        ),
+    ],
+)
+def test_an4_damaged(
+    an4: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    module, root = an4
+    damage(root)
+    with pytest.raises(UserError) as error:
+        module.prepare(root, tmp_path / "out")
+    assert message in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+# --- FSDD ---------------------------------------------------------------------------------------
+
+FSDD_SPEAKERS = ("jackson", "theo")
+
+
+@pytest.fixture
+def fsdd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+    root = tmp_path / "free-spoken-digit-dataset-1.0.10"
+    names = [
+        f"recordings/{digit}_{speaker}_{number}.wav"
+        for digit in range(10)
+        for speaker in FSDD_SPEAKERS
+        for number in (0, 4, 5, 9, 10, 49)
+    ]
+    for index, name in enumerate(names):
+        write_noise(root / name, 8_000, 0.2 + 0.001 * index)
+    (root / "README.md").touch()
+    module = load("fsdd")
+    monkeypatch.setattr(module, "NUM_RECORDINGS", len(names))
+    monkeypatch.setattr(module, "STRINGS_PER_SPEAKER", {"train": 20, "dev": 5, "test": 10})
+    monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(root, names, 8_000))
+    return module, root
+
+
+def test_fsdd_recordings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    module, root = fsdd
+    module.prepare(root.parent, tmp_path / "out")
+    singles = read_all(tmp_path / "out", "_single")
+    numbers = {split: {int(u.id.split("_")[2]) for u in us} for split, us in singles.items()}
+    assert numbers == {"train": {10, 49}, "dev": {5, 9}, "test": {0, 4}}
+    seven = next(u for u in singles["test"] if u.id == "7_theo_4")
+    assert (seven.text, seven.speaker, seven.language) == ("SEVEN", "theo", "en")
+    assert Path(seven.audio) == root / "recordings/7_theo_4.wav"
+    assert seven.duration == pytest.approx(soundfile.info(seven.audio).duration)
+
+
+def test_fsdd_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    """Every word stands where its times say, and is a recording of that speaker, digit and split."""
+    module, root = fsdd
+    module.prepare(root, tmp_path / "out")
+    singles = read_all(tmp_path / "out", "_single")
+    for split, strings in read_all(tmp_path / "out").items():
+        known = {
+            soundfile.read(u.audio, dtype="int16")[0].tobytes(): (u.text, u.speaker) for u in singles[split]
+        }
+        used = []
+        for string in strings:
+            samples, sample_rate = soundfile.read(string.audio, dtype="int16")
+            assert sample_rate == 8_000 and string.duration == len(samples) / 8_000
+            assert Path(string.audio).is_relative_to(tmp_path / "out")
+            words = re.findall(r"([A-Z]+):([\d.]+)-([\d.]+)", str(string.extras["word_times"]))
+            assert " ".join(word for word, _, _ in words) == string.text
+            for word, start, end in words:
+                piece = samples[round(float(start) * 8_000) : round(float(end) * 8_000)]
+                assert known[piece.tobytes()] == (word, string.speaker)
+                used.append(piece.tobytes())
+        lengths = [len(str(string.text).split()) for string in strings]
+        assert sorted(set(lengths)) == [3, 4, 5, 6, 7]
+        assert len(strings) == len(FSDD_SPEAKERS) * module.STRINGS_PER_SPEAKER[split]
+        counts = [used.count(piece) for piece in known]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_fsdd_is_the_same_each_time(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    module, root = fsdd
+    for name in ("one", "two"):
+        module.prepare(root, tmp_path / name)
+    assert digest_folder(tmp_path / "one") == digest_folder(tmp_path / "two")
+
+
+def digest_folder(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda root: (root / "recordings/3_theo_0.wav").unlink(),
+            "found 119 files such as recordings/7_jackson",
+        ),
+        (lambda root: alter_audio(root / "recordings/3_theo_0.wav"), "differs from the published corpus"),
+        (
+            lambda root: (root / "recordings").rename(root / "audio"),
+            "recordings is neither here nor in a folder directly inside; found README.md",
+        ),
+    ],
+)
+def test_fsdd_damaged(
+    fsdd: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    module, root = fsdd
+    damage(root)
+    with pytest.raises(UserError) as error:
+        module.prepare(root, tmp_path / "out")
+    assert message in str(error.value)
+
+
+# --- yesno --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+    names = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
+    for name in names:
+        write_noise(tmp_path / name, 8_000, 0.5)
+    (tmp_path / "waves_yesno/README~").touch()
+    module = load("yesno")
+    monkeypatch.setattr(module, "NUM_FILES", 12)
+    monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(tmp_path, names, 8_000))
+    return module, tmp_path
+
+
+@pytest.mark.parametrize("given", [".", "waves_yesno"])
+def test_yesno(yesno: tuple[ModuleType, Path], tmp_path: Path, given: str) -> None:
+    module, root = yesno
+    module.prepare(root / given, tmp_path / "out")
+    splits = read_all(tmp_path / "out")
+    assert {split: len(utterances) for split, utterances in splits.items()} == {
+        "train": 5,
+        "dev": 1,
+        "test": 6,
+    }
+    assert sorted(u.id for us in splits.values() for u in us)[1::2] == [u.id for u in splits["test"]]
+    first = splits["test"][0]
+    assert (first.id, first.text) == ("0_0_0_1_0_1_0_1", "NO NO NO YES NO YES NO YES")
+    assert (first.language, first.duration) == ("he", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda root: (root / "waves_yesno/0_0_0_1_0_1_0_1.wav").unlink(),
+            "found 11 files named after eight words",
+        ),
+        (
+            lambda root: alter_audio(root / "waves_yesno/0_0_0_1_0_1_0_1.wav"),
+            "differs from the published corpus",
+        ),
+        (
+            lambda root: (root / "waves_yesno").rename(root / "waves"),
+            "waves_yesno is neither here nor in a folder directly inside; found waves",
+        ),
+    ],
+)
+def test_yesno_damaged(
+    yesno: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    module, root = yesno
+    damage(root)
+    with pytest.raises(UserError) as error:
+        module.prepare(root, tmp_path / "out")
+    assert message in str(error.value)
+
+
+# --- digits -------------------------------------------------------------------------------------
+
+
+def prepare_digits(output_dir: Path, counts: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = load("digits")
+    monkeypatch.setattr(module, "NUM_UTTERANCES", counts)
+    module.prepare(None, output_dir)
+    return module
+
+
+def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = prepare_digits(tmp_path, {"train": 20, "dev": 5, "test": 5}, monkeypatch)
+    splits = read_all(tmp_path)
+    assert {split: len(utterances) for split, utterances in splits.items()} == module.NUM_UTTERANCES
+    for utterance in splits["train"] + splits["dev"] + splits["test"]:
+        words = str(utterance.text).split()
+        assert 1 <= len(words) <= 7 and set(words) <= set(module.WORDS)
+        audio, sample_rate = soundfile.read(utterance.audio, dtype="float32")
+        assert sample_rate == 16_000 and utterance.duration == len(audio) / sample_rate
+        assert 0.2 + 0.1 * len(words) < utterance.duration < 1.0 + 0.9 * len(words)
+        assert 0.06 < np.abs(audio).max() < 0.9
+        levels = np.sqrt(np.mean(audio[: len(audio) // 400 * 400].reshape(-1, 400) ** 2, axis=1))
+        assert np.percentile(levels, 95) > 3 * np.percentile(levels, 5) > 0  # speech above noise
+
+
+def test_digits_do_not_depend_on_what_is_spoken_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_digits(tmp_path / "one", {"train": 4, "test": 2}, monkeypatch)
+    prepare_digits(tmp_path / "two", {"test": 2, "train": 2}, monkeypatch)
+    one, two = digest_folder(tmp_path / "one" / "audio"), digest_folder(tmp_path / "two" / "audio")
+    assert len(two) == 4 and two.items() <= one.items()
+
+
+def test_digits_voices() -> None:
+    module = load("digits")
+    timbres = [name for names in module.VARIANTS.values() for name in names]
+    assert len(timbres) == len(set(timbres)) == 34
+    assert len(module.VARIANTS["train"]) == 24 and len(module.ACCENTS) == 8
+    assert {f"{accent}+{name}" for accent in module.ACCENTS for name in timbres} <= set(list_voices())
+
+
+# --- real corpora -------------------------------------------------------------------------------
+
+EXPECTED_COUNTS = {
+    "an4": {"train": 859, "dev": 89, "test": 130},
+    "fsdd": {
+        "train": 2_400,
+        "dev": 150,
+        "test": 300,
+        "train_single": 2_400,
+        "dev_single": 300,
+        "test_single": 300,
+    },
+    "yesno": {"train": 24, "dev": 6, "test": 30},
+    "digits": {"train": 1_500, "dev": 200, "test": 200},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(EXPECTED_COUNTS))
+def test_real_corpora(name: str, tmp_path: Path) -> None:
+    folder = os.environ.get("ASR_CORPORA")
+    module = load(name)
+    if module.URLS and folder is None:
+        pytest.skip("set ASR_CORPORA to a folder that holds the corpora an4/, fsdd/ and yesno/ as published")
+    module.prepare(Path(str(folder)) / name if module.URLS else None, tmp_path)
+    splits = {path.stem: list(read_manifest(path)) for path in tmp_path.glob("*.jsonl")}
+    assert {split: len(utterances) for split, utterances in splits.items()} == EXPECTED_COUNTS[name]
+    hours = sum(u.duration for split in SPLITS for u in splits[split]) / 3600
+    assert hours == pytest.approx(module.HOURS, abs=0.005)
+    if name == "an4":
+        assert sum(len(str(u.text).split()) for u in splits["test"]) == 773
+        speakers = {split: {u.speaker for u in utterances} for split, utterances in splits.items()}
+        assert (
+            speakers["dev"] == module.DEV_SPEAKERS
+            and len(speakers["train"]) == 67
+            and len(speakers["test"]) == 10
+        )
+        assert not speakers["train"] & (speakers["dev"] | speakers["test"])
+    if name == "digits":
+        voices = {split: {u.speaker for u in utterances} for split, utterances in splits.items()}
+        assert {split: len(names) for split, names in voices.items()} == {"train": 48, "dev": 8, "test": 12}
+        timbres = {split: {str(v).split("+")[1] for v in names} for split, names in voices.items()}
+        assert not timbres["train"] & (timbres["dev"] | timbres["test"])

@@ -1,0 +1,175 @@
+"""Moments in one pass; PCA against the singular values of the data; Smart PCA against PCA."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import subspace_angles
+from test_features import make_speech
+
+from asr.errors import UserError
+from asr.features import FeaturesConfig, FrontEnd, fit_front_end
+from asr.reduction import (
+    Moments,
+    ReductionConfig,
+    Subspace,
+    accumulate_moments,
+    fit_pca,
+    fit_reduction,
+    fit_smart_pca,
+)
+
+
+def make_correlated(num_frames: int = 2000, num_features: int = 20, seed: int = 0) -> torch.Tensor:
+    """Frames with a mean far from 0 and with variances that fall by a third from one direction to the next."""
+    random = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(random.standard_normal((num_features, num_features)))
+    sources = random.standard_normal((num_frames, num_features)) * 1.5 ** -np.arange(num_features)
+    return torch.from_numpy(sources @ rotation + 10 * random.standard_normal(num_features))
+
+
+def accumulate(frames_NF: torch.Tensor, batch_size: int = 300) -> Moments:
+    return accumulate_moments((part[None], torch.tensor([len(part)])) for part in frames_NF.split(batch_size))
+
+
+def compute_log_mel() -> torch.Tensor:
+    front_end = FrontEnd(FeaturesConfig(num_mels=40))
+    parts = []
+    for seed in range(8):
+        audio_S = make_speech(3.0, seed)
+        parts.append(front_end(audio_S[None], torch.tensor([len(audio_S)]))[0][0])
+    return torch.cat(parts).double()
+
+
+DATA = {"correlated": make_correlated, "log_mel": compute_log_mel}
+
+
+# --- moments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6], ids=["no offset", "mean a million deviations away"])
+def test_moments_are_those_of_all_frames(offset: float) -> None:
+    frames_NF = make_correlated() + offset
+    moments = accumulate(frames_NF)
+    assert moments.count == len(frames_NF)
+    np.testing.assert_allclose(moments.mean_F, frames_NF.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.covariance_FF, np.cov(frames_NF.T, bias=True), atol=1e-8)
+    np.testing.assert_allclose(moments.std_F, np.std(frames_NF.numpy(), axis=0), rtol=1e-6)
+
+
+def test_moments_do_not_count_padding() -> None:
+    frames_NF = make_correlated(100)
+    padded_BTF = torch.full((3, 60, 20), float("nan"), dtype=torch.float64)
+    padded_BTF[0, :60], padded_BTF[1, :40] = frames_NF[:60], frames_NF[60:]
+    moments = accumulate_moments([(padded_BTF, torch.tensor([60, 40, 0]))])
+    assert moments.count == 100
+    torch.testing.assert_close(moments.mean_F, frames_NF.mean(0))
+
+
+def test_moments_of_float32_features_are_summed_in_float64() -> None:
+    frames_NF = make_correlated().float()
+    torch.testing.assert_close(
+        accumulate(frames_NF, 7).mean_F, frames_NF.double().mean(0), rtol=1e-13, atol=0
+    )
+
+
+# --- PCA and Smart PCA ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dim", [1, 5, 20])
+def test_pca_is_the_singular_vectors_of_the_data(data: str, dim: int) -> None:
+    frames_NF = DATA[data]()
+    subspace = fit_pca(accumulate(frames_NF), dim)
+    centred = frames_NF - frames_NF.mean(0)
+    _, values, vectors = np.linalg.svd(centred, full_matrices=False)
+    for k in range(dim):  # one by one, largest first, up to the sign
+        assert abs(subspace.directions_FK[:, k] @ vectors[k]) == pytest.approx(1, abs=1e-6)
+    expected = (values[dim:] ** 2).sum() / len(frames_NF)
+    assert subspace.reconstruction_error == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert subspace.explained_variance == pytest.approx((values[:dim] ** 2).sum() / (values**2).sum())
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dim", [1, 2, 13])
+def test_smart_pca_learns_the_subspace_of_pca(data: str, dim: int) -> None:
+    moments = accumulate(DATA[data]())
+    exact, learnt = fit_pca(moments, dim), fit_smart_pca(moments, dim)
+    assert subspace_angles(exact.directions_FK.numpy(), learnt.directions_FK.numpy()).max() < 1e-2
+    assert learnt.reconstruction_error == pytest.approx(exact.reconstruction_error, rel=1e-4)
+    assert learnt.explained_variance == pytest.approx(exact.explained_variance, rel=1e-4)
+
+
+@pytest.mark.parametrize("type", ["pca", "smart_pca"])
+def test_reconstruction_error_is_that_of_the_frames(type: str) -> None:
+    frames_NF = make_correlated()
+    subspace = fit_reduction(ReductionConfig(type=type, dim=6), accumulate(frames_NF))
+    directions_FK = subspace.directions_FK
+    torch.testing.assert_close(directions_FK.T @ directions_FK, torch.eye(6, dtype=torch.float64))
+    rebuilt_NF = (frames_NF - subspace.mean_F) @ directions_FK @ directions_FK.T + subspace.mean_F
+    error = (frames_NF - rebuilt_NF).square().sum(1).mean().item()
+    assert subspace.reconstruction_error == pytest.approx(error)
+    assert subspace.explained_variance == pytest.approx(
+        1 - error / frames_NF.var(0, correction=0).sum().item()
+    )
+
+
+def test_smart_pca_is_reproducible() -> None:
+    moments = accumulate(make_correlated())
+    torch.manual_seed(1)
+    first = fit_smart_pca(moments, 3)
+    torch.manual_seed(2)
+    assert torch.equal(fit_smart_pca(moments, 3).directions_FK, first.directions_FK)
+    assert not torch.equal(fit_smart_pca(moments, 3, seed=1).directions_FK, first.directions_FK)
+
+
+@pytest.mark.parametrize("fit", [fit_pca, fit_smart_pca])
+def test_all_directions_keep_everything(fit: object) -> None:
+    subspace = fit(accumulate(make_correlated()), 20)  # type: ignore[operator]
+    assert isinstance(subspace, Subspace)
+    assert subspace.reconstruction_error == pytest.approx(0, abs=1e-9)
+    assert subspace.explained_variance == pytest.approx(1)
+
+
+@pytest.mark.parametrize("type", ["pca", "smart_pca"])
+def test_front_end_reduces_with_what_it_learnt(type: str) -> None:
+    config = FeaturesConfig.model_validate_json(json.dumps({"reduction": {"type": type, "dim": 8}}))
+    front_end = FrontEnd(config)
+    batch = (make_speech(2.0)[None], torch.tensor([32_000]))
+    fit_front_end(front_end, [batch])
+    reduced_TF = front_end(*batch)[0][0].double()
+    static_TF = front_end.static_features(*batch)[0][0].double()
+    kept = reduced_TF.var(0, correction=0).sum() / static_TF.var(0, correction=0).sum()
+    exact = fit_pca(accumulate(static_TF), 8)
+    assert kept.item() == pytest.approx(exact.explained_variance, rel=1e-4)
+    torch.testing.assert_close(reduced_TF.mean(0), torch.zeros(8).double(), atol=1e-4, rtol=0)
+
+
+# --- wrong input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fit", [fit_pca, fit_smart_pca])
+@pytest.mark.parametrize(
+    ("frames_NF", "dim", "words"),
+    [
+        (make_correlated(), 21, "reduction.dim is 21, but there are only 20"),
+        (torch.ones(10, 4), 2, "all feature frames are equal"),
+        (torch.full((10, 4), float("nan")), 2, "NaN"),
+        (torch.zeros(0, 4), 2, "no feature frames"),
+    ],
+    ids=["too many", "constant", "NaN", "none"],
+)
+def test_what_cannot_be_reduced_is_explained(
+    fit: object, frames_NF: torch.Tensor, dim: int, words: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        fit(accumulate(frames_NF), dim)  # type: ignore[operator]
+    assert words in str(caught.value)
+
+
+def test_nothing_to_fit_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"reduction\.type is none"):
+        fit_reduction(ReductionConfig(), accumulate(make_correlated()))

@@ -1,0 +1,191 @@
+"""SpecAugment: against torchaudio, against the expected shares, by hand; padding is never touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torchaudio
+
+from asr.seeding import random_stream
+from asr.spec_augment import Masked, SpecAugment, SpecAugmentConfig, build_mask, draw_masks, warp_time
+
+MASKS = SpecAugmentConfig(
+    num_frequency_masks=2, frequency_mask_width=10, num_time_masks=2, time_mask_width=20, mask_value="zero"
+)
+
+
+def apply(
+    config: SpecAugmentConfig,
+    features_BTF: torch.Tensor,
+    lengths: list[int],
+    ids: list[str],
+    epoch: int = 0,
+    seed: int = 0,
+) -> tuple[torch.Tensor, list[Masked]]:
+    return SpecAugment(config, seed).apply(features_BTF, torch.tensor(lengths), ids, epoch)
+
+
+def expected_share(num_masks: int, max_width: int, size: int) -> float:
+    """Cells under at least one mask: widths 0 .. max_width and all places are equally likely."""
+    covered = np.zeros(size)
+    for width in range(1, max_width + 1):
+        for start in range(size - width + 1):
+            covered[start : start + width] += 1 / (max_width + 1) / (size - width + 1)
+    return float(np.mean(1 - (1 - covered) ** num_masks))
+
+
+def test_by_hand() -> None:
+    mask = build_mask([np.array([[1, 2], [2, 2]]), np.array([[0, 0]]), np.zeros((0, 2), dtype=np.int64)], 5)
+    assert mask.int().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("num_masks", "max_width", "size"), [(1, 27, 80), (2, 27, 80), (10, 15, 300), (3, 5, 5)]
+)
+def test_masked_share_is_the_expected_one(num_masks: int, max_width: int, size: int) -> None:
+    stream = random_stream("test", num_masks)
+    masks = [draw_masks(num_masks, max_width, size, stream) for _ in range(4000)]
+    assert build_mask(masks, size).float().mean().item() == pytest.approx(
+        expected_share(num_masks, max_width, size), abs=0.01
+    )
+
+
+@pytest.mark.parametrize("axis", ["time", "frequency"])
+def test_masks_are_distributed_like_those_of_torchaudio(axis: str) -> None:
+    """Theirs have widths below the parameter, ours up to it."""
+    torch.manual_seed(0)
+    num_trials, size, width = 4000, 60, 20
+    kind = torchaudio.transforms.TimeMasking if axis == "time" else torchaudio.transforms.FrequencyMasking
+    shape = (num_trials, 1, 2, size) if axis == "time" else (num_trials, 1, size, 2)
+    theirs = kind(width + 1, iid_masks=True)(torch.ones(shape)) == 0
+    theirs = theirs[:, 0, 0] if axis == "time" else theirs[:, 0, :, 0]
+    config = SpecAugmentConfig(
+        num_time_masks=1, time_mask_width=width, time_mask_share=1.0, mask_value="zero"
+    )
+    if axis == "frequency":
+        config = SpecAugmentConfig(num_frequency_masks=1, frequency_mask_width=width, mask_value="zero")
+    ids = [str(number) for number in range(num_trials)]
+    features = torch.ones((num_trials, size, 2) if axis == "time" else (num_trials, 2, size))
+    ours, _ = apply(config, features, [features.shape[1]] * num_trials, ids)
+    ours = (ours[:, :, 0] if axis == "time" else ours[:, 0]) == 0
+    # How often each position is masked, and how wide masks are. Theirs rounds the start down: near the end it is
+    # masked a little less often.
+    assert torch.allclose(ours.float().mean(0), theirs.float().mean(0), atol=0.04)
+    assert ours.sum(1).float().mean().item() == pytest.approx(theirs.sum(1).float().mean().item(), abs=0.4)
+    assert torch.allclose(
+        torch.bincount(ours.sum(1), minlength=21) / num_trials,
+        torch.bincount(theirs.sum(1), minlength=21) / num_trials,
+        atol=0.02,
+    )
+
+
+def test_records_tell_the_masked_shares() -> None:
+    features = torch.ones(3, 100, 40)
+    masked, records = apply(MASKS, features, [100, 60, 100], ["a", "b", "c"])
+    for row, (length, record) in enumerate(zip([100, 60, 100], records, strict=True)):
+        is_masked = masked[row, :length] == 0
+        assert is_masked.all(dim=1).float().mean().item() == pytest.approx(record.time_masked)
+        assert is_masked.all(dim=0).float().mean().item() == pytest.approx(record.frequency_masked)
+        assert record.time_masked > 0 and record.frequency_masked > 0
+
+
+@pytest.mark.parametrize("mask_value", ["mean", "zero"])
+@pytest.mark.parametrize("time_warp", [0, 10])
+def test_the_rest_of_the_batch_does_not_matter(mask_value: str, time_warp: int) -> None:
+    """Bit for bit the same: alone, with padding, in another row, beside others."""
+    config = MASKS.model_copy(update={"mask_value": mask_value, "time_warp": time_warp})
+    features = torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
+    alone, [record] = apply(config, features[None], [50], ["x"], epoch=4)
+    batch = torch.randn(5, 120, 40, generator=torch.Generator().manual_seed(1))
+    batch[3, :50] = features
+    among, records = apply(config, batch, [120, 90, 100, 50, 31], ["a", "b", "c", "x", "d"], epoch=4)
+    assert torch.equal(among[3, :50], alone[0]) and records[3] == record
+
+
+def test_changes_with_epoch_seed_and_id() -> None:
+    features = torch.ones(1, 100, 40)
+    base, _ = apply(MASKS, features, [100], ["x"])
+    for change in ({"epoch": 1}, {"seed": 1}, {"ids": ["y"]}):
+        assert not torch.equal(apply(MASKS, features, [100], **{"ids": ["x"], **change})[0], base)
+
+
+def test_stages_do_not_disturb_each_other() -> None:
+    features = torch.ones(8, 100, 40)
+    ids = list("abcdefgh")
+    full = apply(MASKS.model_copy(update={"time_warp": 10}), features, [100] * 8, ids)[1]
+    for field, update in [
+        ("time_warp", {"time_warp": 0}),
+        ("time_masked", {"time_warp": 10, "num_time_masks": 0}),
+        ("frequency_masked", {"time_warp": 10, "num_frequency_masks": 0}),
+    ]:
+        rest = apply(MASKS.model_copy(update=update), features, [100] * 8, ids)[1]
+        assert [record._replace(**{field: 0}) for record in full] == rest
+
+
+def test_padding_is_never_touched() -> None:
+    config = MASKS.model_copy(update={"time_warp": 5, "num_frequency_masks": 20, "num_time_masks": 20})
+    lengths = [80, 40, 12, 3, 1, 0]
+    features = torch.randn(6, 80, 40)
+    masked, records = apply(config, features, lengths, list("abcdef"))
+    for row, length in enumerate(lengths):
+        assert torch.equal(masked[row, length:], features[row, length:])
+        assert 0 <= records[row].time_masked <= 1
+    assert torch.isfinite(masked).all()
+
+
+@pytest.mark.parametrize(("mask_value", "expected"), [("mean", 7.0), ("zero", 0.0)])
+def test_masked_cells_get_the_mean_of_the_utterance_or_zero(mask_value: str, expected: float) -> None:
+    features = torch.full((1, 60, 40), 1000.0)  # padding must not count
+    features[0, :50] = torch.tensor([6.0, 8.0]).repeat(20)
+    config = MASKS.model_copy(update={"mask_value": mask_value})
+    masked, _ = apply(config, features, [50], ["x"])
+    changed = masked[masked != features]
+    assert len(changed) and torch.all(changed == expected)
+
+
+@pytest.mark.parametrize(
+    ("length", "num_masks", "max_width"), [(24, 0, 0), (100, 4, 4), (300, 12, 12), (2000, 20, 80)]
+)
+def test_adaptive_masks_follow_the_length(length: int, num_masks: int, max_width: int) -> None:
+    """LibriFullAdapt: one mask per 25 frames, at most 20, each of at most 4 % of the frames."""
+    config = SpecAugmentConfig(num_time_masks=20, time_masks_per_frame=0.04, time_mask_share=0.04)
+    drawn = [SpecAugment(config, 0)._draw_time_masks(str(n), length, 0) for n in range(200)]
+    assert {len(masks) for masks in drawn} == {num_masks}
+    assert max((masks[:, 1].max() for masks in drawn if len(masks)), default=0) == max_width
+
+
+def test_time_masks_are_limited_by_width_and_share() -> None:
+    config = SpecAugmentConfig(num_time_masks=1, time_mask_width=30, time_mask_share=0.2)
+    for length, limit in [(100, 20), (400, 30)]:
+        widths = [SpecAugment(config, 0)._draw_time_masks(str(n), length, 0)[0, 1] for n in range(500)]
+        assert max(widths) == limit
+
+
+# --- time warp ----------------------------------------------------------------------------------
+
+
+def test_warp_by_hand() -> None:
+    """A ramp shows where each frame came from. Frame 4 of 0 .. 9 moves by 2; the last two are padding."""
+    features = torch.arange(12.0)[None, :, None].repeat(2, 1, 1)
+    warped = warp_time(features, torch.tensor([10, 12]), np.array([[4, 2], [0, 0]]))
+    left = [t * 4 / 6 for t in range(6)]
+    right = [4 + (t - 6) * 5 / 3 for t in range(6, 10)]
+    assert warped[0, :, 0].tolist() == pytest.approx([*left, *right, 10, 11])
+    assert torch.equal(warped[1], features[1])
+
+
+@pytest.mark.parametrize("length", [13, 40, 41, 200])
+def test_warp_keeps_the_order_and_the_ends(length: int) -> None:
+    config = SpecAugmentConfig(time_warp=5)
+    features = torch.arange(float(length + 3))[None, :, None].repeat(20, 1, 1)
+    warped, records = apply(config, features, [length] * 20, [str(n) for n in range(20)])
+    assert max(abs(record.time_warp) for record in records) == 5
+    assert (warped[:, :length].diff(dim=1) > 0).all()
+    assert (warped[:, 0] == 0).all() and torch.allclose(warped[:, length - 1], torch.tensor(length - 1.0))
+
+
+def test_short_utterances_are_not_warped() -> None:
+    features = torch.randn(1, 12, 4)
+    warped, [record] = apply(SpecAugmentConfig(time_warp=5), features, [12], ["x"])
+    assert torch.equal(warped, features) and record.time_warp == 0

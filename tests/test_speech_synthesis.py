@@ -1,0 +1,113 @@
+"""Speech that depends on its request alone; voices that differ; clear words for wrong requests."""
+
+from __future__ import annotations
+
+import locale
+import subprocess
+import sys
+from typing import Any
+
+import librosa
+import numpy as np
+import pytest
+
+from asr import speech_synthesis
+from asr.errors import UserError
+from asr.speech_synthesis import list_voices, synthesize
+
+# Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
+VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klatt2", "he"]
+
+
+DIGEST = """
+import hashlib, sys
+from asr.speech_synthesis import synthesize
+def digest(voice):
+    return hashlib.sha256(synthesize("one two three", voice)[0].tobytes()).hexdigest()
+"""
+
+
+def test_samples_depend_on_the_request_alone() -> None:
+    scope: dict[str, Any] = {}
+    exec(DIGEST, scope)
+    digest = scope["digest"]
+    forwards = {voice: digest(voice) for voice in VOICES}
+    backwards = {voice: digest(voice) for voice in reversed(VOICES)}
+    command = [sys.executable, "-c", DIGEST + "for voice in sys.argv[1:]: print(digest(voice))", *VOICES[2:]]
+    other_process = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert forwards == backwards
+    assert other_process.stdout.split() == [forwards[voice] for voice in VOICES[2:]]
+    assert len(set(forwards.values())) == len(VOICES)
+
+
+def test_audio_is_sane() -> None:
+    audio, sample_rate = synthesize("zero one two three four five six seven eight nine")
+    assert sample_rate == 22_050 and audio.dtype == np.float32 and audio.ndim == 1
+    assert 2 < len(audio) / sample_rate < 5
+    assert 0.05 < np.abs(audio).max() < 0.99
+
+
+def test_no_voice_clips() -> None:
+    """Full scale is reached by some voices at espeak-ng's own volume."""
+    voices = [voice for voice in list_voices() if voice.startswith("en+")]
+    peaks = {voice: np.abs(synthesize("zero nine", voice)[0]).max() for voice in voices[::2]}
+    assert max(peaks.values()) < 0.99, peaks
+
+
+def test_rate_pitch_and_range_are_heard() -> None:
+    slow, sample_rate = synthesize("one two three four", rate=120)
+    fast, _ = synthesize("one two three four", rate=240)
+    assert len(slow) > 1.5 * len(fast)
+    low, high = (
+        np.median(librosa.yin(synthesize("nine one nine", pitch=pitch)[0], fmin=50, fmax=400, sr=sample_rate))
+        for pitch in (10, 90)
+    )
+    assert high > 1.3 * low
+    flat, lively = (synthesize("nine one nine", pitch_range=value)[0] for value in (0, 100))
+    assert len(flat) != len(lively) or not np.array_equal(flat, lively)
+
+
+def test_voices_are_listed_by_language() -> None:
+    english = list_voices("en")
+    assert "en-us" in english and "en-gb-scotland+f3" in english
+    assert all(voice.startswith("en") for voice in english)
+    assert "he+m1" in list_voices("he")
+
+
+def test_the_locale_stays() -> None:
+    before = locale.setlocale(locale.LC_ALL)
+    synthesize("one")
+    assert locale.setlocale(locale.LC_ALL) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text": "  "}, "cannot speak '  ': expected 1 to 10,000 characters"),
+        ({"text": "a\0b"}, "cannot speak"),
+        ({"text": "a" * 10_001}, "cannot speak"),
+        ({"voice": "en-uss"}, "unknown voice 'en-uss': there is no 'en-uss'; did you mean en-us"),
+        ({"voice": "en-us+f33"}, "there is no 'f33'; did you mean f3"),
+        ({"voice": "en-us+"}, "unknown voice 'en-us+'"),
+        ({"voice": "en-us+../../en"}, "unknown voice"),
+        ({"rate": 79}, "rate = 79: expected a whole number from 80 to 450"),
+        ({"pitch": 101}, "pitch = 101: expected a whole number from 0 to 100"),
+        ({"pitch_range": -1}, "pitch_range = -1: expected"),
+    ],
+)
+def test_wrong_requests(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        synthesize(**{"text": "one", **arguments})
+    assert message in str(error.value)
+
+
+def test_an_unknown_language() -> None:
+    with pytest.raises(UserError, match="no voice for the language 'tlh'"):
+        list_voices("tlh")
+
+
+def test_without_espeak(monkeypatch: pytest.MonkeyPatch) -> None:
+    speech_synthesis._installed_voices.cache_clear()
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    with pytest.raises(UserError, match="pip install espeakng-loader"):
+        synthesize("one")
