@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -114,22 +115,15 @@ class BatchLoader:
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=min(self._config.num_workers, len(groups)),
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=_leave_signals_to_parent,
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
-        try:
+        with explain_dead_workers():
             for result in loader:
                 if isinstance(result, UserError):
                     raise result
                 self._skip_log.add(result.skipped)
                 yield result
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise UserError(
-                f"a process that loads data has died ({error}); if memory ran out, lower batches.num_workers "
-                "or batches.max_seconds, or enlarge /dev/shm"
-            ) from None
 
 
 def check_settings(inputs: Inputs, config: BatchConfig) -> None:
@@ -200,9 +194,25 @@ def _as_it_is(result: Any) -> Any:
     return result
 
 
-def _ignore_interrupts(worker: int) -> None:
-    """Ctrl-C reaches all processes; the main one ends the workers, which would each print a traceback."""
+def _leave_signals_to_parent(worker: int) -> None:
+    """Ctrl-C and a scheduler's SIGTERM reach all processes; the main one still needs its workers to finish
+    the update in progress, and ends them itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def explain_dead_workers() -> Iterator[None]:
+    """PyTorch tells of a worker's death wherever the main process is just then: wrap all that goes on."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            f"a process that loads data has died ({error}); if memory ran out, lower batches.num_workers "
+            "or batches.max_seconds, or enlarge /dev/shm"
+        ) from None
 
 
 class SkipLog:

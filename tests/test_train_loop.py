@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,22 @@ def test_termination_saves_and_resumes(
     assert caught.value.code == 143
     assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000005", "the update in progress is kept"
     assert_equal_bits(whole, train(tiny_run()))
+
+
+def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """As a scheduler does it: the signal reaches the processes that load data, too."""
+    tiny_run()
+    command = [sys.executable, "-m", "asr", "train", str(tmp_path / "run.yaml"), "train.steps=100000"]
+    command += ["batches.num_workers=1", "train.log_every=1", "train.validate_every=100000", "train.save_every=100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    log = tmp_path / "run" / "log.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 3):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, messages = process.communicate(timeout=60)
+    assert process.returncode == 143, messages
+    assert "Traceback" not in messages and "the same command goes on from there" in messages
+    assert len(find_checkpoints(tmp_path / "run")) == 1
 
 
 def test_the_result_is_the_best_on_dev(tiny_run: TinyRun, tmp_path: Path) -> None:

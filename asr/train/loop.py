@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from asr.batches import explain_dead_workers
 from asr.checkpoint import (
     MODEL_PREFIX,
     System,
@@ -68,7 +69,8 @@ def train(config: RunConfig) -> Path:
     try:
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        return _train(config, process)
+        with explain_dead_workers():
+            return _train(config, process)
     finally:
         stop_process()
 
