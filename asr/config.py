@@ -16,6 +16,7 @@ import yaml
 from asr.errors import UserError
 
 MAX_CONFIG_BYTES = 1_000_000  # a run file has some sixty lines; anything near this is not one
+MAX_DEPTH = 20
 
 
 class Config(pydantic.BaseModel):
@@ -106,8 +107,12 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
     """The tree, and the line of each dotted key."""
     lines: dict[str, int] = {}
     try:
+        depth = 0
         for event in yaml.parse(text, Loader=_Loader):
             _refuse_programs(event, source)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise UserError(f"{source}: nested more than {MAX_DEPTH} deep; is it a config?")
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
@@ -121,8 +126,6 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
         where = f"{source}:{mark.line + 1}" if mark else source
         problem = getattr(error, "problem", None) or str(error).split("\n")[0]
         raise UserError(f"{where}: not valid YAML ({problem})") from None
-    except RecursionError:
-        raise UserError(f"{source}: nested too deeply to be a config") from None
 
 
 def _refuse_programs(event: yaml.Event, source: str) -> None:

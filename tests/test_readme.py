@@ -1,0 +1,74 @@
+"""The README is true: its list of files, its commands and its Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from asr.cli import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def duty(path: Path) -> str:
+    """The first line of a module's docstring, without its full stop."""
+    documentation = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert documentation, f"{path} does not say what it is for"
+    return documentation.splitlines()[0].rstrip(".")
+
+
+def file_table() -> str:
+    """One line a file: its path and its duty, in the words of its first line."""
+    paths = [p for p in sorted((ROOT / "asr").rglob("*.py")) if p.stat().st_size and p.name != "__init__.py"]
+    return "".join(f"{path.relative_to(ROOT)!s:32} {duty(path)}\n" for path in paths)
+
+
+def test_every_file_is_listed_with_its_duty() -> None:
+    assert file_table() in README, f"the list of files in the README should be:\n{file_table()}"
+
+
+def code_blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_command_is_shown_and_exists() -> None:
+    shown = {
+        line.split()[1] for block in code_blocks("") for line in block.splitlines() if line.startswith("asr ")
+    }
+    assert shown == set(COMMANDS)
+
+
+SHOWN_LINES = [line for block in code_blocks("") for line in block.splitlines() if line.startswith("asr ")]
+
+
+@pytest.mark.parametrize("line", SHOWN_LINES)
+def test_commands_take_the_arguments_shown(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is parsed by the real parser; what it does is tested elsewhere."""
+    import importlib
+
+    words = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
+    module = importlib.import_module(f"asr.cli.{COMMANDS[words[0]][0]}")
+    monkeypatch.setattr(module, "run", lambda args: 0)
+    assert main(words) == 0
+
+
+def test_python_blocks_compile_and_import() -> None:
+    for block in code_blocks("python"):
+        tree = ast.parse(block)
+        imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        exec(compile(ast.Module(imports, []), "README.md", "exec"), {})  # every imported name exists
+
+
+def test_links_lead_to_files() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
+
+
+def test_the_first_command_stands_near_the_top() -> None:
+    assert "make demo" in "\n".join(README.splitlines()[:25])
