@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import stat
@@ -17,17 +18,19 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from asr.audio_headers import measure_promise
+from asr.audio_headers import count_packets, has_length_tag, measure_promise, name_other_kind
 from asr.errors import UserError
 
 MIN_SAMPLE_RATE = 1_000
 MAX_SAMPLE_RATE = 768_000  # the highest of any converter; more would only make resampling explode
 PIECE_SAMPLES = 1 << 20  # decoded at once, over all channels: 4 MB
+# Lossy decoders need up to 0.3 s of sound before they give the same samples as when they began at the start.
+_PREROLL_SECONDS = 1
 
 # Manifests round to milliseconds or hundredths, and some headers count their own bytes as sound.
 TOLERANCE_SECONDS = 0.01
-# The delay and the padding of lossy codecs, which the headers of some containers include.
-CODEC_TOLERANCE_SECONDS = 0.1
+# Where the header may include the delay and the padding of a lossy codec, up to two packets each.
+CODEC_TOLERANCE_SECONDS = 0.25
 
 
 class AudioError(UserError):
@@ -121,19 +124,6 @@ def _check_header(path: Path, decoder: Decoder) -> None:
 
 # MP3 is left to FFmpeg: libsndfile's decoder of it prints its complaints on standard error.
 _LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b"OggS", b"NIST")
-_OTHER_KINDS = {
-    b"PK\x03\x04": "a zip archive",
-    b"\x1f\x8b": "a gzip archive",
-    b"%PDF": "a PDF",
-    b"\x89PNG": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"<!": "an HTML page",
-    b"<h": "an HTML page",
-    b"<H": "an HTML page",
-    b"<?": "an XML page",
-}
-_TEXT_BYTES = bytes(range(0x20, 0x7F)) + b"\t\n\f\r"
 
 
 def _choose_decoder(path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> Decoder:
@@ -144,17 +134,13 @@ def _choose_decoder(path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> 
             raise AudioError(f"{path}: is cut short, or damaged at its end; copy or download it again")
         if excess is not None and (sound := _open_libsndfile(file, stack)) is not None:
             return _LibsndfileDecoder(path, sound, excess)
-    else:
-        _refuse_other_kinds(path, head)
+    elif kind := name_other_kind(head):
+        raise AudioError(f"{path}: is {kind}, not audio; was the right file downloaded?")
+    elif (num_packets := count_packets(file)) > os.fstat(file.fileno()).st_size:
+        raise AudioError(
+            f"{path}: is damaged: its tables list {num_packets:,} packets, more than it has bytes"
+        )
     return _FFmpegDecoder(path, file, stack)
-
-
-def _refuse_other_kinds(path: Path, head: bytes) -> None:
-    for start, kind in _OTHER_KINDS.items():
-        if head.lstrip().startswith(start):
-            raise AudioError(f"{path}: is {kind}, not audio; was the right file downloaded?")
-    if not head.translate(None, _TEXT_BYTES):
-        raise AudioError(f"{path}: is text, not audio (it starts with {head[:40].decode()!r})")
 
 
 # --- libsndfile ---------------------------------------------------------------------------------
@@ -194,11 +180,14 @@ class _LibsndfileDecoder:
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
         remaining = self._sound.frames - first if count is None else count
         step = max(1, PIECE_SAMPLES // self.num_channels)
+        early = 0
         if self._sound.seekable():
-            self._sound.seek(first)
-        else:
-            for begin in range(0, first, step):
-                self._sound.read(min(step, first - begin), dtype="float32")
+            early = first
+            if self.container == "ogg":  # it may hold Opus, and libsndfile gives that 0.08 s of preroll only
+                early = max(0, first - _PREROLL_SECONDS * self.sample_rate)
+            self._sound.seek(early)
+        for position in range(early, first, step):
+            self._sound.read(min(step, first - position), dtype="float32")
         while remaining > 0:
             piece = self._sound.read(min(step, remaining), dtype="float32", always_2d=True)
             if not len(piece):
@@ -211,18 +200,17 @@ class _LibsndfileDecoder:
 
 # Plain containers, which name no other files: no playlists, image sequences, devices or scripts (hls, dash,
 # concat, image2, lavfi, sdp ...). The headers of the first tell the length, for the others FFmpeg may guess.
-_EXACT_CONTAINERS = "aiff,ape,au,caf,flac,matroska,mov,nistsphere,tta,w64,wav,wv"
-_OTHER_CONTAINERS = "aac,ac3,amr,amrnb,amrwb,asf,avi,dts,eac3,flv,loas,mp3,mpeg,mpegts,ogg"
+_EXACT_CONTAINERS = "aiff,au,caf,flac,matroska,mov,nistsphere,w64,wv"
+_OTHER_CONTAINERS = "aac,ac3,amr,amrnb,amrwb,asf,avi,eac3,flv,mp3,mpeg,mpegts,ogg,wav"
 _SEEKABLE_CONTAINERS = ("matroska", "mov")  # by an index; in the others packets are skipped without decoding
-_PREROLL_SECONDS = 1  # a decoder needs up to 0.3 s of sound before it gives the same samples as always
+_PADDED_CONTAINERS = ("matroska", "mov", "mp3")
 _MAX_BAD_PACKETS = 10
 
 
 class _FFmpegDecoder:
-    tolerance_seconds = CODEC_TOLERANCE_SECONDS
-
     def __init__(self, path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> None:
         self._path = path
+        has_tag = has_length_tag(file)
         self._file = stack.enter_context(_open_ffmpeg(file))
         streams = self._file.streams
         if not streams.audio:
@@ -235,14 +223,13 @@ class _FFmpegDecoder:
         self.container = self._file.format.name.split(",")[0]
         self.sample_rate: int = codec.sample_rate
         self.num_channels: int = codec.layout.nb_channels
-        self.num_frames = self._count_frames()
+        is_exact = self.container in _EXACT_CONTAINERS.split(",") or (self.container == "mp3" and has_tag)
+        self.num_frames = self._count_frames() if is_exact else None
+        is_padded = self.container in _PADDED_CONTAINERS
+        self.tolerance_seconds = CODEC_TOLERANCE_SECONDS if is_padded else TOLERANCE_SECONDS
 
     def _count_frames(self) -> int | None:
         stream = self._stream
-        # MP3: only the tag that encoders write first tells the delay, and with it the length.
-        has_tag = self.container == "mp3" and stream.start_time
-        if self.container not in _EXACT_CONTAINERS.split(",") and not has_tag:
-            return None
         if stream.duration:
             seconds = stream.duration * stream.time_base
         elif self._file.duration and len(self._file.streams) == 1:  # or it may be that of the pictures
@@ -274,46 +261,60 @@ class _FFmpegDecoder:
 
     def _decode(self, first: int) -> Iterator[tuple[int, np.ndarray]]:
         """Pieces and their positions; starts somewhat before frame `first`."""
-        from av.error import InvalidDataError
-
         early = first - _PREROLL_SECONDS * self.sample_rate
-        position = None if early > 0 else 0
-        num_bad = 0
-        for packet in self._demux(early):
-            try:
-                decoded = packet.decode()
-            except InvalidDataError:
-                num_bad += 1
-                if self.container != "mp3" or num_bad > _MAX_BAD_PACKETS:  # MP3 has tags among its packets
-                    raise
-                continue
-            for frame in decoded:
-                if position is None:
-                    position = self._locate(frame.pts, first)
-                piece = self._convert(frame)
-                yield position, piece
-                position += len(piece)
-
-    def _demux(self, early: int) -> Iterator[Any]:
-        """Packets that begin at frame `early` or later."""
-        stream = self._stream
-        origin, frames_per_tick = stream.start_time or 0, stream.time_base * self.sample_rate
-        if early > 0 and self.container in _SEEKABLE_CONTAINERS:
-            self._file.seek(origin + int(early / frames_per_tick), stream=stream)
-        for packet in self._file.demux(stream):
-            if early <= 0 or packet.pts is None or (packet.pts - origin) * frames_per_tick >= early:
-                yield packet
-
-    def _locate(self, pts: int | None, first: int) -> int:
-        """Where the first decoded frame stands: exact, but in Matroska, which counts milliseconds."""
-        origin, frames_per_tick = self._stream.start_time or 0, self._stream.time_base * self.sample_rate
-        position = None if pts is None else round((pts - origin) * frames_per_tick)
-        if position is None or position > first:
+        if early <= 0:
+            frames, position = self._decode_packets(self._file.demux(self._stream)), 0
+        else:
+            frames, position = self._decode_from(early)
+        if position > first:
             raise AudioError(
                 f"{self._path}: its time stamps do not lead to {first / self.sample_rate:.3f} s; "
                 "convert it to FLAC first"
             )
-        return position
+        for frame in frames:
+            piece = self._convert(frame)
+            yield position, piece
+            position += len(piece)
+
+    def _decode_from(self, early: int) -> tuple[Iterator[Any], int]:
+        """Decoded frames, and the position of the first by the container's clock. Matroska's counts ms."""
+        stream = self._stream
+        ticks_per_frame = 1 / (stream.time_base * self.sample_rate)
+        origin = stream.start_time or 0
+        if self.container in _SEEKABLE_CONTAINERS:
+            # start_time may leave out the delay of the codec.
+            first_frame = next(self._decode_packets(self._file.demux(stream)), None)
+            origin = getattr(first_frame, "pts", None) or 0
+            self._file.seek(origin + int(early * ticks_per_frame), stream=stream)
+        frames = self._decode_packets(self._skip_packets(origin + early * ticks_per_frame))
+        for frame in frames:
+            if frame.pts is not None:
+                return itertools.chain([frame], frames), round((frame.pts - origin) / ticks_per_frame)
+        return iter([]), 0
+
+    def _skip_packets(self, tick: Fraction) -> Iterator[Any]:
+        """Packets from the last one on that begins before `tick`; those before cost no decoding."""
+        last_before = None
+        for packet in self._file.demux(self._stream):
+            if packet.pts is not None and packet.pts < tick:
+                last_before = packet
+                continue
+            if last_before is not None:
+                yield last_before
+                last_before = None
+            yield packet
+
+    def _decode_packets(self, packets: Iterable[Any]) -> Iterator[Any]:
+        from av.error import InvalidDataError
+
+        num_bad = 0
+        for packet in packets:
+            try:
+                yield from packet.decode()
+            except InvalidDataError:
+                num_bad += 1
+                if self.container != "mp3" or num_bad > _MAX_BAD_PACKETS:  # MP3 has tags among its packets
+                    raise
 
     def _convert(self, frame: Any) -> np.ndarray:
         """(frames, channels), full scale at 1."""

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", ".aiff"}
 # Power of coloured noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
+LOWEST_NOISE_HZ = 20.0  # of coloured noise: what nobody hears would be most of its power
 
 
 def _check_range(name: str, bounds: tuple[float, float], least: float, greatest: float) -> None:
@@ -81,10 +82,6 @@ class AugmentConfig(Config):
             raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0, each only once")
         _check_range("gain_db", self.gain_db, -60.0, 60.0)
         return self
-
-    @property
-    def changes_waveform_beyond_speed(self) -> bool:
-        return self.noise.probability > 0 or self.gain_db != (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ class Augmenter:
         if kind == "recorded":
             noise = self._read_noise(len(audio), stream)
         else:
-            noise = make_noise(len(audio), NOISE_EXPONENTS[kind], stream)
+            noise = make_noise(len(audio), self._sample_rate, NOISE_EXPONENTS[kind], stream)
         speech_power = np.mean(np.square(audio, dtype=np.float64))
         noise_power = np.mean(np.square(noise, dtype=np.float64))
         if not speech_power or not noise_power:
@@ -219,7 +216,10 @@ class AugmentationCounter:
             return
         logger.info("epoch %d: %s", epoch, self.summary())
         for key in self.never_applied():
-            logger.warning("epoch %d: %s is set, but was applied to no utterance", epoch, key)
+            logger.warning(
+                "epoch %d: %s is set, but was applied to none of %d utterances",
+                epoch, key, self._speeds.total(),
+            )  # fmt: skip
 
     def _stages(self) -> list[tuple[str, bool, str, str]]:
         """Key in the config, whether it asks for anything, field of Applied, what to say of it."""
@@ -276,7 +276,9 @@ def _read_seconds(path: Path) -> float:
     return seconds
 
 
-def make_noise(num_samples: int, exponent: float, stream: np.random.Generator) -> np.ndarray:
+def make_noise(
+    num_samples: int, sample_rate: int, exponent: float, stream: np.random.Generator
+) -> np.ndarray:
     """Gaussian noise whose power falls as frequency ** -exponent."""
     noise = stream.standard_normal(num_samples, dtype=np.float32)
     if not exponent:
@@ -284,6 +286,6 @@ def make_noise(num_samples: int, exponent: float, stream: np.random.Generator) -
     # A length of small factors: the transform of a long prime one is several times slower.
     size = 1 << (num_samples - 1).bit_length()
     spectrum = np.fft.rfft(noise, size)
-    frequencies = np.arange(len(spectrum), dtype=np.float32)
-    frequencies[0] = np.inf  # no constant part
+    frequencies = np.fft.rfftfreq(size, 1 / sample_rate)
+    frequencies[frequencies < LOWEST_NOISE_HZ] = np.inf
     return np.fft.irfft(spectrum * frequencies ** (-exponent / 2), size)[:num_samples].astype(np.float32)

@@ -6,7 +6,7 @@ Shapes: B utterances of a batch, S samples, T frames, F features, U tokens.
 from __future__ import annotations
 
 import contextlib
-import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -242,4 +242,4 @@ def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
 
 def needed_frames(tokens: Sequence[int]) -> int:
     """CTC needs a frame for each token and for a blank between equal ones; without tokens, one."""
-    return max(1, len(tokens) + sum(left == right for left, right in itertools.pairwise(tokens)))
+    return max(1, len(tokens) + sum(map(operator.eq, tokens, tokens[1:])))

@@ -103,7 +103,7 @@ class BatchLoader:
         yield from self._load(self._shard.take(groups[::-1]), None)
 
     def largest_batch(self) -> Batch:
-        """The batch of the first epoch that needs the most memory, to try out whether there is enough."""
+        """The largest one of the first epoch, padding included, to try out whether memory is enough."""
         seconds_N = self._manifest.durations
         largest = max(self.plan_epoch(0).batches, key=lambda group: len(group) * seconds_N[group].max())
         return next(self._load([largest], 0))

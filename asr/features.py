@@ -27,10 +27,13 @@ from asr.mel import (
 )
 from asr.padded import (
     MIN_DEVIATION,
+    add_noise,
     append_deltas,
+    check_audio,
     mirror_ends,
     normalize_each,
     scale_like_whisper,
+    split_batch,
     zero_padding,
 )
 from asr.reduction import ReductionConfig, Subspace, accumulate_moments, fit_reduction
@@ -279,9 +282,11 @@ class FrontEnd(torch.nn.Module):
         if self.config.reduction.dim is not None:
             self._require_learnt(f"features.reduction.type: {self.config.reduction.type}", self.reduction_FF)
             features_BTF = _map_rows(features_BTF - self.reduction_mean_F, self.reduction_FF)
+            features_BTF = zero_padding(features_BTF, feature_lengths_B)
         if self.config.deltas:
             features_BTF = append_deltas(features_BTF, feature_lengths_B, self.config.deltas)
-        return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
+            features_BTF = zero_padding(features_BTF, feature_lengths_B)
+        return features_BTF, feature_lengths_B
 
     @torch.no_grad()
     def static_features(
@@ -291,14 +296,14 @@ class FrontEnd(torch.nn.Module):
         generators: Sequence[torch.Generator] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The log-mel or MFCC alone, before reduction, deltas and CMVN."""
-        _check_audio(audio_BS, audio_lengths_B)
+        check_audio(audio_BS, audio_lengths_B)
         whisper = self.config.convention == "whisper"
         feature_lengths_B = self.num_frames(audio_lengths_B.to(audio_BS.device))
         num_frames = self.num_frames(audio_BS.shape[1])
         if num_frames == 0:
             return audio_BS.new_zeros(len(audio_BS), 0, self.config.num_static), feature_lengths_B
         if generators is not None and self.config.dither > 0:
-            audio_BS = _add_noise(audio_BS, audio_lengths_B, generators, self.config.dither / INT16_SCALE)
+            audio_BS = add_noise(audio_BS, audio_lengths_B, generators, self.config.dither / INT16_SCALE)
         # Mixed precision is for models: 16 bits do not hold the range of these energies.
         with torch.autocast(audio_BS.device.type, enabled=False):
             if whisper:
@@ -319,7 +324,7 @@ class FrontEnd(torch.nn.Module):
         if self.config.convention == "whisper":
             take_log, floor = torch.log10, WHISPER_FLOOR
         with self._borrow_windows(audio_BS, num_frames) as windows_RN:
-            for utterances, frames in _split_batch(feature_lengths_B, num_frames, len(windows_RN)):
+            for utterances, frames in split_batch(feature_lengths_B, num_frames, len(windows_RN)):
                 into_BTM = log_mel_BTM[utterances, frames]
                 num_rows = into_BTM.shape[0] * into_BTM.shape[1]
                 windows_BTN = windows_RN[:num_rows].unflatten(0, into_BTM.shape[:2])
@@ -363,7 +368,8 @@ class FrontEnd(torch.nn.Module):
             windows_RN = self._free_windows.pop()  # off the list, so that threads never share one
         else:
             num_rows = CPU_ROWS if on_cpu else min(GPU_ROWS, _round_up(len(audio_BS) * num_frames))
-            windows_RN = audio_BS.new_zeros(num_rows, self.config.fft_samples)
+            with torch.inference_mode(False):  # or no later call outside of that mode could write to them
+                windows_RN = audio_BS.new_zeros(num_rows, self.config.fft_samples)
         yield windows_RN
         if on_cpu:
             self._free_windows.append(windows_RN)
@@ -394,25 +400,6 @@ def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, tor
         front_end.set_cmvn(moments.mean_F, moments.std_F)
 
 
-# --- parts of a batch -----------------------------------------------------------------------------
-
-
-def _split_batch(
-    feature_lengths_B: torch.Tensor, num_frames: int, max_rows: int
-) -> Iterator[tuple[slice, slice]]:
-    """(utterances, frames) of rectangles that cover all valid frames, each of at most max_rows frames."""
-    num_utterances = len(feature_lengths_B)
-    on_cpu = feature_lengths_B.device.type == "cpu"  # to look at the lengths on a GPU would wait for it
-    lengths = feature_lengths_B.tolist() if on_cpu else [num_frames] * num_utterances
-    utterances_at_once = max(1, max_rows // num_frames)
-    for first in range(0, num_utterances, utterances_at_once):
-        utterances = slice(first, min(first + utterances_at_once, num_utterances))
-        longest = max(lengths[utterances])
-        frames_at_once = math.ceil(longest / math.ceil(longest / max_rows)) if longest else 1
-        for start in range(0, longest, frames_at_once):
-            yield utterances, slice(start, min(start + frames_at_once, longest))
-
-
 def _round_up(num_rows: int) -> int:
     return -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
@@ -423,41 +410,6 @@ def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tens
     num_rows = len(rows_RF)
     mapped_RF = F.pad(rows_RF, (0, 0, 0, _round_up(num_rows) - num_rows)) @ matrix_FF
     return mapped_RF[:num_rows].unflatten(0, features_BTF.shape[:2])
-
-
-def _check_audio(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor) -> None:
-    if audio_BS.dim() != 2 or audio_BS.dtype != torch.float32:
-        raise UserError(
-            f"audio of shape {tuple(audio_BS.shape)} and type {audio_BS.dtype}: expected (batch, samples) of "
-            "torch.float32 in [-1, 1]"
-        )
-    if audio_lengths_B.shape != audio_BS.shape[:1] or audio_lengths_B.dtype != torch.int64:
-        raise UserError(
-            f"audio lengths of shape {tuple(audio_lengths_B.shape)} and type {audio_lengths_B.dtype}: "
-            f"expected {len(audio_BS)} numbers of torch.int64, one per utterance"
-        )
-    if audio_lengths_B.device.type == "cpu" and len(audio_lengths_B):
-        shortest, longest = audio_lengths_B.min().item(), audio_lengths_B.max().item()
-        if shortest < 0 or longest > audio_BS.shape[1]:
-            raise UserError(
-                f"audio lengths from {shortest} to {longest}: expected 0 to {audio_BS.shape[1]}, the samples "
-                "of the batch"
-            )
-
-
-def _add_noise(
-    audio_BS: torch.Tensor,
-    audio_lengths_B: torch.Tensor,
-    generators: Sequence[torch.Generator],
-    deviation: float,
-) -> torch.Tensor:
-    if len(generators) != len(audio_BS):
-        raise UserError(f"{len(generators)} generators for {len(audio_BS)} utterances; expected one for each")
-    audio_BS = audio_BS.clone()
-    for audio_S, length, generator in zip(audio_BS, audio_lengths_B.tolist(), generators, strict=True):
-        noise_S = torch.randn(length, generator=generator, device=generator.device)
-        audio_S[:length] += deviation * noise_S.to(audio_S.device)
-    return audio_BS
 
 
 def _compute_mel_filters(config: FeaturesConfig) -> np.ndarray:

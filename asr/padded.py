@@ -6,12 +6,51 @@ Shapes: B utterances, S samples, T frames, F features.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from asr.errors import UserError
+
 MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
+
+
+def check_audio(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor) -> None:
+    if audio_BS.dim() != 2 or audio_BS.dtype != torch.float32:
+        raise UserError(
+            f"audio of shape {tuple(audio_BS.shape)} and type {audio_BS.dtype}: expected (batch, samples) of "
+            "torch.float32 in [-1, 1]"
+        )
+    if audio_lengths_B.shape != audio_BS.shape[:1] or audio_lengths_B.dtype != torch.int64:
+        raise UserError(
+            f"audio lengths of shape {tuple(audio_lengths_B.shape)} and type {audio_lengths_B.dtype}: "
+            f"expected {len(audio_BS)} numbers of torch.int64, one per utterance"
+        )
+    if audio_lengths_B.device.type == "cpu" and len(audio_lengths_B):
+        shortest, longest = audio_lengths_B.min().item(), audio_lengths_B.max().item()
+        if shortest < 0 or longest > audio_BS.shape[1]:
+            raise UserError(
+                f"audio lengths from {shortest} to {longest}: expected 0 to {audio_BS.shape[1]}, the samples "
+                "of the batch"
+            )
+
+
+def split_batch(
+    feature_lengths_B: torch.Tensor, num_frames: int, max_rows: int
+) -> Iterator[tuple[slice, slice]]:
+    """(utterances, frames) of rectangles that cover all valid frames, each of at most max_rows frames."""
+    num_utterances = len(feature_lengths_B)
+    on_cpu = feature_lengths_B.device.type == "cpu"  # to look at the lengths on a GPU would wait for it
+    lengths = feature_lengths_B.tolist() if on_cpu else [num_frames] * num_utterances
+    utterances_at_once = max(1, max_rows // num_frames)
+    for first in range(0, num_utterances, utterances_at_once):
+        utterances = slice(first, min(first + utterances_at_once, num_utterances))
+        longest = max(lengths[utterances])
+        frames_at_once = math.ceil(longest / math.ceil(longest / max_rows)) if longest else 1
+        for start in range(0, longest, frames_at_once):
+            yield utterances, slice(start, min(start + frames_at_once, longest))
 
 
 def valid_frames(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
@@ -26,6 +65,21 @@ def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) ->
     for features_TF, length in zip(features_BTF, feature_lengths_B.tolist(), strict=True):
         features_TF[length:] = 0.0  # a fraction of the time of a mask over everything
     return features_BTF
+
+
+def add_noise(
+    audio_BS: torch.Tensor,
+    audio_lengths_B: torch.Tensor,
+    generators: Sequence[torch.Generator],
+    deviation: float,
+) -> torch.Tensor:
+    if len(generators) != len(audio_BS):
+        raise UserError(f"{len(generators)} generators for {len(audio_BS)} utterances; expected one for each")
+    audio_BS = audio_BS.clone()
+    for audio_S, length, generator in zip(audio_BS, audio_lengths_B.tolist(), generators, strict=True):
+        noise_S = torch.randn(length, generator=generator, device=generator.device)
+        audio_S[:length] += deviation * noise_S.to(audio_S.device)
+    return audio_BS
 
 
 def mirror_ends(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int) -> torch.Tensor:

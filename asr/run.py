@@ -9,7 +9,7 @@ from typing import Literal
 import pydantic
 
 from asr.augment import AugmentConfig
-from asr.batches import BatchConfig
+from asr.batch_order import BatchConfig
 from asr.config import Config, load_config
 from asr.features import FeaturesConfig
 from asr.models import SpeechModelConfig

@@ -143,7 +143,7 @@ def warp_time(features_BTF: Tensor, feature_lengths_B: Tensor, warps_B2: np.ndar
     target_B1 = frame_B1 + shift_B1
     left_BT = positions_T * frame_B1 / target_B1
     right_BT = frame_B1 + (positions_T - target_B1) * (last_B1 - frame_B1) / (last_B1 - target_B1)
-    warped_BT = torch.where(positions_T < target_B1, left_BT, right_BT).minimum(last_B1)
+    warped_BT = torch.where(positions_T < target_B1, left_BT, right_BT)
     is_moved_BT = (shift_B1 != 0) & (positions_T <= last_B1)
     source_BT = torch.where(is_moved_BT, warped_BT, positions_T)
 

@@ -196,6 +196,11 @@ def _png() -> bytes:
     )
 
 
+def _crowded_table() -> bytes:
+    data = encode_media(make_speechlike(), RATE, "mp4", "aac")
+    return _overwrite(lambda: data, data.index(b"stsz") + 12, b"\x05\0\0\x33")()
+
+
 def _two_rates() -> bytes:
     return b"".join(
         encode_sound(make_speechlike(1.0, rate), rate, "OGG", "VORBIS") for rate in (16_000, 8_000)
@@ -329,7 +334,7 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     "W64 cut short": _file("cut.wav", _cut(_sound("W64"), 0.7), "cut short"),
     "RIFX cut short": _file("cut.wav", _cut(_sound("WAV", endian="BIG"), 0.7), "cut short"),
     "AIFF cut short": _file("cut.aiff", _cut(_sound("AIFF"), 0.7), "cut short"),
-    "AU cut short": _file("cut.au", _cut(_sound("AU"), 0.7), "cut short"),
+    "AU cut short": _file("cut.au", _cut(_sound("AU"), 0.7), "again"),
     "CAF cut short": _file("cut.caf", _cut(_sound("CAF"), 0.7), "cannot be decoded"),
     "SPHERE cut short": _file("cut.sph", _cut(_sound("NIST"), 0.7), "cut short"),
     "u-law SPHERE cut short": _file("cut.sph", _cut(_sound("NIST", "ULAW"), 0.7), "cut short"),
@@ -346,6 +351,7 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
         "cut.m4a", _cut(_media("mp4", "aac", movflags="faststart"), 0.7), "cannot be decoded"
     ),
     "WebM cut short": _file("cut.webm", _cut(_media("webm", "libopus"), 0.7), "cut short"),
+    "MP4 with a lying table": _file("table.m4a", _crowded_table, "tables list 83,886,131 packets"),
     "AMR cut short": _file(
         "cut.amr",
         _cut(lambda: encode_media(make_speechlike(1, 8000), 8000, "amr", "libopencore_amrnb"), 0.7),

@@ -52,7 +52,7 @@ _TREES: dict[str, dict[str, Any]] = {
             "type": "transformer",
             **_SIZE,
             "attention_dropout": 0.05,
-            "subsampling": {"type": "conv1d", "factor": 2},
+            "subsampling": {"type": "conv1d", "factor": 4},
             "positions": {"type": "fourier", "combine": "concatenate", "span": 256},
         },
         "decoder": {
@@ -103,14 +103,18 @@ _TREES: dict[str, dict[str, Any]] = {
         "ctc_weight": 1.0,
     },
     "lstm-hybrid": {
-        "encoder": {"type": "lstm", "dim": 24, "num_layers": 1, "dropout": 0.05, "subsampling": _CONV2D},
+        "encoder": {
+            "type": "lstm",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.05,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
         "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
     },
 }
 
-SYSTEMS = {
-    name: SpeechModelConfig.model_validate_json(json.dumps(tree)) for name, tree in _TREES.items()
-}
+SYSTEMS = {name: SpeechModelConfig.model_validate_json(json.dumps(tree)) for name, tree in _TREES.items()}
 WITH_DECODER = [name for name, config in SYSTEMS.items() if config.decoder is not None]
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 

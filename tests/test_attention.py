@@ -146,6 +146,20 @@ def test_padding_changes_nothing(window: Window | None, causal: bool) -> None:
         torch.testing.assert_close(batched[row, :length], alone[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("window", [None, Window(2, 1)])
+@pytest.mark.parametrize("options", [{"dropout": 0.1}, {"dtype": torch.bfloat16}, {}])
+def test_gradients_are_finite_with_much_padding(window: Window | None, options: dict[str, Any]) -> None:
+    """Whole blocks of padding, on each path of `attend`."""
+    layer = SelfAttention(DIM, HEADS, options.get("dropout", 0.0), window=window)
+    layer.to(options.get("dtype", torch.float32)).train()
+    x_BTD = torch.randn(3, 90, DIM, dtype=layer.project_in.weight.dtype, requires_grad=True)
+    attended_BTD = layer(x_BTD, length_mask(torch.tensor([90, 40, 1]), 90))
+    attended_BTD.sum().backward()
+    assert attended_BTD.isfinite().all()
+    assert x_BTD.grad is not None
+    assert x_BTD.grad.isfinite().all()
+
+
 @given(step=st.integers(0, 29), windowed=st.booleans(), rotary=st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_causal_attention_never_sees_the_future(step: int, windowed: bool, rotary: bool) -> None:

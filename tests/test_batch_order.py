@@ -77,6 +77,12 @@ def test_groups_by_hand() -> None:
     ]
 
 
+def test_what_exceeds_a_batch_is_one_of_its_own() -> None:
+    """Training leaves it out, evaluation must not."""
+    groups = group_by_length(np.array([100.0, 1.0, 1.0, 200.0]), CONFIG, None)
+    assert [group.tolist() for group in groups] == [[1, 2], [0], [3]]
+
+
 @pytest.mark.parametrize("max_padding", [0.05, 0.1, 0.3])
 def test_padding_is_about_half_of_what_is_allowed(max_padding: float) -> None:
     config = CONFIG.model_copy(update={"max_padding": max_padding})

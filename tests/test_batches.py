@@ -305,17 +305,13 @@ def test_what_cannot_be_trained_on_is_left_out_and_said(
     assert shown in warning and warning.endswith(f"{', '.join(out[:5])}, ...")
 
 
-@pytest.mark.parametrize(
-    ("tokens", "frames"), [([], 1), ([5], 1), ([5, 6, 5], 3), ([5, 5], 3), ([5, 5, 5, 6, 6], 8)]
-)
-def test_frames_that_ctc_needs(tokens: list[int], frames: int) -> None:
-    assert needed_frames(tokens) == frames
-    if tokens:  # PyTorch's CTC agrees: finite with so many frames, infinite with one less
-        for length, is_finite in [(frames, True), (frames - 1, False)]:
-            losses = torch.nn.functional.ctc_loss(
-                torch.zeros(frames, 1, 10).log_softmax(2), torch.tensor([tokens]), [length], [len(tokens)]
-            )
-            assert bool(torch.isfinite(losses)) == is_finite
+def test_frames_are_counted_at_the_fastest_speed(manifest: Manifest) -> None:
+    """So the same utterances are left out, whatever speed an epoch gives them."""
+    used = {}
+    for speeds in [(1.0,), (2.0,), (0.5, 2.0)]:
+        inputs = build_inputs(AugmentConfig(speed=speeds), num_encoded_frames=lambda lengths: lengths // 10)
+        used[speeds] = {name for batch in build(manifest, inputs).epoch_batches(0) for name in batch.ids}
+    assert used[2.0,] == used[0.5, 2.0] < used[1.0,]
 
 
 def test_nothing_left_to_train_on(manifest: Manifest) -> None:

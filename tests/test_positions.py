@@ -157,7 +157,9 @@ def test_a_start_continues_a_sequence(kind: str, combine: str, first: int, secon
 def test_learned_positions_end_with_advice() -> None:
     positions = build_positions("learned", span=64)
     positions(torch.zeros(1, 64, 8))
-    with pytest.raises(UserError, match="65 steps, but learned positions end at span = 64; cut the recording"):
+    with pytest.raises(
+        UserError, match="65 steps, but learned positions end at span = 64; cut the recording"
+    ):
         positions(torch.zeros(1, 1, 8), start=64)
 
 

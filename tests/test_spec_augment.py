@@ -103,11 +103,20 @@ def test_the_rest_of_the_batch_does_not_matter(mask_value: str, time_warp: int) 
     assert torch.equal(among[3, :50], alone[0]) and records[3] == record
 
 
-def test_changes_with_epoch_seed_and_id() -> None:
-    features = torch.ones(1, 100, 40)
-    base, _ = apply(MASKS, features, [100], ["x"])
-    for change in ({"epoch": 1}, {"seed": 1}, {"ids": ["y"]}):
-        assert not torch.equal(apply(MASKS, features, [100], **{"ids": ["x"], **change})[0], base)
+@pytest.mark.parametrize("field", Masked._fields)
+def test_changes_with_epoch_seed_and_id(field: str) -> None:
+    config = MASKS.model_copy(update={"time_warp": 20})
+
+    def draw(ids: str = "abcdefgh", **others: int) -> list[float]:
+        return [
+            getattr(record, field)
+            for record in apply(config, torch.ones(8, 100, 40), [100] * 8, list(ids), **others)[1]
+        ]
+
+    assert draw() == draw()
+    for other in (draw(epoch=1), draw(seed=1), draw(ids="ABCDEFGH")):
+        assert other != draw()
+    assert draw("hgfedcba") == draw()[::-1]
 
 
 def test_stages_do_not_disturb_each_other() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from typing import Any
 
-import librosa
 import numpy as np
 import pytest
 
@@ -55,16 +54,21 @@ def test_no_voice_clips() -> None:
 
 
 def test_rate_pitch_and_range_are_heard() -> None:
-    slow, sample_rate = synthesize("one two three four", rate=120)
+    slow, _ = synthesize("one two three four", rate=120)
     fast, _ = synthesize("one two three four", rate=240)
     assert len(slow) > 1.5 * len(fast)
-    low, high = (
-        np.median(librosa.yin(synthesize("nine one nine", pitch=pitch)[0], fmin=50, fmax=400, sr=sample_rate))
-        for pitch in (10, 90)
-    )
+    low, high = (estimate_pitch(*synthesize("nine one nine", pitch=pitch)) for pitch in (10, 90))
     assert high > 1.3 * low
     flat, lively = (synthesize("nine one nine", pitch_range=value)[0] for value in (0, 100))
     assert len(flat) != len(lively) or not np.array_equal(flat, lively)
+
+
+def estimate_pitch(audio: np.ndarray, sample_rate: int) -> float:
+    """Hz, by the lag at which the audio resembles itself most, 50 to 400 Hz."""
+    spectrum = np.fft.rfft(audio, 2 * len(audio))
+    correlation = np.fft.irfft(np.abs(spectrum) ** 2)
+    shortest, longest = sample_rate // 400, sample_rate // 50
+    return sample_rate / (shortest + np.argmax(correlation[shortest:longest]))
 
 
 def test_voices_are_listed_by_language() -> None:

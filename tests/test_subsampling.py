@@ -33,13 +33,11 @@ def subsample_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
     if ours.config.type == "conv1d":
         x_FT = features_TF.T
         for layer in ours.convolutions:
-            weight = layer.weight[..., 0].contiguous()
-            x_FT = F.conv1d(x_FT, weight, layer.bias, stride=2, padding=1).relu()
+            x_FT = F.conv1d(x_FT, layer.weight[..., 0], layer.bias, stride=2, padding=1).relu()
         return x_FT.T @ ours.project.weight.T + ours.project.bias
     x_CTF = features_TF[None]
     for layer in ours.convolutions:
-        weight = layer.weight.contiguous()
-        x_CTF = F.conv2d(x_CTF, weight, layer.bias, stride=2, padding=1).relu()
+        x_CTF = F.conv2d(x_CTF, layer.weight, layer.bias, stride=2, padding=1).relu()
     # Of a step, frequency comes before channel.
     return x_CTF.permute(1, 2, 0).flatten(1) @ ours.project.weight.T + ours.project.bias
 

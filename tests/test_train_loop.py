@@ -119,7 +119,12 @@ def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path) -> No
     """As a scheduler does it: the signal reaches the processes that load data, too."""
     tiny_run()
     command = [sys.executable, "-m", "asr", "train", str(tmp_path / "run.yaml"), "train.steps=100000"]
-    command += ["batches.num_workers=1", "train.log_every=1", "train.validate_every=100000", "train.save_every=100000"]
+    command += [
+        "batches.num_workers=1",
+        "train.log_every=1",
+        "train.validate_every=100000",
+        "train.save_every=100000",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     log = tmp_path / "run" / "log.jsonl"
     while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 3):

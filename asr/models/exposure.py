@@ -5,6 +5,7 @@ from __future__ import annotations
 import pydantic
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from asr.config import Config
 
@@ -27,7 +28,7 @@ class ExposureConfig(Config):
     def _check(self) -> ExposureConfig:
         if self.replace + self.drop + self.repeat >= 1:
             raise ValueError(
-                f"replace + drop + repeat = {self.replace + self.drop + self.repeat} must be below 1"
+                f"replace + drop + repeat = {self.replace + self.drop + self.repeat:g} must be below 1"
             )
         return self
 
@@ -41,22 +42,22 @@ def corrupt(
 ) -> Tensor:
     """Inputs of the decoder with some tokens replaced, dropped or repeated where `can_change_BU` is True."""
     draw_BU = torch.rand(inputs_BU.shape, device=inputs_BU.device)
-    chances_V = similarity_VV[inputs_BU.flatten()].softmax(-1)
-    confused_BU = torch.multinomial(chances_V, 1).view_as(inputs_BU)
+    end_of_drop = config.replace + config.drop
+    is_replaced_BU = can_change_BU & (draw_BU < config.replace)
+    is_dropped_BU = can_change_BU & (draw_BU >= config.replace) & (draw_BU < end_of_drop)
+    is_repeated_BU = can_change_BU & (draw_BU >= end_of_drop) & (draw_BU < end_of_drop + config.repeat)
+    is_repeated_BU &= F.pad(can_change_BU[:, :-1], (1, 0))  # the start token is nothing to repeat
+    chances_NV = similarity_VV[inputs_BU.flatten()].softmax(-1)
+    confused_BU = torch.multinomial(chances_NV, 1).view_as(inputs_BU)
     before_BU = torch.cat([inputs_BU[:, :1], inputs_BU[:, :-1]], dim=1)
-    corrupted_BU = torch.where(draw_BU < config.replace, confused_BU, inputs_BU)
-    is_dropped = (draw_BU >= config.replace) & (draw_BU < config.replace + config.drop)
-    corrupted_BU = corrupted_BU.masked_fill(is_dropped, unk_id)
-    is_repeated = (draw_BU >= config.replace + config.drop) & (
-        draw_BU < config.replace + config.drop + config.repeat
-    )
-    corrupted_BU = torch.where(is_repeated, before_BU, corrupted_BU)
-    return torch.where(can_change_BU, corrupted_BU, inputs_BU)
+    corrupted_BU = torch.where(is_replaced_BU, confused_BU, inputs_BU)
+    corrupted_BU = torch.where(is_repeated_BU, before_BU, corrupted_BU)
+    return corrupted_BU.masked_fill(is_dropped_BU, unk_id)
 
 
 def token_similarity(embeddings_VD: Tensor, num_special: int, sharpness: float = 10.0) -> Tensor:
     """(V, V): sharpened cosines of the embeddings; none for a token and itself, or for special tokens."""
-    unit_VD = torch.nn.functional.normalize(embeddings_VD.detach().float(), dim=-1)
+    unit_VD = F.normalize(embeddings_VD.detach().float(), dim=-1)
     similarity_VV = sharpness * unit_VD @ unit_VD.T
     similarity_VV.fill_diagonal_(-torch.inf)
     similarity_VV[:, :num_special] = -torch.inf

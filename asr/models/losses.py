@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 import torch
@@ -31,9 +31,9 @@ class GuidedAttentionConfig(Config):
     """With path ctc: an utterance follows its alignment once its CTC loss per token (nats) is below this."""
     trim_silence: bool = True
     """Run the diagonal from the first to the last loud frame, not through silence at the ends."""
-    layers: tuple[int, ...] | None = None
+    layers: Annotated[tuple[int, ...], pydantic.Field(min_length=1)] | None = None
     """Decoder layers that are guided, from 0, or from the last as -1, -2; all if null."""
-    heads: tuple[pydantic.NonNegativeInt, ...] | None = None
+    heads: Annotated[tuple[pydantic.NonNegativeInt, ...], pydantic.Field(min_length=1)] | None = None
     """Heads that are guided in each of those layers; all if null."""
     schedule: Literal["constant", "linear", "exponential"] = "constant"
     """How the weight changes: linear falls to zero at `steps`; exponential halves every `half_life`."""

@@ -287,7 +287,8 @@ class SpeechModel(nn.Module):
         times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
         if guided is None or guided.path == "diagonal" or ctc is None:
             return times_BN, {}
-        is_aligned_B = ctc.loss_B.detach() < guided.ctc_threshold * targets.lengths_B
+        loss_B = ctc.loss_B.detach()  # 0 where there are too few steps for the tokens, and so no alignment
+        is_aligned_B = (loss_B > 0) & (loss_B < guided.ctc_threshold * targets.lengths_B)
         if is_aligned_B.any():
             first_BU, past_BU = align_tokens(
                 ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B, BLANK_ID

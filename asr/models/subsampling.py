@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import pydantic
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -52,10 +51,6 @@ class Subsampling(nn.Module):
                 self.convolutions.append(nn.Conv2d(channels, config.channels, 3, stride=2, padding=1))
                 width = (width + 1) // 2
             width *= config.channels if num_halvings else 1
-        # Two to four times as quick on a CPU, where PyTorch would else rearrange each input and output.
-        for convolution in self.convolutions:
-            assert isinstance(convolution, nn.Conv2d)
-            convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last)
         self.project = nn.Linear(width, dim)
 
     def forward(self, features_BTF: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,9 +60,10 @@ class Subsampling(nn.Module):
             x_BTF = F.pad(x_BTF, (0, 0, 0, -x_BTF.size(1) % self.config.factor))
             x_BTF = x_BTF.unflatten(1, (-1, self.config.factor)).flatten(2)
             return self.project(x_BTF), subsampled_lengths(lengths_B, self.config.factor)
-        # Over time and frequency, one channel at first; over time alone, the features are the channels.
-        x_BCTF = x_BTF[:, None] if self.config.type == "conv2d" else x_BTF.mT[..., None]
-        x_BCTF = x_BCTF.contiguous(memory_format=torch.channels_last)
+        # Over time and frequency, one channel at first; over time alone, the features are the channels. In
+        # memory the channels come last: on a CPU PyTorch would else rearrange every input and output.
+        x_BTFC = x_BTF[..., None] if self.config.type == "conv2d" else x_BTF[:, :, None]
+        x_BCTF = x_BTFC.permute(0, 3, 1, 2)
         for convolution in self.convolutions:
             lengths_B = subsampled_lengths(lengths_B, 2)
             x_BCTF = convolution(x_BCTF)

@@ -79,6 +79,8 @@ def check_heads(dim: int, num_heads: int, positions: PositionConfig) -> None:
         raise ValueError(f"dim = {dim} is no multiple of num_heads = {num_heads}")
     if positions.type == "rotary" and dim // num_heads % 2:
         raise ValueError(f"rotary positions turn pairs: dim / num_heads = {dim // num_heads} must be even")
+    if positions.type in ("sinusoid", "fourier") and dim % 2:
+        raise ValueError(f"{positions.type} positions are pairs of sine and cosine: dim = {dim} must be even")
 
 
 class Block(nn.Module):
@@ -243,17 +245,3 @@ class TransformerDecoder(nn.Module):
             if weights_BHUT is not None:
                 all_weights[index] = weights_BHUT
         return self.output(self.norm(x_BUD)), all_weights
-
-
-def all_heads(decoder: TransformerDecoder) -> dict[int, tuple[int, ...]]:
-    """Every head of every layer, for `weights_of`."""
-    return {layer: tuple(range(decoder.num_heads)) for layer in range(decoder.num_layers)}
-
-
-def initialize_linears(module: nn.Module) -> None:
-    """Xavier weights and zero biases, as the first Transformer had them."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)

@@ -1,0 +1,235 @@
+"""`asr features FILE...`: computes the features of audio files; writes them, sums them up, draws them."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from asr.features import FeaturesConfig
+
+logger = logging.getLogger(__name__)
+
+MAX_PLOT_SECONDS = 600  # more is neither seen in a picture of this width nor drawn quickly
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="audio files")
+    parser.add_argument(
+        "--config",
+        metavar="CONF",
+        help="YAML file of a run, for its section `features` (default: log-mel, 80)",
+    )
+    parser.add_argument(
+        "--output-dir", metavar="DIR", help="write the features of each file to DIR/<name>.npy"
+    )
+    parser.add_argument("--plot", metavar="PNG", help="draw waveform, log-mel and MFCC of one file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from asr.audio import AudioError, read
+
+    config = _load_config(args.config)
+    files = [Path(name) for name in args.files]
+    if args.plot and len(files) > 1:
+        raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
+    outputs = _plan_outputs(files, Path(args.output_dir)) if args.output_dir else {}
+    summaries, num_failed = [], 0
+    width = max(len(str(path)) for path in files)
+    for path in files:
+        try:
+            audio = read(path, config.sample_rate, allow_silence=True)
+        except AudioError as error:
+            logger.error("%s", error)
+            num_failed += 1
+            continue
+        features = _compute(config, audio)
+        summaries.append(_summarize(path, audio, features, config.sample_rate))
+        if path in outputs:
+            _write(outputs[path], features)
+            summaries[-1]["output"] = str(outputs[path])
+        if args.plot:
+            _plot(Path(args.plot), path.name, audio, config)
+        if not args.json:
+            _print_row(summaries[-1], width, is_first=len(summaries) == 1)
+    if args.json:
+        print(json.dumps({"files": summaries, "num_failed": num_failed}, ensure_ascii=False, indent=2))
+    return 1 if num_failed else 0
+
+
+def _load_config(path: str | None) -> FeaturesConfig:
+    if path is None:
+        from asr.features import FeaturesConfig
+
+        return FeaturesConfig()
+    from asr.run import RunConfig
+
+    return RunConfig.load(path).features
+
+
+def _compute(config: FeaturesConfig, audio: np.ndarray) -> np.ndarray:
+    import torch
+
+    from asr.features import FrontEnd
+
+    features_BTF, _ = FrontEnd(config)(torch.from_numpy(audio)[None], torch.tensor([len(audio)]))
+    features: np.ndarray = features_BTF[0].numpy()
+    return features
+
+
+def _plan_outputs(files: list[Path], folder: Path) -> dict[Path, Path]:
+    """Where the features of each file go; no two of them to the same place."""
+    outputs: dict[Path, Path] = {}
+    source_of: dict[Path, Path] = {}
+    for path in files:
+        output = folder / f"{path.stem}.npy"
+        if output in source_of:
+            raise UserError(
+                f"{source_of[output]} and {path} would both be written to {output}; "
+                "compute them in two calls, with two folders"
+            )
+        outputs[path], source_of[output] = output, path
+    return outputs
+
+
+def _write(path: Path, features: np.ndarray) -> None:
+    import numpy as np
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, features, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the features here ({error.strerror})") from None
+
+
+# --- table ----------------------------------------------------------------------------------------
+
+
+def _summarize(path: Path, audio: np.ndarray, features: np.ndarray, sample_rate: int) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "num_frames": features.shape[0],
+        "num_features": features.shape[1],
+        "seconds": len(audio) / sample_rate,
+        "mean": float(features.mean()) if features.size else None,
+        "std": float(features.std()) if features.size else None,
+    }
+
+
+def _print_row(summary: dict[str, Any], width: int, is_first: bool) -> None:
+    if is_first:
+        print(f"{'file':{width}}  frames x features   seconds     mean      std")
+    shape = f"{summary['num_frames']} x {summary['num_features']}"
+    mean, std = (
+        "-" if summary[name] is None else f"{summary[name]:.3f}" for name in ("mean", "std")
+    )  # audio shorter than one window has no frames
+    print(f"{summary['file']:{width}}  {shape:>17}{summary['seconds']:>10.2f}{mean:>9}{std:>9}")
+
+
+# --- picture --------------------------------------------------------------------------------------
+
+
+def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) -> None:
+    """Waveform, log-mel and MFCC on one time axis, as they are before deltas, reduction and CMVN."""
+    import librosa.display
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    seconds = len(audio) / config.sample_rate
+    if not 2 * config.window_ms / 1000 <= seconds <= MAX_PLOT_SECONDS:
+        raise UserError(
+            f"{name}: {seconds:.3f} s cannot be drawn; expected two windows to {MAX_PLOT_SECONDS} s"
+        )
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    title = f"{name}  ({seconds:.2f} s at {config.sample_rate / 1000:g} kHz)"
+    figure.suptitle(title, fontsize=13, parse_math=False)  # a dollar in a name begins no formula
+    grid = figure.subplots(3, 2, width_ratios=[70, 1], height_ratios=[2, 3, 3])
+    librosa.display.waveshow(audio, sr=config.sample_rate, ax=grid[0, 0], color="#31688e", linewidth=0.6)
+    grid[0, 0].set(ylabel="amplitude", xlabel="")
+    grid[0, 1].axis("off")
+    _draw_log_mel(grid[1, 0], grid[1, 1], audio, config)
+    _draw_mfcc(grid[2, 0], grid[2, 1], audio, config)
+    for axes in grid[:, 0]:
+        axes.set_xlim(0, seconds)
+        axes.label_outer()
+    _save(output, figure)
+
+
+def _draw_log_mel(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:
+    import librosa.display
+
+    log_mel_TM = _compute(_plain_config(config), audio)
+    is_whisper = config.convention == "whisper"
+    image = librosa.display.specshow(
+        log_mel_TM.T,
+        x_coords=_frame_times(config, len(log_mel_TM)),
+        x_axis="time",
+        y_axis="mel",
+        sr=config.sample_rate,
+        fmin=config.low_hz,
+        fmax=config.upper_hz,
+        htk=not is_whisper,
+        cmap="magma",
+        ax=axes,
+    )
+    axes.set(ylabel=f"log-mel, {config.num_mels} bands (Hz)", xlabel="")
+    axes.figure.colorbar(image, cax=scale, label="Whisper's scale" if is_whisper else "log energy")
+
+
+def _draw_mfcc(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:
+    import librosa.display
+
+    # The zeroth cepstrum is many times as large as the rest; each in its own deviation, all can be seen.
+    changes: dict[str, Any] = {"type": "mfcc", "cmvn": "utterance"}
+    if config.convention == "kaldi":
+        changes["num_ceps"] = min(config.num_ceps, config.num_mels)
+        mfcc_config = _plain_config(config, **changes)
+    else:
+        mfcc_config = type(config)(**changes)  # Whisper has no cepstra: Kaldi's
+    mfcc_TF = _compute(mfcc_config, audio)
+    image = librosa.display.specshow(
+        mfcc_TF.T,
+        x_coords=_frame_times(mfcc_config, len(mfcc_TF)),
+        x_axis="time",
+        cmap="RdBu_r",
+        vmin=-3,
+        vmax=3,
+        ax=axes,
+    )
+    axes.set(ylabel=f"MFCC 0 to {mfcc_config.num_ceps - 1}", xlabel="seconds")
+    axes.set_yticks(range(0, mfcc_config.num_ceps, 2))
+    axes.figure.colorbar(image, cax=scale, label="deviations from the mean", extend="both")
+
+
+def _plain_config(config: FeaturesConfig, **changes: Any) -> FeaturesConfig:
+    kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "dither", "cmvn", "reduction"})
+    return type(config)(**{**kept, **changes})
+
+
+def _frame_times(config: FeaturesConfig, num_frames: int) -> np.ndarray:
+    """Seconds of the middle of each frame's window."""
+    import numpy as np
+
+    first = 0.0 if config.convention == "whisper" else config.window_ms / 2000
+    times: np.ndarray = first + np.arange(num_frames) * config.shift_samples / config.sample_rate
+    return times
+
+
+def _save(path: Path, figure: Figure) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=120)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the picture here ({error.strerror})") from None

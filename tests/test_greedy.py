@@ -1,0 +1,142 @@
+"""Greedy decoding against the same in plain Python: one utterance, no cache."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_examples import (
+    NUM_SPECIAL,
+    VOCAB_SIZE,
+    build_example,
+    every_decoder,
+    every_system,
+    make_utterances,
+)
+
+from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
+from asr.models import SpeechModel
+from asr.models.layers import length_mask
+from asr.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
+
+LENGTHS = [20, 15, 0, 10, 6, 1, 18, 20, 20]
+
+
+# --- CTC ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(0, 7), max_size=12), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_ctc_merges_repeats_and_removes_blanks(paths: list[list[int]]) -> None:
+    longest = max(1, *map(len, paths))
+    padded = torch.tensor([[*path, *[6] * (longest - len(path))] for path in paths])
+    log_probabilities_BTV = torch.nn.functional.one_hot(padded, 8).float().log_softmax(-1)
+    expected = [[token for token, _ in itertools.groupby(path) if token != BLANK_ID] for path in paths]
+    assert decode_ctc_greedily(log_probabilities_BTV, torch.tensor([len(path) for path in paths])) == expected
+
+
+# --- decoder ------------------------------------------------------------------------------------
+
+
+def build_talker(name: str, favourite: int = EOS_ID, bias: float = 0.0, seed: int = 0) -> SpeechModel:
+    """Random weights, large enough for lively output; the decoder leans to one token."""
+    model = build_example(name)
+    assert model.decoder is not None
+    random = torch.Generator().manual_seed(seed)
+    torch.nn.init.normal_(model.decoder.output.weight, generator=random)
+    with torch.no_grad():
+        model.decoder.output.bias[favourite] += bias
+    return model
+
+
+def random_encoded(model: SpeechModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encoded steps of utterances of all lengths, garbage in the padding."""
+    lengths_B = torch.tensor(LENGTHS)
+    random = torch.Generator().manual_seed(0)
+    encoded_BTD = 3 * torch.randn(len(LENGTHS), max(LENGTHS), model.encoder.output_dim, generator=random)
+    return encoded_BTD.masked_fill(~length_mask(lengths_B, max(LENGTHS))[..., None], 50.0), lengths_B
+
+
+def decode_plainly(model: SpeechModel, encoded_TD: torch.Tensor, limit: int) -> list[int]:
+    """One utterance without padding; everything is computed anew for each token."""
+    assert model.decoder is not None
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        inputs = torch.tensor([[SOS_ID, *tokens]])
+        scores_BUV, _ = model.decoder(inputs, encoded_TD[None], torch.tensor([len(encoded_TD)]))
+        scores = scores_BUV[0, -1].tolist()
+        best = max([EOS_ID, UNK_ID, *range(NUM_SPECIAL, VOCAB_SIZE)], key=lambda token: scores[token])
+        if best == EOS_ID:
+            break
+        tokens.append(best)
+    return tokens
+
+
+@every_decoder
+@pytest.mark.parametrize("max_tokens", [None, 5])
+@torch.inference_mode()
+def test_decoder_equals_a_plain_loop(name: str, max_tokens: int | None) -> None:
+    """In a batch, with a cache, ending at different times."""
+    endings = set()
+    for seed, bias in itertools.product(range(4), (-3.0, 0.0, 3.0)):
+        model = build_talker(name, EOS_ID, bias, seed)
+        encoded_BTD, lengths_B = random_encoded(model)
+        decoded = decode_greedily(model, encoded_BTD, lengths_B, max_tokens)
+        for row, length in enumerate(LENGTHS):
+            limit = length if max_tokens is None else min(length, max_tokens)
+            assert decoded[row] == decode_plainly(model, encoded_BTD[row, :length], limit)
+            endings.add(
+                "limit" if len(decoded[row]) == limit else "at once" if not decoded[row] else "between"
+            )
+    assert {"limit", "between"} <= endings
+
+
+@every_decoder
+@torch.inference_mode()
+def test_an_utterance_is_decoded_the_same_alone_and_in_a_batch(name: str) -> None:
+    model = build_talker(name)
+    batch = make_utterances([83, 61, 40, 24, 1, 75], [1] * 6, padding=50.0)
+    decoded = decode_greedily(model, *model.encode(*batch[:2]))
+    for row, tokens in enumerate(decoded):
+        assert decode_greedily(model, *model.encode(*batch.alone(row)[:2])) == [tokens]
+
+
+@every_decoder
+@torch.inference_mode()
+def test_a_decoder_that_never_ends_is_stopped(name: str) -> None:
+    """At one token a step, or earlier on demand; without steps there is nothing to say."""
+    model = build_talker(name, NUM_SPECIAL, 1e4)
+    encoded = random_encoded(model)
+    assert decode_greedily(model, *encoded) == [[NUM_SPECIAL] * length for length in LENGTHS]
+    limited = decode_greedily(model, *encoded, max_tokens=4)
+    assert limited == [[NUM_SPECIAL] * min(length, 4) for length in LENGTHS]
+    assert decode_greedily(model, *encoded, max_tokens=0) == [[] for _ in LENGTHS]
+
+
+@pytest.mark.parametrize("token", [BLANK_ID, PAD_ID, SOS_ID])
+@torch.inference_mode()
+def test_special_tokens_are_never_said(token: int) -> None:
+    model, plain = build_talker("lstm-hybrid", token, 1e4), build_talker("lstm-hybrid")
+    expected = decode_greedily(plain, *random_encoded(plain))
+    assert decode_greedily(model, *random_encoded(model)) == expected
+    assert any(expected)
+
+
+@torch.inference_mode()
+def test_the_unknown_token_can_be_said() -> None:
+    model = build_talker("lstm-hybrid", UNK_ID, 1e4)
+    assert decode_greedily(model, *random_encoded(model), max_tokens=2)[0] == [UNK_ID, UNK_ID]
+
+
+@every_system
+def test_training_goes_on_after_decoding(name: str) -> None:
+    """What decoding leaves in a model (tables of positions) must serve a backward pass."""
+    model, batch = build_example(name), make_utterances([80, 60], [3, 2])
+    with torch.inference_mode():
+        encoded = model.encode(*batch[:2])
+        if model.decoder is not None:
+            decode_greedily(model, *encoded)
+    model.train()(*batch).total.backward()

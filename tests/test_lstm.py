@@ -1,0 +1,72 @@
+"""The LSTM encoder against PyTorch's LSTM run over each utterance alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
+
+# T steps, F features, D dimension
+
+LENGTHS = [37, 21, 30, 4, 1]  # not sorted
+
+
+def build_encoder(**options: Any) -> LSTMEncoder:
+    torch.manual_seed(0)
+    config = LSTMEncoderConfig(**({"dim": 8, "num_layers": 3} | options))
+    return LSTMEncoder(config, num_features=20).double().eval()
+
+
+def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, pyramid_layers: int) -> Tensor:
+    x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]
+    for index, layer in enumerate(encoder.layers):
+        if 1 <= index <= pyramid_layers:
+            if len(x_TD) % 2:
+                x_TD = torch.cat([x_TD, torch.zeros_like(x_TD[:1])])
+            x_TD = torch.cat([x_TD[0::2], x_TD[1::2]], dim=-1)
+        x_TD, _ = layer(x_TD)
+    return x_TD
+
+
+@pytest.mark.parametrize("pyramid_layers", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["conv2d", "stack"])
+def test_each_utterance_as_if_alone(pyramid_layers: int, kind: str) -> None:
+    encoder = build_encoder(pyramid_layers=pyramid_layers, subsampling={"type": kind, "factor": 2})
+    features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
+    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor(LENGTHS))
+    assert encoder.subsampling_factor == 2 * 2**pyramid_layers
+    assert lengths_B.tolist() == [-(-length // encoder.subsampling_factor) for length in LENGTHS]
+    assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
+    for row, length in enumerate(LENGTHS):
+        expected_TD = encode_alone(encoder, features_BTF[row, :length], pyramid_layers)
+        torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], expected_TD, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("pyramid_layers", [0, 2])
+def test_an_utterance_of_no_frames_disturbs_nobody(pyramid_layers: int) -> None:
+    encoder = build_encoder(pyramid_layers=pyramid_layers)
+    features_BTF = torch.randn(2, 30, 20, dtype=torch.float64)
+    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor([0, 30]))
+    alone_BTD, _ = encoder(features_BTF[1:], torch.tensor([30]))
+    assert lengths_B[0] == 0
+    assert encoded_BTD.isfinite().all()
+    torch.testing.assert_close(encoded_BTD[1:], alone_BTD, rtol=0, atol=1e-12)
+
+
+def test_dropout_between_the_layers_in_training_only() -> None:
+    encoder, without = build_encoder(dropout=0.5), build_encoder(dropout=0.0)
+    arguments = torch.randn(1, 30, 20, dtype=torch.float64), torch.tensor([30])
+    assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
+    encoder.train()
+    assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
+
+
+def test_config_wants_a_layer_below_the_pyramid() -> None:
+    with pytest.raises(ValueError, match="pyramid_layers = 3 must be below num_layers = 3"):
+        LSTMEncoderConfig(num_layers=3, pyramid_layers=3)

@@ -1,0 +1,140 @@
+"""Learning rates worked out by hand, weights that decay and those that don't, the moving average in float64."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from model_examples import build_example, every_system
+from torch import nn
+
+from asr.models.conformer import DepthwiseConvolution
+from asr.run import OptimConfig
+from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
+
+# --- schedules ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        # The warm-up never starts at zero and ends right before the peak.
+        ({"schedule": "constant", "warmup_steps": 3}, {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0, 4: 1.0, 999: 1.0}),
+        ({"schedule": "constant", "warmup_steps": 0}, {0: 1.0, 999: 1.0}),
+        ({"schedule": "inverse_sqrt", "warmup_steps": 100}, {99: 100 / 101, 100: 1.0, 400: 0.5, 900: 1 / 3}),
+        ({"schedule": "inverse_sqrt", "warmup_steps": 0}, {0: 1.0, 1: 1.0, 4: 0.5, 100: 0.1}),
+        # Half a cosine from update 200 to the last one, 1000.
+        (
+            {"schedule": "cosine", "warmup_steps": 200, "final_scale": 0.1},
+            {99: 100 / 201, 200: 1.0, 400: 0.1 + 0.9 * (2 + 2**0.5) / 4, 600: 0.55, 1000: 0.1, 2000: 0.1},
+        ),
+        # Held from 200 to 500, then a hundredth of it at 1000, and a tenth half-way.
+        (
+            {"schedule": "tri_stage", "warmup_steps": 200, "hold_steps": 300, "final_scale": 0.01},
+            {0: 1 / 201, 200: 1.0, 499: 1.0, 500: 1.0, 750: 0.1, 1000: 0.01, 2000: 0.01},
+        ),
+    ],
+)
+def test_learning_rate(options: dict[str, Any], rates: dict[int, float]) -> None:
+    config = OptimConfig(learning_rate=2.0, **options)
+    computed = {step: learning_rate_at(step, config, max_steps=1001) for step in rates}
+    assert computed == pytest.approx({step: 2 * rate for step, rate in rates.items()})
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine", "tri_stage"])
+def test_learning_rate_has_no_jumps(schedule: Any) -> None:
+    hold_steps = 100 if schedule == "tri_stage" else 0
+    config = OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=100, hold_steps=hold_steps)
+    rates = [learning_rate_at(step, config, max_steps=1000) for step in range(1000)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert max(rates) == 1
+    assert max(abs(after - before) for before, after in itertools.pairwise(rates)) < 0.011
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "tri_stage"])
+def test_a_run_that_ends_in_the_warmup_has_a_rate(schedule: Any) -> None:
+    config = OptimConfig(learning_rate=1.0, schedule=schedule, warmup_steps=100)
+    assert [learning_rate_at(step, config, max_steps=1) for step in (0, 100, 101)] == pytest.approx(
+        [1 / 101, 1.0, learning_rate_at(101, config, max_steps=1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hold_steps": 5}, "hold_steps = 5 is for schedule = tri_stage, not inverse_sqrt"),
+        (
+            {"schedule": "tri_stage", "final_scale": 0.0},
+            "tri_stage falls exponentially, which never reaches 0",
+        ),
+        ({"betas": (0.9, 1.0)}, r"betas = \[0.9, 1.0\]: expected two numbers from 0 to below 1"),
+    ],
+)
+def test_config_names_what_does_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimConfig(**options)
+
+
+# --- optimizer ----------------------------------------------------------------------------------
+
+
+@every_system
+def test_norms_biases_and_embeddings_do_not_decay(name: str) -> None:
+    model = build_example(name)
+    optimizer = build_optimizer(model, OptimConfig(weight_decay=0.3))
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(decays) == sum(len(group["params"]) for group in optimizer.param_groups)
+    assert decays.keys() == {id(parameter) for parameter in model.parameters()}
+    tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            is_matrix = isinstance(module, nn.Linear | nn.Conv2d | nn.LSTM | DepthwiseConvolution)
+            is_decaying = is_matrix and not key.startswith("bias") and id(parameter) not in tied
+            assert decays[id(parameter)] == (0.3 if is_decaying else 0.0), (module, key)
+
+
+def test_one_update_decays_and_steps() -> None:
+    """AdamW's first update: weights shrink by rate * decay and move by rate against the gradient's sign."""
+    model = nn.Linear(2, 1)
+    nn.init.constant_(model.weight, 1.0)
+    nn.init.constant_(model.bias, 1.0)
+    optimizer = build_optimizer(model, OptimConfig(learning_rate=0.1, weight_decay=0.5))
+    model(torch.tensor([[3.0, -2.0]])).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), torch.tensor([[0.95 - 0.1, 0.95 + 0.1]]))
+    torch.testing.assert_close(model.bias.detach(), torch.tensor([0.9]))
+
+
+# --- moving average -----------------------------------------------------------------------------
+
+
+def test_moving_average_equals_a_plain_loop() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))  # has a counter, which is no average
+    average = MovingAverage(model, decay=0.9)
+    expected = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
+    for step in range(200):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter)
+        model[1].num_batches_tracked += 1
+        average.update(model, step)
+        decay = min(0.9, (1 + step) / (10 + step))  # the first weights, which are random, fade quickly
+        for name, tensor in model.state_dict().items():
+            expected[name] = decay * expected[name] + (1 - decay) * tensor.double()
+    expected["1.num_batches_tracked"] = torch.tensor(200.0, dtype=torch.float64)
+    for name, tensor in average.weights.items():
+        torch.testing.assert_close(tensor.double(), expected[name], rtol=0, atol=1e-5)
+
+
+def test_moving_average_is_apart_from_the_model() -> None:
+    model = nn.Linear(3, 2)
+    average = MovingAverage(model, decay=0.5)
+    before = average.weights["weight"].clone()
+    nn.init.zeros_(model.weight)
+    assert torch.equal(average.weights["weight"], before)
+    average.update(model, step=10**6)
+    torch.testing.assert_close(average.weights["weight"], before / 2)
+    assert not average.weights["weight"].requires_grad

@@ -1,0 +1,407 @@
+"""Every system: padding, losses, schedules, half precision, odd utterances; and that each one can learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from model_examples import (
+    NUM_FEATURES,
+    SYSTEMS,
+    VOCAB_SIZE,
+    Utterances,
+    build_example,
+    every_ctc_head,
+    every_decoder,
+    every_system,
+    make_utterances,
+)
+
+from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
+from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.models.losses import IGNORED
+from asr.models.speech_model import REPORTED, Targets
+from asr.models.transformer import TransformerDecoder
+from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID
+
+# B batch, T frames or encoded steps, U tokens, N rows of the decoder
+
+FEATURE_LENGTHS, TOKEN_LENGTHS = [83, 61, 40, 24, 75], [6, 3, 5, 1, 0]
+
+
+def example_batch(padding: float = 0.0) -> Utterances:
+    return make_utterances(FEATURE_LENGTHS, TOKEN_LENGTHS, padding)
+
+
+# --- padding ------------------------------------------------------------------------------------
+
+
+@every_system
+@pytest.mark.parametrize("padding", [0.0, 1e3, float("nan")])
+@torch.no_grad()
+def test_an_utterance_is_the_same_alone_and_in_a_batch(name: str, padding: float) -> None:
+    """Encoded steps, CTC log-probabilities, decoder scores and losses, whatever stands in the padding."""
+    model, batch = build_example(name), example_batch(padding)
+    encoded_BTD, lengths_B = model.encode(*batch[:2])
+    inputs_BN, _ = Targets(*batch[2:]).for_decoder()
+    for row, length in enumerate(lengths_B.tolist()):
+        alone = batch.alone(row)
+        alone_BTD, alone_lengths_B = model.encode(*alone[:2])
+        assert alone_lengths_B.tolist() == [length]
+        torch.testing.assert_close(encoded_BTD[row, :length], alone_BTD[0], rtol=0, atol=1e-5)
+        if model.ctc_head is not None:
+            ctc_BTV, alone_ctc_BTV = (model.ctc_log_probabilities(x) for x in (encoded_BTD, alone_BTD))
+            torch.testing.assert_close(ctc_BTV[row, :length], alone_ctc_BTV[0], rtol=0, atol=1e-5)
+        if model.decoder is not None:
+            num_rows = TOKEN_LENGTHS[row] + 1
+            scores_BNV, _ = model.decoder(inputs_BN, encoded_BTD, lengths_B)
+            alone_BNV, _ = model.decoder(inputs_BN[row : row + 1, :num_rows], alone_BTD, alone_lengths_B)
+            torch.testing.assert_close(scores_BNV[row, :num_rows], alone_BNV[0], rtol=0, atol=1e-5)
+
+
+@every_system
+@torch.no_grad()
+def test_losses_of_a_batch_are_the_sums_of_each_alone(name: str) -> None:
+    model, batch = build_example(name), example_batch(padding=7.0)
+    together = model(*batch)
+    each = [model(*batch.alone(row)) for row in range(len(FEATURE_LENGTHS))]
+    assert together.num_tokens == sum(TOKEN_LENGTHS) + len(TOKEN_LENGTHS)
+    assert together.num_tokens == sum(losses.num_tokens for losses in each)
+    torch.testing.assert_close(together.total, sum(losses.total for losses in each), rtol=1e-5, atol=0)
+    assert together.parts.keys() <= set(REPORTED)
+    for part, value in together.parts.items():
+        torch.testing.assert_close(
+            value.double(), sum(losses.parts[part] for losses in each).double(), rtol=1e-5, atol=1e-4
+        )
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+def test_targets_of_the_decoder() -> None:
+    targets = Targets(torch.tensor([[7, 8, 9], [5, 1, 1], [1, 1, 1]]), torch.tensor([3, 1, 0]))
+    inputs_BN, targets_BN = targets.for_decoder()
+    end, none = EOS_ID, IGNORED
+    assert inputs_BN.tolist() == [[SOS_ID, 7, 8, 9], [SOS_ID, 5, end, end], [SOS_ID, end, end, end]]
+    assert targets_BN.tolist() == [[7, 8, 9, end], [5, end, none, none], [end, none, none, none]]
+    assert targets.num_rows_B.tolist() == [4, 2, 1]
+
+
+@pytest.mark.parametrize("step", [0, 600, 1000])
+@every_system
+def test_total_is_the_weighted_sum_of_its_parts(name: str, step: int) -> None:
+    """In training with guided attention by its schedule, in evaluation without."""
+    config, model, batch = SYSTEMS[name], build_example(name), example_batch()
+    for is_training in (False, True):
+        torch.manual_seed(1)
+        losses = model.train(is_training)(*batch, step=step)
+        guided = config.guided_attention
+        weights = {
+            "ctc": config.ctc_weight,
+            "cross_entropy": 1 - config.ctc_weight,
+            "guided_attention": guided.weight_at(step) if guided is not None and is_training else 0.0,
+        }
+        assert ("guided_attention" in losses.parts) == (weights["guided_attention"] > 0)
+        expected = sum(weight * losses.parts.get(part, 0.0) for part, weight in weights.items())
+        torch.testing.assert_close(losses.total.detach(), torch.as_tensor(expected), rtol=1e-6, atol=1e-5)
+        assert not any(part.requires_grad for part in losses.parts.values())
+
+
+@every_decoder
+@torch.no_grad()
+def test_correct_counts_the_tokens_that_the_decoder_predicts(name: str) -> None:
+    model, batch = build_example(name), example_batch()
+    assert isinstance(model.decoder, TransformerDecoder)
+    inputs_BN, targets_BN = Targets(*batch[2:]).for_decoder()
+    scores_BNV, _ = model.decoder(inputs_BN, *model.encode(*batch[:2]))
+    model.decoder.output.bias[EOS_ID] += 100  # now every prediction is the end, right once an utterance
+    assert model(*batch).parts["correct"] == len(TOKEN_LENGTHS)
+    model.decoder.output.bias[EOS_ID] -= 100
+    assert model(*batch).parts["correct"] == (scores_BNV.argmax(-1) == targets_BN).sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "is_training", "watched"),
+    [
+        (None, True, {}),
+        (None, False, {1: (0, 1, 2, 3)}),  # attention is measured all the same, in the last layer
+        ({}, True, {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}),
+        ({}, False, {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}),
+        ({"layers": (-1,), "heads": (2,)}, True, {1: (2,)}),
+        ({"layers": (0, -2)}, True, {0: (0, 1, 2, 3)}),
+        ({"steps": 5}, True, {}),  # over by then
+    ],
+)
+def test_attention_is_computed_for_the_guided_heads_only(
+    options: dict[str, Any] | None, is_training: bool, watched: dict[int, tuple[int, ...]], monkeypatch: Any
+) -> None:
+    tree = SYSTEMS["transformer-attention"].model_dump() | {"guided_attention": options}
+    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train(is_training)
+    asked = []
+
+    def note(self: TransformerDecoder, tokens: Any, encoded: Any, lengths: Any, weights_of: Any) -> Any:
+        asked.append(weights_of)
+        return original(self, tokens, encoded, lengths, weights_of)
+
+    original = TransformerDecoder.forward
+    monkeypatch.setattr(TransformerDecoder, "forward", note)
+    model(*example_batch(), step=5)
+    assert asked == [watched]
+
+
+def test_guided_attention_follows_the_ctc_alignment_once_it_is_good() -> None:
+    """A CTC head that is sure of each token's time moves the path there; an unsure one leaves the diagonal."""
+    tree = SYSTEMS["transformer-hybrid"].model_dump()
+    tree["guided_attention"] |= {"trim_silence": False, "ctc_threshold": 0.5}
+    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE)
+    lengths_B = torch.tensor([20, 20, 2])
+    targets = Targets(torch.tensor([[7, 8, 9], [7, 8, 9], [7, 8, 9]]), torch.tensor([3, 3, 3]))
+    scores_BTV = torch.zeros(3, 20, VOCAB_SIZE)
+    scores_BTV[0, :, BLANK_ID] = 10
+    for token, (first, past) in {7: (1, 2), 8: (3, 6), 9: (18, 20)}.items():
+        scores_BTV[0, first:past, token] = 30
+    model.ctc_log_probabilities = lambda scores: scores.log_softmax(-1)  # type: ignore[method-assign]
+    ctc = model._compute_ctc((scores_BTV, lengths_B), targets)
+    spans_B2 = torch.stack([torch.zeros(3), lengths_B], dim=1)
+    times_BN, counts = model._path(spans_B2, (scores_BTV, lengths_B), targets, ctc)
+    assert times_BN.tolist() == [[1.0, 4.0, 18.5, 15.0], [0.0, 5.0, 10.0, 15.0], [0.0, 0.5, 1.0, 1.5]]
+    assert counts["on_ctc_path"] == 4
+
+
+@torch.no_grad()
+def test_silence_is_trimmed_from_the_diagonal() -> None:
+    model = build_example("conformer-hybrid")  # four frames a step
+    features_BTF = torch.full((1, 80, NUM_FEATURES), -10.0)
+    features_BTF[0, 20:60] = 0.0
+    assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[5.0, 15.0]]
+    model = build_example("transformer-attention")  # trim_silence: false
+    assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[0.0, 20.0]]
+
+
+# --- exposure -----------------------------------------------------------------------------------
+
+
+def decoder_inputs(exposure: dict[str, float], monkeypatch: Any, bias_to: int | None = None) -> torch.Tensor:
+    """What the decoder is trained on, (B, N), for ten utterances of six tokens."""
+    tree = SYSTEMS["lstm-hybrid"].model_dump() | {"exposure": exposure}
+    torch.manual_seed(0)
+    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train()
+    assert model.decoder is not None
+    if bias_to is not None:
+        torch.nn.init.constant_(model.decoder.output.bias[bias_to], 100.0)
+    calls = []
+
+    def note(self: TransformerDecoder, tokens_BN: torch.Tensor, *arguments: Any) -> Any:
+        calls.append(tokens_BN)
+        return original(self, tokens_BN, *arguments)
+
+    original = TransformerDecoder.forward
+    monkeypatch.setattr(TransformerDecoder, "forward", note)
+    losses = model(*make_utterances([60] * 10, [6] * 10))
+    monkeypatch.undo()
+    assert len(calls) == 1 + (exposure.get("scheduled_sampling", 0) > 0)
+    assert losses.total.requires_grad
+    return calls[-1]
+
+
+def test_scheduled_sampling_shows_the_decoder_its_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that always says token 9 is shown 9 for all tokens, or for its share of them."""
+    true_BN, _ = Targets(*make_utterances([60] * 10, [6] * 10)[2:]).for_decoder()
+    assert torch.equal(decoder_inputs({}, monkeypatch), true_BN)
+    all_BN = decoder_inputs({"scheduled_sampling": 1.0}, monkeypatch, bias_to=9)
+    assert (all_BN[:, 0] == SOS_ID).all()
+    assert (all_BN[:, 1:] == 9).all()
+    half_BN = decoder_inputs({"scheduled_sampling": 0.5}, monkeypatch, bias_to=9)
+    is_own_BN = half_BN != true_BN
+    assert (half_BN[is_own_BN] == 9).all()
+    assert 0.25 < is_own_BN[:, 1:].double().mean() < 0.65  # of 60; a true 9 is no change
+
+
+def test_own_choices_answer_the_tokens_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice in place of token n is the likeliest one after the tokens before n."""
+    batch = make_utterances([60] * 10, [6] * 10)
+    inputs_BN, _ = Targets(*batch[2:]).for_decoder()
+    tree = SYSTEMS["transformer-attention"].model_dump() | {"exposure": {"scheduled_sampling": 1.0}}
+    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train()
+    encoded = model.encode(*batch[:2])
+    exposed_BN = model._expose(inputs_BN, inputs_BN, encoded)
+    assert model.decoder is not None
+    scores_BNV, _ = model.decoder(inputs_BN, *encoded)
+    assert torch.equal(exposed_BN[:, 1:], scores_BNV.argmax(-1)[:, :-1])
+
+
+def test_exposure_is_for_training_only() -> None:
+    batch = example_batch()
+    model = build_example("transformer-hybrid")
+    assert torch.equal(model(*batch).total, model(*batch).total)
+    model.train()
+    assert not torch.equal(model(*batch).total, model(*batch).total)
+
+
+# --- odd utterances, half precision -------------------------------------------------------------
+
+
+def assert_finite(model: SpeechModel, batch: Utterances) -> None:
+    losses = model.train()(*batch)
+    losses.total.backward()
+    assert losses.total.isfinite()
+    assert all(part.isfinite() for part in losses.parts.values())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+@every_system
+def test_utterances_of_no_frames_or_few_disturb_nobody(name: str) -> None:
+    model = build_example(name)
+    batch = make_utterances([0, 1, 40, 2, 0], [3, 2, 4, 0, 0])
+    with torch.no_grad():
+        encoded_BTD, lengths_B = model.encode(*batch[:2])
+        alone_BTD, _ = model.encode(*batch.alone(2)[:2])
+    assert encoded_BTD.isfinite().all()
+    assert lengths_B.tolist() == [
+        -(-length // model.encoder.subsampling_factor) for length in (0, 1, 40, 2, 0)
+    ]
+    torch.testing.assert_close(encoded_BTD[2], alone_BTD[0], rtol=0, atol=1e-5)
+    assert_finite(model, batch)
+
+
+@every_system
+@pytest.mark.parametrize(("num_frames", "num_tokens"), [(1, 1), (1, 0), (30, 0), (4, 8)])
+def test_a_batch_of_one_odd_utterance(name: str, num_frames: int, num_tokens: int) -> None:
+    assert_finite(build_example(name), make_utterances([num_frames], [num_tokens]))
+
+
+@every_system
+def test_half_precision_is_near_single_precision(name: str) -> None:
+    """Losses and gradients under autocast; dropout is off, or each would draw its own."""
+    batch, losses, gradients = example_batch(), [], []
+    for is_half in (False, True):
+        model = build_example(name)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            computed = model(*batch)
+        assert computed.total.dtype == torch.float32
+        computed.total.backward()
+        losses.append(computed.total.item())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert gradients[1].isfinite().all()
+    assert (gradients[1] - gradients[0]).norm() < 0.1 * gradients[0].norm()
+
+
+@every_system
+def test_every_parameter_learns(name: str) -> None:
+    model = build_example(name).train()
+    model(*example_batch()).total.backward()
+    still = [
+        key
+        for key, parameter in model.named_parameters()
+        if parameter.grad is None or not parameter.grad.any()
+    ]
+    assert not still
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+def decode(model: SpeechModel, batch: Utterances) -> dict[str, list[list[int]]]:
+    """Greedily, by each head."""
+    model.eval()
+    decoded = {}
+    with torch.inference_mode():
+        encoded = model.encode(*batch[:2])
+        if model.ctc_head is not None:
+            decoded["ctc"] = decode_ctc_greedily(model.ctc_log_probabilities(encoded[0]), encoded[1])
+        if model.decoder is not None:
+            decoded["decoder"] = decode_greedily(model, *encoded)
+    return decoded
+
+
+@every_system
+def test_ten_utterances_are_learned_by_heart(name: str) -> None:
+    random = torch.Generator().manual_seed(1)
+    frames, tokens = (
+        torch.randint(60, 121, (10,), generator=random),
+        torch.randint(3, 7, (10,), generator=random),
+    )
+    batch = make_utterances(frames.tolist(), tokens.tolist())
+    model = build_example(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2 if "lstm" in name else 6e-3, betas=(0.9, 0.98))
+    for step in range(400):
+        losses = model.train()(*batch, step=step)
+        (losses.total / losses.num_tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 20 == 19 and all(ids == batch.references() for ids in decode(model, batch).values()):
+            return
+    raise AssertionError(f"after {step + 1} updates: {decode(model, batch)}, not {batch.references()}")
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+ENCODER = {"type": "transformer"}
+DECODER = {"type": "transformer", "num_layers": 2, "num_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({}, "ctc_weight = 0.3, but without a decoder CTC is all: set ctc_weight: 1.0"),
+        (
+            {"ctc_weight": 1.0, "decoder": DECODER},
+            "ctc_weight = 1.0 leaves the decoder untrained; lower it or",
+        ),
+        (
+            {"ctc_weight": 1.0, "guided_attention": {}},
+            "guided_attention needs a decoder; set guided_attention: null",
+        ),
+        (
+            {"ctc_weight": 1.0, "exposure": {"drop": 0.1}},
+            "exposure is about the inputs of a decoder, and there is",
+        ),
+        (
+            {"ctc_weight": 0.0, "decoder": DECODER, "guided_attention": {"path": "ctc"}},
+            "guided_attention.path = ctc needs a CTC head: set ctc_weight above 0",
+        ),
+        (
+            {"decoder": DECODER, "guided_attention": {"layers": (0, 2)}},
+            "guided_attention.layers: no layer 2 among decoder.num_layers = 2",
+        ),
+        (
+            {"decoder": DECODER, "guided_attention": {"layers": (-3,)}},
+            "guided_attention.layers: no layer -3 among decoder.num_layers = 2",
+        ),
+        (
+            {"decoder": DECODER, "guided_attention": {"heads": (3, 4)}},
+            "guided_attention.heads: no head 4 among decoder.num_heads = 4",
+        ),
+    ],
+)
+def test_config_names_the_settings_in_conflict(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SpeechModelConfig.model_validate({"encoder": ENCODER} | tree)
+
+
+@every_ctc_head
+@torch.no_grad()
+def test_ctc_log_probabilities_are_a_distribution(name: str) -> None:
+    model, batch = build_example(name), example_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        log_probabilities_BTV = model.ctc_log_probabilities(model.encode(*batch[:2])[0])
+    assert log_probabilities_BTV.dtype == torch.float32
+    torch.testing.assert_close(
+        log_probabilities_BTV.exp().sum(-1), torch.ones(log_probabilities_BTV.shape[:2])
+    )
+
+
+def test_the_same_seed_builds_the_same_model() -> None:
+    first, second = build_example("conformer-hybrid"), build_example("conformer-hybrid")
+    torch.manual_seed(1)
+    other = build_model(SYSTEMS["conformer-hybrid"], NUM_FEATURES, VOCAB_SIZE)
+    same, changed = (
+        [torch.equal(a, b) for a, b in zip(first.parameters(), m.parameters(), strict=True)]
+        for m in (second, other)
+    )
+    assert all(same)
+    assert not all(changed)

@@ -1,0 +1,230 @@
+"""Transformer layers against PyTorch's; decoding step by step; no token sees a later one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from asr.models.layers import length_mask
+from asr.models.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    TransformerDecoder,
+    TransformerDecoderConfig,
+    TransformerEncoder,
+    TransformerEncoderConfig,
+)
+
+# B batch, T encoded steps, U tokens, D model dimension, V vocabulary
+
+SIZE: dict[str, Any] = {"dim": 16, "num_layers": 2, "num_heads": 4, "feed_forward_dim": 24}
+LENGTHS = torch.tensor([9, 5, 1])
+VOCAB_SIZE = 12
+
+NORM_AND_ACTIVATION = [("pre", "gelu"), ("pre", "relu"), ("post", "gelu"), ("post", "relu")]
+POSITIONS: list[dict[str, Any]] = [
+    {"type": "sinusoid"},
+    {"type": "sinusoid", "combine": "concatenate"},
+    {"type": "fourier"},
+    {"type": "learned"},
+    {"type": "rotary"},
+    {"type": "none"},
+]
+
+
+def copy_attention(theirs: nn.MultiheadAttention, state: dict[str, torch.Tensor], kind: str) -> None:
+    """Our parameters of self- or cross-attention into theirs."""
+    for part in ("weight", "bias"):
+        if kind == "self":
+            packed = state[f"project_in.{part}"]
+        else:
+            packed = torch.cat([state[f"project_queries.{part}"], state[f"project_memory.{part}"]])
+        getattr(theirs, f"in_proj_{part}").data = packed
+        getattr(theirs.out_proj, part).data = state[f"project_out.{part}"]
+
+
+def copy_feed_forward(theirs: Any, ours: Any) -> None:
+    theirs.linear1.load_state_dict(ours.feed_forward.expand.state_dict())
+    theirs.linear2.load_state_dict(ours.feed_forward.contract.state_dict())
+
+
+@pytest.mark.parametrize(("norm", "activation"), NORM_AND_ACTIVATION)
+def test_encoder_layer_equals_torch(norm: str, activation: str) -> None:
+    torch.manual_seed(0)
+    config = TransformerEncoderConfig(**SIZE, norm=norm, activation=activation)
+    ours = EncoderLayer(config).double().eval()
+    randomize_norms(ours)
+    theirs = nn.TransformerEncoderLayer(
+        16, 4, 24, activation=activation, norm_first=norm == "pre", batch_first=True
+    ).double()
+    copy_attention(theirs.self_attn, ours.attention.state_dict(), "self")
+    copy_feed_forward(theirs, ours)
+    theirs.norm1.load_state_dict(ours.attention_block.norm.state_dict())
+    theirs.norm2.load_state_dict(ours.feed_forward_block.norm.state_dict())
+    x_BTD = torch.randn(3, 9, 16, dtype=torch.float64)
+    mask_BT = length_mask(LENGTHS, 9)
+    expected_BTD = theirs.eval()(x_BTD, src_key_padding_mask=~mask_BT)
+    torch.testing.assert_close(ours(x_BTD, mask_BT)[mask_BT], expected_BTD[mask_BT], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("norm", "activation"), NORM_AND_ACTIVATION)
+def test_decoder_layer_equals_torch(norm: str, activation: str) -> None:
+    torch.manual_seed(0)
+    config = TransformerDecoderConfig(**SIZE, norm=norm, activation=activation)
+    ours = DecoderLayer(config, memory_dim=16).double().eval()
+    randomize_norms(ours)
+    theirs = nn.TransformerDecoderLayer(
+        16, 4, 24, activation=activation, norm_first=norm == "pre", batch_first=True
+    ).double()
+    copy_attention(theirs.self_attn, ours.self_attention.state_dict(), "self")
+    copy_attention(theirs.multihead_attn, ours.cross_attention.state_dict(), "cross")
+    copy_feed_forward(theirs, ours)
+    theirs.norm1.load_state_dict(ours.self_attention_block.norm.state_dict())
+    theirs.norm2.load_state_dict(ours.cross_attention_block.norm.state_dict())
+    theirs.norm3.load_state_dict(ours.feed_forward_block.norm.state_dict())
+    x_BUD, encoded_BTD = torch.randn(3, 6, 16).double(), torch.randn(3, 9, 16).double()
+    mask_BT = length_mask(LENGTHS, 9)
+    is_future_UU = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    expected_BUD = theirs.eval()(x_BUD, encoded_BTD, tgt_mask=is_future_UU, memory_key_padding_mask=~mask_BT)
+    memory = ours.cross_attention.remember(encoded_BTD, mask_BT)
+    torch.testing.assert_close(ours(x_BUD, memory, None, ())[0], expected_BUD, rtol=0, atol=1e-12)
+
+
+def randomize_norms(module: nn.Module) -> None:
+    """Fresh norms are all alike; mixing them up would not show."""
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.normal_(part.weight)
+            nn.init.normal_(part.bias)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_encoder_ends_with_a_norm(norm: str) -> None:
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(TransformerEncoderConfig(**SIZE, norm=norm), num_features=20).eval()
+    encoded_BTD, lengths_B = encoder(torch.randn(2, 40, 20), torch.tensor([40, 31]))
+    assert lengths_B.tolist() == [10, 8]
+    assert encoded_BTD.shape == (2, 10, encoder.output_dim)
+    torch.testing.assert_close(encoded_BTD.mean(-1), torch.zeros(2, 10), rtol=0, atol=1e-5)
+    torch.testing.assert_close(encoded_BTD.std(-1, unbiased=False), torch.ones(2, 10), rtol=0, atol=1e-2)
+
+
+# --- decoder ------------------------------------------------------------------------------------
+
+
+def build_decoder(memory_dim: int = 10, **options: Any) -> TransformerDecoder:
+    torch.manual_seed(0)
+    config = TransformerDecoderConfig(**(SIZE | options))
+    return TransformerDecoder(config, memory_dim, VOCAB_SIZE).eval()
+
+
+def random_encoded() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(3, 9, 10, generator=torch.Generator().manual_seed(1)), LENGTHS
+
+
+@pytest.mark.parametrize("positions", POSITIONS, ids=lambda tree: "-".join(tree.values()))
+def test_step_by_step_equals_teacher_forcing(positions: dict[str, Any]) -> None:
+    decoder = build_decoder(positions=positions)
+    tokens_BU = torch.randint(VOCAB_SIZE, (3, 7))
+    expected_BUV, _ = decoder(tokens_BU, *random_encoded())
+    state = decoder.start(*random_encoded())
+    steps = [decoder.step(part, state)[0] for part in tokens_BU.split([1, 1, 3, 1, 1], dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected_BUV, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", POSITIONS, ids=lambda tree: "-".join(tree.values()))
+def test_selected_beams_go_on_as_if_they_had_been_there_from_the_start(positions: dict[str, Any]) -> None:
+    decoder = build_decoder(positions=positions)
+    tokens_BU = torch.randint(VOCAB_SIZE, (3, 6))
+    encoded_BTD, lengths_B = random_encoded()
+    state = decoder.start(encoded_BTD, lengths_B)
+    decoder.step(tokens_BU[:, :4], state)
+    rows = torch.tensor([2, 0, 0, 1, 2])
+    state.select(rows)
+    scores_BUV, _ = decoder.step(tokens_BU[rows, 4:], state)
+    expected_BUV, _ = decoder(tokens_BU[rows], encoded_BTD[rows], lengths_B[rows])
+    torch.testing.assert_close(scores_BUV, expected_BUV[:, 4:], rtol=0, atol=1e-5)
+
+
+@given(
+    position=st.integers(0, 7),
+    token=st.integers(0, VOCAB_SIZE - 1),
+    positions=st.sampled_from(POSITIONS),
+    norm=st.sampled_from(["pre", "post"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_no_score_depends_on_a_later_token(
+    position: int, token: int, positions: dict[str, Any], norm: str
+) -> None:
+    decoder = build_decoder(positions=positions, norm=norm)
+    tokens_BU = torch.randint(VOCAB_SIZE, (3, 8))
+    changed_BU = tokens_BU.clone()
+    changed_BU[:, position] = token
+    scores_BUV, _ = decoder(tokens_BU, *random_encoded())
+    changed_BUV, _ = decoder(changed_BU, *random_encoded())
+    torch.testing.assert_close(changed_BUV[:, :position], scores_BUV[:, :position], rtol=0, atol=1e-6)
+    if not torch.equal(changed_BU, tokens_BU):
+        assert (changed_BUV[:, position:] - scores_BUV[:, position:]).abs().max() > 1e-4
+
+
+def test_decoder_reads_the_encoded_steps_and_no_padding() -> None:
+    decoder = build_decoder()
+    tokens_BU = torch.randint(VOCAB_SIZE, (3, 4))
+    encoded_BTD, lengths_B = random_encoded()
+    scores_BUV, _ = decoder(tokens_BU, encoded_BTD, lengths_B)
+    is_step_BT1 = length_mask(lengths_B, 9)[..., None]
+    in_padding, _ = decoder(tokens_BU, torch.where(is_step_BT1, encoded_BTD, 1e4), lengths_B)
+    torch.testing.assert_close(in_padding, scores_BUV, rtol=0, atol=1e-6)
+    in_speech, _ = decoder(tokens_BU, torch.where(is_step_BT1, -encoded_BTD, encoded_BTD), lengths_B)
+    assert ((in_speech - scores_BUV).abs().amax((1, 2)) > 1e-2).all()
+
+
+def test_weights_of_the_named_layers_and_heads_only() -> None:
+    decoder = build_decoder(num_layers=3)
+    tokens_BU = torch.randint(VOCAB_SIZE, (3, 4))
+    everything = dict.fromkeys(range(3), (0, 1, 2, 3))
+    _, all_weights = decoder(tokens_BU, *random_encoded(), everything)
+    scores_BUV, some = decoder(tokens_BU, *random_encoded(), {2: (3, 0), 0: (1,)})
+    plain_BUV, none = decoder(tokens_BU, *random_encoded())
+    assert none == {}
+    assert sorted(some) == [0, 2]
+    assert torch.equal(scores_BUV, plain_BUV)
+    torch.testing.assert_close(some[2], all_weights[2][:, [3, 0]])
+    torch.testing.assert_close(some[0], all_weights[0][:, [1]])
+    torch.testing.assert_close(some[2].sum(-1), torch.ones(3, 2, 4))
+
+
+def test_tied_embeddings_are_one_parameter() -> None:
+    tied, apart = build_decoder(tie_embeddings=True), build_decoder()
+    assert tied.output.weight is tied.embedding.weight
+    num_tied, num_apart = (sum(p.numel() for p in decoder.parameters()) for decoder in (tied, apart))
+    assert num_apart - num_tied == VOCAB_SIZE * SIZE["dim"]
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config_class", [TransformerEncoderConfig, TransformerDecoderConfig])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": 30, "num_heads": 4}, "dim = 30 is no multiple of num_heads = 4"),
+        (
+            {"dim": 12, "num_heads": 4, "positions": {"type": "rotary"}},
+            "rotary positions turn pairs: dim / num_heads = 3 must be even",
+        ),
+        (
+            {"dim": 9, "num_heads": 3, "positions": {"type": "fourier"}},
+            "fourier positions are pairs of sine and cosine: dim = 9 must be even",
+        ),
+        ({"dim": 9, "num_heads": 3}, "sinusoid positions are pairs of sine and cosine: dim = 9 must be even"),
+    ],
+)
+def test_config_names_what_does_not_fit(config_class: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_class(**options)
