@@ -34,7 +34,7 @@ CODEC_TOLERANCE_SECONDS = 0.25
 
 
 class AudioError(UserError):
-    """A fault of an audio file, or of the part that is asked of it; the message starts with the path."""
+    """A fault of an audio file, or of what is asked of it; the message starts with the file's path."""
 
 
 class Decoder(Protocol):
@@ -56,7 +56,9 @@ def open_audio(path: Path) -> Iterator[Decoder]:
     """A decoder for the file. What its libraries raise, in here and inside the `with`, is an AudioError."""
     try:
         with contextlib.ExitStack() as stack:
-            decoder = _choose_decoder(path, stack.enter_context(_open_regular_file(path)), stack)
+            file = stack.enter_context(_open_file(path))
+            _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+            decoder = _choose_decoder(path, file, stack)
             _check_header(path, decoder)
             yield decoder
     except UserError:
@@ -79,24 +81,18 @@ def _library_errors() -> tuple[type[Exception], ...]:
     return FFmpegError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError, EOFError
 
 
-def _open_regular_file(path: Path) -> BinaryIO:
-    """Opening a pipe would block and opening a device may act: look first, and again at what was opened."""
+def _open_file(path: Path) -> BinaryIO:
+    """Opening a pipe would block and opening a device may act, so look first."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         _require_regular(path, os.stat(path))
-        file = os.fdopen(os.open(path, flags), "rb", buffering=0)
+        return os.fdopen(os.open(path, flags), "rb", buffering=0)
     except OSError as error:
         raise AudioError(f"{path}: cannot read the file ({error.strerror})") from None
     except UserError:
         raise
     except ValueError as error:  # a null byte, or characters that no file name can have
         raise AudioError(f"{path}: is no file name ({error})") from None
-    try:
-        _require_regular(path, os.fstat(file.fileno()))
-    except AudioError:
-        file.close()
-        raise
-    return file
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:

@@ -27,9 +27,8 @@ _MPEG_CODECS = (0x50, 0x55)  # MP2 and MP3 inside WAV
 # Programs that cannot know the length, as FFmpeg and SoX writing into a pipe, put 2 GiB less a bit, or more.
 _STREAMED_BYTES = 0x7FFF_0000
 _LONGEST_OGG_PAGE = 65_307  # bytes
-_MP4_TABLES = re.compile(
-    rb"(?:stsz|stz2).{8}(.{4})|trun.{4}(.{4})", re.DOTALL
-)  # the numbers of their entries
+# The tables of an MP4 file with an entry for each packet, and how many entries they claim.
+_MP4_TABLES = re.compile(rb"(?:stsz|stz2).{8}(.{4})|trun.{4}(.{4})", re.DOTALL)
 _MAX_TABLE_BYTES = 1 << 28
 _MAX_BOXES = 100_000  # of an MP4 file in fragments: a day or so
 
@@ -131,6 +130,8 @@ def count_packets(file: BinaryIO) -> int:
     size = os.fstat(file.fileno()).st_size
     count = position = 0
     for _ in range(_MAX_BOXES):
+        if position >= size:
+            break
         file.seek(position)
         length, name, long_length = struct.unpack(">I4sQ", file.read(16).ljust(16, b"\0"))
         length = {0: size - position, 1: long_length}.get(length, length)

@@ -352,6 +352,9 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     ),
     "WebM cut short": _file("cut.webm", _cut(_media("webm", "libopus"), 0.7), "cut short"),
     "MP4 with a lying table": _file("table.m4a", _crowded_table, "tables list 83,886,131 packets"),
+    "MP4 with an endless box": _file(
+        "box.m4a", lambda: b"\0\0\0\x10ftypM4A \0\0\0\0\0\0\0\1free" + b"\xff" * 99, "cannot be decoded"
+    ),
     "AMR cut short": _file(
         "cut.amr",
         _cut(lambda: encode_media(make_speechlike(1, 8000), 8000, "amr", "libopencore_amrnb"), 0.7),

@@ -118,9 +118,11 @@ def main() -> None:
     contenders = build_contenders()
     progress = tqdm(total=2 * len(cases) * (args.rounds + 1), leave=False)
     tables = []
-    for num_threads in (1, 2):
-        torch.set_num_threads(num_threads)
-        with threadpool_limits(num_threads):
+    # OpenBLAS is librosa's. A second thread does not make it faster, but keeps a core busy after each call,
+    # at the cost of whoever comes next.
+    with threadpool_limits(1, user_api="blas"):
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
             for case, batches in cases.items():
                 tables.append((case, num_threads, measure(contenders, batches, args.rounds, progress)))
     progress.close()
