@@ -134,9 +134,7 @@ def _refuse_programs(event: yaml.Event, source: str) -> None:
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         raise UserError(f"{source}:{line}: anchors and aliases are not allowed here; write the value out")
     if tag := getattr(event, "tag", None):
-        raise UserError(
-            f"{source}:{line}: tags such as {tag} are not allowed here; write a plain value"
-        )
+        raise UserError(f"{source}:{line}: tags such as {tag} are not allowed here; write a plain value")
 
 
 def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str) -> None:

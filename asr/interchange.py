@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from asr.errors import UserError
+from asr.files import replace_file
 from asr.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
 from asr.manifest import (
     MAX_LINE_BYTES,
@@ -26,7 +27,6 @@ from asr.manifest import (
     read_lines,
     read_manifest,
     relative_audio,
-    replace_file,
     require_line_fits,
     shorten,
     with_absolute_audio,

@@ -17,13 +17,13 @@ from typing import NamedTuple, TypeVar
 
 from asr.audio import read_info
 from asr.errors import UserError
+from asr.files import replace_file
 from asr.kaldi_pipes import TOOLS, parse_pipe
 from asr.manifest import (
     MAX_LINE_BYTES,
     Utterance,
     build_utterance,
     read_lines,
-    replace_file,
     require_line_fits,
     shorten,
     with_absolute_audio,

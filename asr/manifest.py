@@ -6,7 +6,6 @@ other line must be a complete `Utterance`. Audio paths are relative to the manif
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import itertools
 import json
@@ -25,6 +24,7 @@ from pydantic import Field
 
 from asr.config import Config
 from asr.errors import UserError
+from asr.files import replace_file
 
 MAX_LINE_BYTES = 1_000_000  # some 15 hours of transcript; a longer line is another kind of file
 MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
@@ -285,28 +285,6 @@ def read_lines(path: str | Path, skip_blank: bool = True) -> Iterator[tuple[int,
                     yield number, begin, line.rstrip(b"\n")
     except OSError as error:
         raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
-
-
-@contextlib.contextmanager
-def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of `path` at the end. After an error, `path` is as it was."""
-    target = Path(os.path.realpath(path))  # a symbolic link stays one
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        if target.exists() and not target.is_file():
-            raise UserError(f"{path}: not a regular file; give the path of a file to write")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        place = f": {error.filename}" if error.filename else ""
-        raise UserError(f"{path}: cannot write the file ({error.strerror}{place})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _open_for_reading(path: str | Path) -> IO[bytes]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from asr.files import replace_file
+
 
 def plot_attention(
     path: Path,
@@ -44,7 +46,5 @@ def plot_attention(
     )
     spectrogram.set_ylabel("feature")
     spectrogram.set_xlabel("seconds")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    temporary.replace(path)
+    with replace_file(path) as file:
+        figure.savefig(file, format="png", dpi=110)

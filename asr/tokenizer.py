@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ import pydantic
 
 from asr.config import Config
 from asr.errors import UserError
+from asr.files import replace_file
 
 # The same for each type of tokenizer, so that a model can rely on them.
 BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)
@@ -113,16 +112,8 @@ class Tokenizer:
         content = json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n"
         if len(content) > MAX_FILE_BYTES:
             raise UserError(f"{path}: a tokenizer of over {MAX_FILE_BYTES:,} bytes; give a lower vocab_size")
-        temporary = path.parent / f".{path.name}.{os.getpid()}"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        except OSError as error:
-            raise UserError(f"{path}: cannot write the tokenizer there ({error.strerror})") from None
-        finally:
-            with contextlib.suppress(OSError):  # it is gone when all went well
-                temporary.unlink()
+        with replace_file(path) as file:
+            file.write(content)
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "asr"
 
 # Lowest layer first; within a layer, a module may import from those left of it. `name/` is a folder.
 LAYERS = [
-    ["errors", "config"],
+    ["errors", "files", "config"],
     [
         *("seeding", "audio_headers", "audio_decoders", "audio", "text", "tokenizer"),
         *("manifest", "manifest_checks", "subsets", "kaldi_pipes", "kaldi_folder", "interchange"),

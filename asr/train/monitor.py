@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from asr.errors import UserError
+from asr.files import replace_file
 from asr.run import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -95,9 +96,8 @@ def _forget_after(path: Path, step: int) -> None:
             continue  # the last line of a killed process may be cut
         if record["step"] <= step:
             kept.append(line + "\n")
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
-    temporary.replace(path)
+    with replace_file(path) as file:
+        file.write("".join(kept).encode())
 
 
 def _open_tensorboard(folder: Path, start_step: int) -> Any:

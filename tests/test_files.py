@@ -1,0 +1,47 @@
+"""asr/files.py: what is written is whole, or the old file is still there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from asr.errors import UserError
+from asr.files import replace_file
+
+
+def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "file"
+    for content in (b"first", b"second"):
+        with replace_file(path) as file:
+            file.write(content)
+            assert not path.exists() or path.read_bytes() != content, "nothing is seen before the end"
+        assert path.read_bytes() == content
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_an_error_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError), replace_file(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with replace_file(tmp_path / "link") as file:
+        file.write(b"content")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("place", ["folder", "file/below", "/proc/nowhere/file", "/dev/null"])
+def test_places_that_cannot_be_written_to(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    path = tmp_path / place
+    with pytest.raises(UserError) as caught, replace_file(path):
+        pass
+    assert str(path) in str(caught.value)
