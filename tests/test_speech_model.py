@@ -20,10 +20,11 @@ from model_examples import (
 
 from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
 from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.models.layers import length_mask
 from asr.models.losses import IGNORED
 from asr.models.speech_model import REPORTED, Targets
 from asr.models.transformer import TransformerDecoder
-from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID
+from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 
@@ -151,22 +152,27 @@ def test_attention_is_computed_for_the_guided_heads_only(
 
 
 def test_guided_attention_follows_the_ctc_alignment_once_it_is_good() -> None:
-    """A CTC head that is sure of each token's time moves the path there; an unsure one leaves the diagonal."""
+    """The first two utterances are clear, the third is not, the fourth has too few steps for its tokens."""
     tree = SYSTEMS["transformer-hybrid"].model_dump()
     tree["guided_attention"] |= {"trim_silence": False, "ctc_threshold": 0.5}
     model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE)
-    lengths_B = torch.tensor([20, 20, 2])
-    targets = Targets(torch.tensor([[7, 8, 9], [7, 8, 9], [7, 8, 9]]), torch.tensor([3, 3, 3]))
-    scores_BTV = torch.zeros(3, 20, VOCAB_SIZE)
-    scores_BTV[0, :, BLANK_ID] = 10
+    scores_BTV = torch.zeros(4, 20, VOCAB_SIZE)
+    scores_BTV[:2, :, BLANK_ID] = 10
     for token, (first, past) in {7: (1, 2), 8: (3, 6), 9: (18, 20)}.items():
         scores_BTV[0, first:past, token] = 30
+    scores_BTV[1, 4:5, 7] = 30
+    lengths_B = torch.tensor([20, 10, 20, 2])
+    targets = Targets(torch.tensor([[7, 8, 9], [7, 1, 1], [7, 8, 9], [7, 8, 9]]), torch.tensor([3, 1, 3, 3]))
     model.ctc_log_probabilities = lambda scores: scores.log_softmax(-1)  # type: ignore[method-assign]
     ctc = model._compute_ctc((scores_BTV, lengths_B), targets)
-    spans_B2 = torch.stack([torch.zeros(3), lengths_B], dim=1)
+    spans_B2 = torch.stack([torch.zeros(4), lengths_B], dim=1)
     times_BN, counts = model._path(spans_B2, (scores_BTV, lengths_B), targets, ctc)
-    assert times_BN.tolist() == [[1.0, 4.0, 18.5, 15.0], [0.0, 5.0, 10.0, 15.0], [0.0, 0.5, 1.0, 1.5]]
-    assert counts["on_ctc_path"] == 4
+    # The middle of each token, and for the end its place on the diagonal.
+    assert times_BN[0].tolist() == [1.0, 4.0, 18.5, 15.0]
+    assert times_BN[1, :2].tolist() == [4.0, 5.0]
+    assert times_BN[2].tolist() == [0.0, 5.0, 10.0, 15.0]
+    assert times_BN[3].tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert counts["on_ctc_path"] == 4 + 2
 
 
 @torch.no_grad()
@@ -182,8 +188,13 @@ def test_silence_is_trimmed_from_the_diagonal() -> None:
 # --- exposure -----------------------------------------------------------------------------------
 
 
+EXPOSED = make_utterances([60] * 10, [6] * 8 + [3, 0])
+EXPOSED_INPUTS_BN, _ = Targets(*EXPOSED[2:]).for_decoder()
+CAN_CHANGE_BN = length_mask(EXPOSED.token_lengths_B + 1, 7) & (EXPOSED_INPUTS_BN != SOS_ID)
+
+
 def decoder_inputs(exposure: dict[str, float], monkeypatch: Any, bias_to: int | None = None) -> torch.Tensor:
-    """What the decoder is trained on, (B, N), for ten utterances of six tokens."""
+    """What the decoder is trained on, (B, N)."""
     tree = SYSTEMS["lstm-hybrid"].model_dump() | {"exposure": exposure}
     torch.manual_seed(0)
     model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train()
@@ -198,7 +209,7 @@ def decoder_inputs(exposure: dict[str, float], monkeypatch: Any, bias_to: int | 
 
     original = TransformerDecoder.forward
     monkeypatch.setattr(TransformerDecoder, "forward", note)
-    losses = model(*make_utterances([60] * 10, [6] * 10))
+    losses = model(*EXPOSED)
     monkeypatch.undo()
     assert len(calls) == 1 + (exposure.get("scheduled_sampling", 0) > 0)
     assert losses.total.requires_grad
@@ -207,28 +218,34 @@ def decoder_inputs(exposure: dict[str, float], monkeypatch: Any, bias_to: int | 
 
 def test_scheduled_sampling_shows_the_decoder_its_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that always says token 9 is shown 9 for all tokens, or for its share of them."""
-    true_BN, _ = Targets(*make_utterances([60] * 10, [6] * 10)[2:]).for_decoder()
-    assert torch.equal(decoder_inputs({}, monkeypatch), true_BN)
+    assert torch.equal(decoder_inputs({}, monkeypatch), EXPOSED_INPUTS_BN)
     all_BN = decoder_inputs({"scheduled_sampling": 1.0}, monkeypatch, bias_to=9)
-    assert (all_BN[:, 0] == SOS_ID).all()
-    assert (all_BN[:, 1:] == 9).all()
+    assert torch.equal(all_BN, EXPOSED_INPUTS_BN.masked_fill(CAN_CHANGE_BN, 9))
     half_BN = decoder_inputs({"scheduled_sampling": 0.5}, monkeypatch, bias_to=9)
-    is_own_BN = half_BN != true_BN
+    is_own_BN = half_BN != EXPOSED_INPUTS_BN
     assert (half_BN[is_own_BN] == 9).all()
-    assert 0.25 < is_own_BN[:, 1:].double().mean() < 0.65  # of 60; a true 9 is no change
+    assert 0.25 < is_own_BN[CAN_CHANGE_BN].double().mean() < 0.65  # of 51; a true 9 is no change
+
+
+def test_corruption_spares_the_start_and_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs_BN = decoder_inputs({"drop": 0.9}, monkeypatch)
+    is_dropped_BN = inputs_BN == UNK_ID
+    assert torch.equal(inputs_BN[~is_dropped_BN], EXPOSED_INPUTS_BN[~is_dropped_BN])
+    assert not is_dropped_BN[~CAN_CHANGE_BN].any()
+    assert is_dropped_BN[CAN_CHANGE_BN].double().mean() > 0.7
 
 
 def test_own_choices_answer_the_tokens_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice in place of token n is the likeliest one after the tokens before n."""
-    batch = make_utterances([60] * 10, [6] * 10)
-    inputs_BN, _ = Targets(*batch[2:]).for_decoder()
     tree = SYSTEMS["transformer-attention"].model_dump() | {"exposure": {"scheduled_sampling": 1.0}}
     model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train()
-    encoded = model.encode(*batch[:2])
-    exposed_BN = model._expose(inputs_BN, inputs_BN, encoded)
+    encoded = model.encode(*EXPOSED[:2])
+    inputs_BN, targets_BN = Targets(*EXPOSED[2:]).for_decoder()
+    exposed_BN = model._expose(inputs_BN, targets_BN, encoded)
     assert model.decoder is not None
     scores_BNV, _ = model.decoder(inputs_BN, *encoded)
-    assert torch.equal(exposed_BN[:, 1:], scores_BNV.argmax(-1)[:, :-1])
+    own_BN = scores_BNV.argmax(-1).roll(1, dims=1)
+    assert torch.equal(exposed_BN, torch.where(CAN_CHANGE_BN, own_BN, inputs_BN))
 
 
 def test_exposure_is_for_training_only() -> None:
@@ -243,12 +260,15 @@ def test_exposure_is_for_training_only() -> None:
 
 
 def assert_finite(model: SpeechModel, batch: Utterances) -> None:
-    losses = model.train()(*batch)
-    losses.total.backward()
-    assert losses.total.isfinite()
-    assert all(part.isfinite() for part in losses.parts.values())
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+    """Losses and gradients of training, in single and half precision."""
+    for is_half in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            losses = model.train()(*batch)
+        losses.total.backward()
+        assert losses.total.isfinite()
+        assert all(part.isfinite() for part in losses.parts.values())
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
 @every_system
@@ -405,3 +425,21 @@ def test_the_same_seed_builds_the_same_model() -> None:
     )
     assert all(same)
     assert not all(changed)
+
+
+@pytest.mark.gpu
+@every_system
+def test_a_gpu_computes_the_same(name: str) -> None:
+    """Convolution, attention and dropout take other paths there. Convolutions round to 10 bits (TF32)."""
+    losses, gradients = [], []
+    for device in ("cpu", "cuda"):
+        model = build_example(name).to(device)
+        computed = model(*(tensor.to(device) for tensor in example_batch()))
+        computed.total.backward()
+        losses.append(computed.total.item())
+        gradients.append(
+            torch.cat([p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None])
+        )
+        model.train()(*(tensor.to(device) for tensor in example_batch())).total.backward()
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert (gradients[1] - gradients[0]).norm() < 0.01 * gradients[0].norm()

@@ -99,7 +99,8 @@ class ConvolutionModule(nn.Module):
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         x_BTD = F.glu(self.expand(x_BTD), dim=-1)
-        x_BTD = x_BTD * mask_BT[..., None]  # the convolution would carry padding into the last steps
+        # The convolution would carry padding into the last steps.
+        x_BTD = x_BTD.masked_fill_(~mask_BT[..., None], 0.0)
         return self.contract(F.silu(self.norm(self.depthwise(x_BTD))))
 
 
