@@ -20,11 +20,10 @@ from model_examples import (
 
 from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.layers import length_mask
 from asr.models.losses import IGNORED
 from asr.models.speech_model import REPORTED, Targets
 from asr.models.transformer import TransformerDecoder
-from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 
@@ -183,77 +182,6 @@ def test_silence_is_trimmed_from_the_diagonal() -> None:
     assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[5.0, 15.0]]
     model = build_example("transformer-attention")  # trim_silence: false
     assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[0.0, 20.0]]
-
-
-# --- exposure -----------------------------------------------------------------------------------
-
-
-EXPOSED = make_utterances([60] * 10, [6] * 8 + [3, 0])
-EXPOSED_INPUTS_BN, _ = Targets(*EXPOSED[2:]).for_decoder()
-CAN_CHANGE_BN = length_mask(EXPOSED.token_lengths_B + 1, 7) & (EXPOSED_INPUTS_BN != SOS_ID)
-
-
-def decoder_inputs(exposure: dict[str, float], monkeypatch: Any, bias_to: int | None = None) -> torch.Tensor:
-    """What the decoder is trained on, (B, N)."""
-    tree = SYSTEMS["lstm-hybrid"].model_dump() | {"exposure": exposure}
-    torch.manual_seed(0)
-    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train()
-    assert model.decoder is not None
-    if bias_to is not None:
-        torch.nn.init.constant_(model.decoder.output.bias[bias_to], 100.0)
-    calls = []
-
-    def note(self: TransformerDecoder, tokens_BN: torch.Tensor, *arguments: Any) -> Any:
-        calls.append(tokens_BN)
-        return original(self, tokens_BN, *arguments)
-
-    original = TransformerDecoder.forward
-    monkeypatch.setattr(TransformerDecoder, "forward", note)
-    losses = model(*EXPOSED)
-    monkeypatch.undo()
-    assert len(calls) == 1 + (exposure.get("scheduled_sampling", 0) > 0)
-    assert losses.total.requires_grad
-    return calls[-1]
-
-
-def test_scheduled_sampling_shows_the_decoder_its_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that always says token 9 is shown 9 for all tokens, or for its share of them."""
-    assert torch.equal(decoder_inputs({}, monkeypatch), EXPOSED_INPUTS_BN)
-    all_BN = decoder_inputs({"scheduled_sampling": 1.0}, monkeypatch, bias_to=9)
-    assert torch.equal(all_BN, EXPOSED_INPUTS_BN.masked_fill(CAN_CHANGE_BN, 9))
-    half_BN = decoder_inputs({"scheduled_sampling": 0.5}, monkeypatch, bias_to=9)
-    is_own_BN = half_BN != EXPOSED_INPUTS_BN
-    assert (half_BN[is_own_BN] == 9).all()
-    assert 0.25 < is_own_BN[CAN_CHANGE_BN].double().mean() < 0.65  # of 51; a true 9 is no change
-
-
-def test_corruption_spares_the_start_and_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs_BN = decoder_inputs({"drop": 0.9}, monkeypatch)
-    is_dropped_BN = inputs_BN == UNK_ID
-    assert torch.equal(inputs_BN[~is_dropped_BN], EXPOSED_INPUTS_BN[~is_dropped_BN])
-    assert not is_dropped_BN[~CAN_CHANGE_BN].any()
-    assert is_dropped_BN[CAN_CHANGE_BN].double().mean() > 0.7
-
-
-def test_own_choices_answer_the_tokens_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice in place of token n is the likeliest one after the tokens before n."""
-    tree = SYSTEMS["transformer-attention"].model_dump() | {"exposure": {"scheduled_sampling": 1.0}}
-    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train()
-    encoded = model.encode(*EXPOSED[:2])
-    inputs_BN, targets_BN = Targets(*EXPOSED[2:]).for_decoder()
-    exposed_BN = model._expose(inputs_BN, targets_BN, encoded)
-    assert model.decoder is not None
-    scores_BNV, _ = model.decoder(inputs_BN, *encoded)
-    own_BN = scores_BNV.argmax(-1).roll(1, dims=1)
-    assert torch.equal(exposed_BN, torch.where(CAN_CHANGE_BN, own_BN, inputs_BN))
-
-
-def test_exposure_is_for_training_only() -> None:
-    batch = example_batch()
-    model = build_example("transformer-hybrid")
-    assert torch.equal(model(*batch).total, model(*batch).total)
-    model.train()
-    assert not torch.equal(model(*batch).total, model(*batch).total)
 
 
 # --- odd utterances, half precision -------------------------------------------------------------
