@@ -54,8 +54,9 @@ class ConformerEncoderConfig(Config):
 class DepthwiseConvolution(nn.Module):
     """One filter a channel, along time: (B, T, D) to (B, T, D), zeros beyond the ends.
 
-    On a CPU this is a batched product with a banded matrix a channel, since PyTorch's grouped convolution
-    takes some forty times as long in float32 there.
+    On a CPU this is a batched product with a banded matrix a channel. PyTorch's grouped convolution takes
+    several times as long there; its 2-D one with channels last is quick, but compiles a kernel for each new
+    length, which for some small shapes never ends (torch 2.11, bfloat16, 8 channels, 50 steps, kernel 15).
     """
 
     block = 32  # steps that one product makes: the band is then half full at a kernel of 31
@@ -128,10 +129,10 @@ class ConformerLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-        x_BTD = x_BTD + 0.5 * self.dropout(self.first(self.first_norm(x_BTD)))
+        x_BTD = torch.add(x_BTD, self.dropout(self.first(self.first_norm(x_BTD))), alpha=0.5)
         x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), mask_BT))
         x_BTD = x_BTD + self.dropout(self.convolution(self.convolution_norm(x_BTD), mask_BT))
-        x_BTD = x_BTD + 0.5 * self.dropout(self.second(self.second_norm(x_BTD)))
+        x_BTD = torch.add(x_BTD, self.dropout(self.second(self.second_norm(x_BTD))), alpha=0.5)
         return self.norm(x_BTD)
 
 
