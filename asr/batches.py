@@ -115,11 +115,12 @@ class BatchLoader:
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=min(self._config.num_workers, len(groups)),
-            worker_init_fn=_leave_signals_to_parent,
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
         with explain_dead_workers():
-            for result in loader:
+            with hold_signals_back():
+                results = iter(loader)
+            for result in results:
                 if isinstance(result, UserError):
                     raise result
                 self._skip_log.add(result.skipped)
@@ -194,11 +195,18 @@ def _as_it_is(result: Any) -> Any:
     return result
 
 
-def _leave_signals_to_parent(worker: int) -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach all processes; the main one still needs its workers to finish
-    the update in progress, and ends them itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+@contextlib.contextmanager
+def hold_signals_back() -> Iterator[None]:
+    """Processes started within never see Ctrl-C or a scheduler's SIGTERM, which reach all processes.
+
+    The main one still needs its workers to finish the update in progress, and ends them itself. It gets
+    a signal of this moment a little later.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
