@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -217,6 +218,10 @@ def explain_dead_workers() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
+        for process in multiprocessing.active_children():
+            if process.daemon:  # it may wait for a lock of the dead one, and SIGTERM does not reach it
+                process.kill()
+                process.join()
         raise UserError(
             f"a process that loads data has died ({error}); if memory ran out, lower batches.num_workers "
             "or batches.max_seconds, or enlarge /dev/shm"
