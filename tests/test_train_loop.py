@@ -89,9 +89,9 @@ def test_resuming_is_exact(
     assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == killed_at // 3 * 3
     resumed = train(tiny_run(*overrides))
     assert_equal_bits(whole, resumed)
-    for last in ("checkpoints/step-00000012/training.safetensors",):
-        ours, theirs = load_file(tmp_path / "whole" / last), load_file(tmp_path / "run" / last)
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
+    last = "checkpoints/step-00000012/training.safetensors"
+    ours, theirs = load_file(tmp_path / "whole" / last), load_file(tmp_path / "run" / last)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
     steps = [line["step"] for line in read_log(tmp_path / "run", "train")]
     assert steps == sorted(set(steps)), "an update is in the log twice"
 

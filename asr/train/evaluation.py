@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,17 +17,6 @@ from asr.plots import plot_attention
 from asr.scoring import count_character_errors, count_word_errors
 from asr.text import normalize_for_scoring
 from asr.train.distributed import Process, sum_over_processes
-
-ERROR_COUNTS = ("errors", "length")
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """What one way of decoding made of an utterance."""
-
-    id: str
-    reference: str
-    hypothesis: str
 
 
 @torch.inference_mode()
