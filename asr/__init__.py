@@ -1,3 +1,23 @@
 """Speech recognition: run dataset recipes, transcribe audio files, score WER."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asr.scoring import score as score
+    from asr.transcription import load_model as load_model
+
 __version__ = "0.1.0"
+
+# What people use most, and the module that it comes from: imported when asked for, since torch takes seconds.
+_PUBLIC = {"load_model": "asr.transcription", "score": "asr.scoring"}
+
+__all__ = ["__version__", "load_model", "score"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'asr' has no attribute {name!r}")

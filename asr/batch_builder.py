@@ -52,6 +52,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def padded_size(self) -> int:
+        """Frames with the padding; tokens where there is no audio."""
+        return self.features_BTF.shape[:2].numel() or self.tokens_BU.numel()
+
     def to(self, device: torch.device | str) -> Batch:
         """On the device; from pinned memory, the copy runs beside the computation."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))

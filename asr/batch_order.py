@@ -21,6 +21,8 @@ class BatchConfig(Config):
 
     max_seconds: float = pydantic.Field(default=160.0, gt=0)
     """Greatest length of a batch with its padding: the number of utterances times the longest."""
+    max_tokens: int = pydantic.Field(default=4000, ge=2)
+    """For a language model: greatest size of a batch with its padding; longer sentences are left out."""
     max_utterances: int = pydantic.Field(default=64, ge=1)
     """Greatest number of utterances in a batch."""
     max_padding: float = pydantic.Field(default=0.1, gt=0, le=1)

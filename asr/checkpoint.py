@@ -19,18 +19,22 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from asr import __version__
 from asr.config import dump_config
+from asr.decoding.arpa import read_arpa
+from asr.decoding.fusion import FusionModel
+from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
 from asr.features import FrontEnd
-from asr.models import SpeechModel, build_model
+from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
 
@@ -38,20 +42,23 @@ FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
 MAX_STATE_BYTES = 10_000_000
 
+ModelType = TypeVar("ModelType", bound=Model, default=SpeechModel, covariant=True)
+
 
 @dataclass(frozen=True)
-class System:
-    """All that turns audio into token scores: what a checkpoint restores."""
+class System(Generic[ModelType]):
+    """A model and all that turns audio or text into its input: what a checkpoint restores."""
 
     config: RunConfig
     tokenizer: Tokenizer
     front_end: FrontEnd
-    model: SpeechModel
+    """Of default settings, and idle, where the model reads no audio."""
+    model: ModelType
 
 
 def save_checkpoint(
     folder: Path,
-    system: System,
+    system: System[Model],
     state: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, Tensor] | None = None,
@@ -88,7 +95,18 @@ def save_checkpoint(
 
 
 def load_system(folder: str | Path) -> System:
-    """The model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
+    """The speech model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
+    system = load_any_system(folder)
+    if not isinstance(system.model, SpeechModel):
+        raise UserError(
+            f"{folder}: a model of type {system.config.model.type}, which makes no text of audio; "
+            "give one of type speech"
+        )
+    return cast(System, system)
+
+
+def load_any_system(folder: str | Path) -> System[Model]:
+    """The model of a checkpoint, of whatever kind."""
     folder = Path(folder)
     config = RunConfig.load(folder / "config.yaml")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -98,6 +116,32 @@ def load_system(folder: str | Path) -> System:
     _fill(front_end, tensors, FRONT_END_PREFIX, folder)
     _fill(model, tensors, MODEL_PREFIX, folder)
     return System(config, tokenizer, front_end, model.eval())
+
+
+def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
+    """What a beam can add up over the tokens of `tokenizer`, which is the speech model's.
+
+    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer.
+    """
+    path = Path(path)
+    if path.is_file():
+        try:
+            return build_ngram_model(read_arpa(path), tokenizer)
+        except UserError as error:
+            raise UserError(f"{path}: {error}".replace(f"{path}: {path}", str(path), 1)) from None
+    system = load_any_system(find_model(path))
+    if not isinstance(system.model, LanguageModel):
+        raise UserError(
+            f"{path}: a model of type {system.config.model.type}; expected a language model, that is, "
+            "an ARPA file or a run with model.type: language"
+        )
+    if system.tokenizer != tokenizer:
+        raise UserError(
+            f"{path}: its tokenizer ({system.tokenizer.type}, {len(system.tokenizer)} tokens) is not that of "
+            f"the speech model ({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text "
+            "and tokenizer, or put the tokenizer.json of the speech model into its output_dir before"
+        )
+    return system.model
 
 
 def load_state(folder: Path) -> dict[str, Any]:

@@ -52,7 +52,21 @@ def load_config(
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
-    tree, lines = _parse_yaml(text, str(path))
+    return _build(config_class, str(path), *_parse_yaml(text, str(path)), overrides)
+
+
+def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:
+    """The defaults, but for overrides such as `decoding.beam=5`."""
+    return _build(config_class, "the defaults", {}, {}, overrides)
+
+
+def _build(
+    config_class: type[ConfigType],
+    source: str,
+    tree: dict[str, Any],
+    lines: dict[str, int],
+    overrides: Sequence[str],
+) -> ConfigType:
     for override in overrides:
         _apply_override(tree, override)
     try:
@@ -60,13 +74,13 @@ def load_config(
         return config_class.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
         overridden = {override.partition("=")[0].strip() for override in overrides}
-        raise UserError(_explain(error, config_class, str(path), tree, lines, overridden)) from None
+        raise UserError(_explain(error, config_class, source, tree, lines, overridden)) from None
 
 
 def dump_config(config: Config) -> str:
     """The effective settings as YAML that `load_config` reads back to an equal config."""
     tree = json.loads(config.model_dump_json())
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
@@ -81,6 +95,18 @@ def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 # --- YAML ---------------------------------------------------------------------------------------
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts with line breaks of Unicode, which YAML would read back as spaces."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if set(text) & set("\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 class _Loader(yaml.SafeLoader):

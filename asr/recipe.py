@@ -1,24 +1,17 @@
-"""Recipes: found by their folder, loaded from their file, run stage by stage."""
+"""Recipes: found by their folder, loaded from their file; what is wanted of one, and where that goes."""
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib.util
 import inspect
-import json
-import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import NamedTuple
 
 import asr
 from asr.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
 # name -> (type, what it is), of what each recipe defines
@@ -50,6 +43,21 @@ class Recipe:
     @property
     def needs_corpus(self) -> bool:
         return bool(self.module.URLS)
+
+    @property
+    def smoke_constants(self) -> dict[str, object]:
+        """Constants of the file and their values in smoke mode: its SMOKE, if it has one."""
+        return dict(getattr(self.module, "SMOKE", {}))
+
+    @property
+    def conf_dir(self) -> Path:
+        """Where the systems of this corpus are: `conf` beside the recipe, else conf/NAME beside `recipes`."""
+        own = self.path.parent / "conf"
+        return own if own.is_dir() else self.path.absolute().parents[2] / "conf" / self.name
+
+    def find_confs(self) -> dict[str, Path]:
+        """Name and file of each system."""
+        return {path.stem: path for path in sorted(self.conf_dir.glob("*.yaml"))}
 
 
 # --- finding and loading ------------------------------------------------------------------------
@@ -92,135 +100,64 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
     for constant, (expected_type, expected) in _EXPECTED.items():
         if not isinstance(getattr(module, constant, None), expected_type):
             raise UserError(f"{path}: {constant} is missing, or is not {expected}")
+    smoke = getattr(module, "SMOKE", {})
+    if not isinstance(smoke, dict) or not all(hasattr(module, str(constant)) for constant in smoke):
+        raise UserError(
+            f"{path}: SMOKE is not a dict of constants of this file and their values in smoke mode"
+        )
     return Recipe(name, path, module)
 
 
-# --- stages -------------------------------------------------------------------------------------
-
-
-class Stage(NamedTuple):
-    help: str
-    run: Callable[[Job], Path | None]
-    """Does the work; returns the folder of the corpus that it has made or read."""
-    outputs: Callable[[Job], list[Path]]
-    """What is there once it has been done."""
+# --- what is wanted -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is wanted of a recipe."""
+    """What is wanted of a recipe, and where it goes."""
 
     recipe: Recipe
-    output_dir: Path
+    output_dir: Path | None = None
+    """Where all goes; None: data/NAME for the data, runs/NAME for the rest."""
     given_corpus_dir: Path | None = None
+    only: tuple[str, ...] = ()
+    """Systems; empty: all of them."""
+    seeds: tuple[int, ...] = ()
+    """Each system is trained once for each; empty: with the seed of its conf."""
+    smoke: bool = False
+    """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
+    publish: bool = False
+    """Write the results beside the recipe, to be kept with it."""
 
     @property
-    def corpus_dir(self) -> Path | None:
-        """The given folder, else that of the download stage; None while there is neither."""
-        if self.given_corpus_dir is not None:
-            return self.given_corpus_dir.absolute()
-        folder = _read_done(self, "download").get("corpus_dir")
-        return Path(folder) if isinstance(folder, str) else None
+    def data_dir(self) -> Path:
+        return Path("data") / self._folder if self.output_dir is None else self.output_dir
 
+    @property
+    def runs_dir(self) -> Path:
+        return Path("runs") / self._folder if self.output_dir is None else self.output_dir / "runs"
 
-def _download(job: Job) -> Path:
-    return job.recipe.module.download(job.output_dir.absolute() / "corpus")
+    @property
+    def report_dir(self) -> Path:
+        return self.runs_dir / "report"
 
+    @property
+    def results_dir(self) -> Path:
+        return self.runs_dir / "results"
 
-def _prepare(job: Job) -> Path | None:
-    job.recipe.module.prepare(job.corpus_dir, job.output_dir.absolute())
-    return job.corpus_dir
+    @property
+    def published_dir(self) -> Path:
+        return self.recipe.path.parent / "results"
 
+    @property
+    def _folder(self) -> str:
+        return f"{self.recipe.name}-smoke" if self.smoke else self.recipe.name
 
-STAGES: dict[str, Stage] = {
-    "download": Stage(
-        "fetch and unpack the corpus",
-        _download,
-        lambda job: [job.corpus_dir] if job.corpus_dir else [],
-    ),
-    "prepare": Stage(
-        "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
-        _prepare,
-        lambda job: [job.output_dir / f"{split}.jsonl" for split in SPLITS],
-    ),
-}
-
-
-def run_recipe(job: Job, stage: str | None = None) -> None:
-    """Run one stage, or all in their order; a stage that is done already is skipped."""
-    for name in choose_stages(job, stage):
-        if reason := find_reason_to_skip(job, name):
-            logger.info("%s: skipped, %s", name, reason)
-        else:
-            logger.info("%s: %s", name, STAGES[name].help)
-            _run_stage(job, name)
-
-
-def choose_stages(job: Job, stage: str | None) -> list[str]:
-    """The names of the wanted stages, after a check that they fit to the corpus that is given, or is not."""
-    name = job.recipe.name
-    if job.given_corpus_dir is not None and not job.recipe.needs_corpus:
-        raise UserError(f"{name} makes its corpus itself and reads none; leave --corpus-dir out")
-    if job.given_corpus_dir is not None and stage == "download":
-        raise UserError("--stage download and --corpus-dir: with a corpus there is nothing to download")
-    if stage == "prepare" and job.recipe.needs_corpus and job.corpus_dir is None:
-        raise UserError(
-            f"{job.output_dir}: no corpus has been downloaded; leave --stage out, or pass --corpus-dir DIR"
-        )
-    return [stage] if stage else list(STAGES)
-
-
-def find_reason_to_skip(job: Job, stage: str) -> str | None:
-    """Why a stage has nothing to do; None if it has."""
-    if stage == "download" and not job.recipe.needs_corpus:
-        return "this recipe makes its corpus itself"
-    if stage == "download" and job.given_corpus_dir is not None:
-        return "--corpus-dir is given"
-    corpus_dir = _read_done(job, stage).get("corpus_dir")
-    if is_done(job, stage) and (stage == "download" or corpus_dir == _as_text(job.corpus_dir)):
-        return f"it has been done; to run it again, delete {_done_path(job, stage)}"
-    return None
-
-
-def is_done(job: Job, stage: str) -> bool:
-    """Whether the recipe as it is now was run, on whatever corpus, and what it has written is there."""
-    is_complete = all(path.exists() for path in STAGES[stage].outputs(job))
-    return is_complete and _read_done(job, stage).get("recipe") == _hash_recipe(job)
-
-
-def _run_stage(job: Job, stage: str) -> None:
-    done_path = _done_path(job, stage)
-    try:
-        job.output_dir.mkdir(parents=True, exist_ok=True)
-        done_path.unlink(missing_ok=True)
-        corpus_dir = STAGES[stage].run(job)
-        done = {"recipe": _hash_recipe(job), "corpus_dir": _as_text(corpus_dir)}
-        done_path.write_text(json.dumps(done) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or job.output_dir}: {error.strerror or error}; stage {stage} ended there"
-        ) from error
-    missing = [str(path) for path in STAGES[stage].outputs(job) if not path.exists()]
-    if missing:
-        raise UserError(f"{job.recipe.path}: its stage {stage} has not written {', '.join(missing)}")
-
-
-def _hash_recipe(job: Job) -> str:
-    return hashlib.sha256(job.recipe.path.read_bytes()).hexdigest()
-
-
-def _as_text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _done_path(job: Job, stage: str) -> Path:
-    return job.output_dir / f".{stage}.done"
-
-
-def _read_done(job: Job, stage: str) -> dict[str, object]:
-    """What the stage has left; empty if it has not been done."""
-    try:
-        done = json.loads(_done_path(job, stage).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return done if isinstance(done, dict) else {}
+    @property
+    def command(self) -> str:
+        """What gives the same numbers anywhere; folders are left open, since they do not matter."""
+        words = ["asr recipe run", self.recipe.name]
+        words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
+        words += [f"--only {system}" for system in self.only]
+        words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)
+        words += ["--smoke"] * self.smoke
+        return " ".join(words)

@@ -12,7 +12,7 @@ from asr.augment import AugmentConfig
 from asr.batch_order import BatchConfig
 from asr.config import Config, load_config
 from asr.features import FeaturesConfig
-from asr.models import SpeechModelConfig
+from asr.models import ModelConfig, SpeechModelConfig
 from asr.text import TextConfig
 from asr.tokenizer import TokenizerConfig
 
@@ -21,9 +21,13 @@ class DataConfig(Config):
     """Where the utterances are."""
 
     train: str
-    """Manifest (JSON Lines) to learn from."""
+    """Manifest (JSON Lines) to learn from; for a language model also plain text (.txt), a sentence a line.
+    The tokenizer learns from it too: the one of the speech model, if both have the same."""
     dev: str
-    """Manifest to choose by: checkpoints, settings, when to stop. Never the test set."""
+    """Manifest to choose by: checkpoints, settings, when to stop. Never the test set. For a language model
+    also plain text (.txt)."""
+    text: tuple[str, ...] = ()
+    """More files of plain text, a sentence a line, for a language model to learn from."""
 
 
 class OptimConfig(Config):
@@ -73,7 +77,7 @@ class TrainConfig(Config):
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
     compile: bool = False
-    """Compile the model with torch.compile. Needs a C++ compiler on a CPU; takes minutes at the start."""
+    """Compile the model with torch.compile, on a GPU only; takes minutes at the start."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     threads: int | None = pydantic.Field(default=None, gt=0)
@@ -117,8 +121,8 @@ class RunConfig(Config):
     """How the training audio is varied."""
     batches: BatchConfig = BatchConfig()
     """How utterances are grouped."""
-    model: SpeechModelConfig
-    """What is trained."""
+    model: ModelConfig
+    """What is trained: a model of speech, or of language alone."""
     optim: OptimConfig = OptimConfig()
     """How the weights are changed."""
     train: TrainConfig = TrainConfig()
@@ -126,18 +130,49 @@ class RunConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> RunConfig:
-        guided = self.model.guided_attention
+        if self.train.select_by not in self.model.scores:
+            raise ValueError(
+                f"train.select_by = {self.train.select_by}, but a model of type {self.model.type} has "
+                f"{', '.join(self.model.scores)}; set train.select_by: {self.model.scores[0]}"
+            )
+        if not self.model.reads_audio:
+            self._refuse_audio_settings()
+        elif self.data.text:
+            raise ValueError("data.text is for a language model; remove it, or set model.type: language")
+        elif self.batches.max_tokens != BatchConfig.model_fields["max_tokens"].default:
+            raise ValueError(
+                "batches.max_tokens is for a language model; remove it (max_seconds limits a batch)"
+            )
+        if isinstance(self.model, SpeechModelConfig):
+            self._check_speech(self.model)
+        return self
+
+    def _refuse_audio_settings(self) -> None:
+        """They would do nothing."""
+        if self.train.plot_every is not None:
+            raise ValueError("train.plot_every draws attention to audio, and there is none; set it to null")
+        for key, section in (("features", self.features), ("augment", self.augment)):
+            if section != type(section)():
+                raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
+        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "feature_cache"):
+            if getattr(self.batches, key) != BatchConfig.model_fields[key].default:
+                raise ValueError(
+                    f"batches.{key} is about audio, which a model of language does not read; remove it "
+                    "(batches.max_tokens limits a batch)"
+                )
+
+    def _check_speech(self, model: SpeechModelConfig) -> None:
+        guided = model.guided_attention
         is_loudness = self.features.type == "log_mel" and self.features.reduction.type == "none"
         if guided is not None and guided.trim_silence and not is_loudness:
             raise ValueError(
                 "model.guided_attention.trim_silence finds silence in log-mel features: set it to false, "
                 "or features.type = log_mel and features.reduction.type = none"
             )
-        if self.train.plot_every is not None and self.model.decoder is None:
+        if self.train.plot_every is not None and model.decoder is None:
             raise ValueError(
                 "train.plot_every draws the attention of a decoder, and there is none; set it to null"
             )
-        return self
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

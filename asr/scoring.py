@@ -1,11 +1,32 @@
-"""Word and character errors between references and hypotheses."""
+"""Counts the errors of hypotheses against their references, in words or in characters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
+
+from asr.alignments import Method, Operation, Unit, split_units
+from asr.errors import UserError
+from asr.intervals import Interval
+from asr.score_result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
+
+__all__ = [
+    "Counts",
+    "ErrorCount",
+    "Interval",
+    "Operation",
+    "Score",
+    "UtteranceScore",
+    "count_character_errors",
+    "count_word_errors",
+    "format_table",
+    "score",
+]
+
+SHOWN_IDS = 5
 
 
 @dataclass(frozen=True)
@@ -18,9 +39,7 @@ class ErrorCount:
     @property
     def rate(self) -> float:
         """Errors per unit of the references; of empty ones, 0 without errors and infinite with some."""
-        if self.length == 0:
-            return 0.0 if self.errors == 0 else float("inf")
-        return self.errors / self.length
+        return divide(self.errors, self.length)
 
 
 def count_word_errors(pairs: Iterable[tuple[str, str]]) -> ErrorCount:
@@ -39,3 +58,101 @@ def _count(pairs: Iterable[tuple[list[str], list[str]]]) -> ErrorCount:
         errors += Levenshtein.distance(reference, hypothesis)
         length += len(reference)
     return ErrorCount(errors, length)
+
+
+def score(
+    references: str | Sequence[str] | Mapping[str, str],
+    hypotheses: str | Sequence[str | None] | Mapping[str, str | None],
+    *,
+    ids: Sequence[str] | None = None,
+    speakers: Sequence[str] | Mapping[str, str] | None = None,
+    align: Method = "jiwer",
+    unit: Unit = "words",
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Score:
+    """Compare texts with what was recognised; nothing is normalised but white space.
+
+    Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
+    missing: its words count as deleted, and `Score.missing` names it. `align` says how errors are told
+    apart: by the fewest edits, as jiwer does, or by the costs of NIST sclite (see asr.alignments).
+    """
+    if not 0 < confidence < 1 or resamples < 0:
+        raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
+    names, said, heard = _match(references, hypotheses, ids)
+    who = [speakers.get(name) for name in names] if isinstance(speakers, Mapping) else speakers
+    if who is not None:
+        _check_lengths("speakers", len(who), len(names))
+        nameless = [name for name, speaker in zip(names, who, strict=True) if speaker is None]
+        if nameless:
+            raise UserError(
+                f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all"
+            )
+    pairs = (
+        (split_units(reference, unit), split_units(hypothesis or "", unit))
+        for reference, hypothesis in zip(said, heard, strict=True)
+    )
+    return Score(
+        ids=names,
+        references=said,
+        hypotheses=heard,
+        speakers=None if who is None else tuple(str(speaker) for speaker in who),
+        counts_P4=count_pairs(pairs, align),
+        align=align,
+        unit=unit,
+        resamples=resamples,
+        confidence=confidence,
+        seed=seed,
+    )
+
+
+def _match(
+    references: str | Sequence[str] | Mapping[str, str],
+    hypotheses: str | Sequence[str | None] | Mapping[str, str | None],
+    ids: Sequence[str] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str | None, ...]]:
+    """Ids, references and hypotheses in the order of the references."""
+    if isinstance(references, Mapping) and isinstance(hypotheses, Mapping):
+        if ids is not None:
+            raise UserError("ids were given besides texts by id; leave them out")
+        names = tuple(references)
+        unknown = [name for name in hypotheses if name not in references]
+        if unknown:
+            raise UserError(
+                f"hypotheses for {_list_ids(unknown)}, which no reference has; "
+                f"the references hold {_list_ids(names)}. Remove them, or score against their own references"
+            )
+        said, heard = tuple(references.values()), tuple(hypotheses.get(name) for name in names)
+    elif isinstance(references, Mapping) or isinstance(hypotheses, Mapping):
+        raise UserError("texts by id on one side, a list on the other; give both by id, or both as lists")
+    else:
+        said = (references,) if isinstance(references, str) else tuple(references)
+        heard = (hypotheses,) if isinstance(hypotheses, str) else tuple(hypotheses)
+        _check_lengths("hypotheses", len(heard), len(said))
+        names = tuple(map(str, ids)) if ids is not None else tuple(str(n + 1) for n in range(len(said)))
+        _check_lengths("ids", len(names), len(said))
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"the same id twice: {_list_ids([n for n, c in Counter(names).items() if c > 1])}"
+            )
+    if not names:
+        raise UserError("no references; there is nothing to score")
+    for name, reference, hypothesis in zip(names, said, heard, strict=True):
+        if not isinstance(reference, str):
+            raise UserError(f"reference {name}: {reference!r}; expected a text")
+        if not isinstance(hypothesis, str | None):
+            raise UserError(
+                f"hypothesis {name}: {hypothesis!r}; expected a text, or None where it is missing"
+            )
+    return names, said, heard
+
+
+def _check_lengths(what: str, came: int, expected: int) -> None:
+    if came != expected:
+        raise UserError(f"{came:,} {what} for {expected:,} references; expected one for each")
+
+
+def _list_ids(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN_IDS])
+    return f"{shown} and {len(names) - SHOWN_IDS:,} more" if len(names) > SHOWN_IDS else shown

@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from asr import __version__
 from asr.cli import COMMANDS, main
+from asr.run import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
@@ -111,3 +114,23 @@ def test_info_as_text_and_with_overrides(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["info", str(CONFS[0]), "seed=17"]) == 0
     shown = capsys.readouterr().out
     assert "seed: 17\n    Start of every random choice" in shown
+
+
+def test_info_of_a_trained_model(
+    tiny_run: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from asr.train.loop import train
+
+    train(tiny_run("train.steps=2"))
+    assert main(["info", str(tmp_path / "run"), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    model = described["model"]
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    count = sum(tensor.numel() for name, tensor in weights.items() if name.startswith("model."))
+    assert model["parameters"] == sum(model["parameters of"].values()) == count
+    assert model["updates"] == 2 and model["scores on dev"]["wer"] >= 0
+    assert described["settings"]["train.steps"]["value"] == 2
+    assert main(["info", str(tmp_path / "run")]) == 0
+    assert f"parameters        {count:,}\n" in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "run"), "seed=1"]) == 2
+    assert "the settings of a trained model stand" in capsys.readouterr().err

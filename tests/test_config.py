@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asr.config import Config, describe_config, dump_config, load_config
@@ -171,6 +171,8 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     speeds=st.lists(finite, max_size=4),
     name=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 )
+@example(rate=0.1, steps=1, speeds=[], name="a\x85b")
+@example(rate=0.1, steps=1, speeds=[], name="\u2028 #\u2029")
 def test_what_is_dumped_is_loaded_again(
     tmp_path_factory: pytest.TempPathFactory, rate: float, steps: int, speeds: list[float], name: str
 ) -> None:

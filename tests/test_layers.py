@@ -32,6 +32,13 @@ def test_dropout_zeroes_its_share_and_keeps_the_expectation(probability: float) 
     assert dropped.double().mean().item() == pytest.approx(3.0, rel=5 * deviation / (1 - rounded) + 1e-6)
 
 
+def test_dropout_of_nearly_everything_divides_by_no_zero() -> None:
+    torch.manual_seed(0)
+    dropped = drop_out(torch.ones(1000, 1000), 0.9999)
+    assert dropped.isfinite().all()
+    assert 0 < (dropped != 0).sum() < 300
+
+
 def test_dropout_draws_for_each_element_alone() -> None:
     """Elements share a 64-bit draw: all patterns of eight neighbours must be as frequent as by chance."""
     torch.manual_seed(0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
+from asr.models.lstm import BidirectionalLSTM, LSTMEncoder, LSTMEncoderConfig
 
 # T steps, F features, D dimension
 
@@ -28,8 +28,18 @@ def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, pyramid_layers: int)
             if len(x_TD) % 2:
                 x_TD = torch.cat([x_TD, torch.zeros_like(x_TD[:1])])
             x_TD = torch.cat([x_TD[0::2], x_TD[1::2]], dim=-1)
-        x_TD, _ = layer(x_TD)
+        x_TD = encoder.norms[index](as_pytorch(layer)(x_TD)[0])
     return x_TD
+
+
+def as_pytorch(layer: BidirectionalLSTM) -> nn.LSTM:
+    """PyTorch's own layer of both directions, with the same weights."""
+    theirs = nn.LSTM(
+        layer.forwards.input_size, layer.forwards.hidden_size, batch_first=True, bidirectional=True
+    ).double()
+    backwards = {f"{name}_reverse": tensor for name, tensor in layer.backwards.state_dict().items()}
+    theirs.load_state_dict(layer.forwards.state_dict() | backwards)
+    return theirs
 
 
 @pytest.mark.parametrize("pyramid_layers", [0, 1, 2])
@@ -57,6 +67,14 @@ def test_an_utterance_of_no_frames_disturbs_nobody(pyramid_layers: int) -> None:
     assert lengths_B[0] == 0
     assert encoded_BTD.isfinite().all()
     torch.testing.assert_close(encoded_BTD[1:], alone_BTD, rtol=0, atol=1e-12)
+
+
+def test_signals_and_gradients_stay_of_one_size_through_the_layers() -> None:
+    """At the start a deep stack passes on what it hears: else training waits long before it begins."""
+    torch.manual_seed(0)
+    encoder = LSTMEncoder(LSTMEncoderConfig(dim=64, num_layers=5, dropout=0.0), num_features=40)
+    encoded_BTD, _ = encoder(torch.randn(2, 200, 40), torch.tensor([200, 200]))
+    assert encoded_BTD.std(1).mean() > 0.3  # over time
 
 
 def test_dropout_between_the_layers_in_training_only() -> None:

@@ -1,8 +1,9 @@
-"""Recipes are found, loaded and run stage by stage; the command line around that."""
+"""Recipes are found, loaded, downloaded and prepared; the command line around that."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe import STAGES, Job, find_recipes, load_recipe, run_recipe
+from asr.recipe import Job, find_recipes, load_recipe
+from asr.recipe_stages import STAGES, run_recipe
 
 RECIPE = '''"""A corpus of one utterance.
 
@@ -54,7 +56,7 @@ def write_recipe(recipes_dir: Path, name: str, source: str) -> Path:
 
 
 def make_job(recipes_dir: Path, corpus_dir: Path | None = None) -> Job:
-    return Job(load_recipe("tiny", recipes_dir), Path("data/tiny"), corpus_dir)
+    return Job(load_recipe("tiny", recipes_dir), None, corpus_dir)
 
 
 def read_calls() -> list[str]:
@@ -160,7 +162,7 @@ def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
         "    for split", "    raise OSError(28, 'No space left on device', 'x.wav')\n    for split"
     )
     write_recipe(recipes_dir, "tiny", failing)
-    with pytest.raises(UserError, match=r"x\.wav: No space left on device; stage prepare ended there"):
+    with pytest.raises(UserError, match=r"x\.wav: No space left on device; prepare ended there"):
         run_recipe(make_job(recipes_dir, tmp_path))
     write_recipe(recipes_dir, "tiny", RECIPE)
     run_recipe(make_job(recipes_dir, tmp_path))
@@ -169,9 +171,7 @@ def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
 
 def test_a_stage_that_forgets_its_outputs(recipes_dir: Path, tmp_path: Path) -> None:
     write_recipe(recipes_dir, "tiny", RECIPE.replace('("train", "dev", "test")', '("train", "dev")'))
-    with pytest.raises(
-        UserError, match=r"recipe\.py: its stage prepare has not written data/tiny/test\.jsonl"
-    ):
+    with pytest.raises(UserError, match=r"prepare has not written data/tiny/test\.jsonl"):
         run_recipe(make_job(recipes_dir, tmp_path))
 
 
@@ -231,7 +231,8 @@ def test_run(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert main([*arguments, "--output-dir", "elsewhere", "--dry-run"]) == 0
     assert capsys.readouterr().out == (
         "download: would be skipped, --corpus-dir is given\n"
-        "prepare: would check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl\n"
+        "prepare: would check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl "
+        "(it has not been done)\n"
     )
     assert not Path("elsewhere").exists()
     assert main([*arguments, "--output-dir", "elsewhere"]) == 0
@@ -255,6 +256,51 @@ def test_a_mistake_is_explained_without_a_traceback(
     assert capsys.readouterr().err == "asr: no recipe 'tony'; did you mean tiny?\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "0,x"], "argument --seeds: '0,x': expected whole numbers with commas, such as 0,1,2"),
+        (["--seeds", "-1"], "--seeds"),
+        (["--stage", "training"], "invalid choice: 'training'"),
+    ],
+)
+def test_wrong_use(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_recipe_without_systems_ends_after_prepare(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), "--corpus-dir", str(tmp_path)]
+    assert main(arguments) == 0
+    assert not Path("runs").exists()
+    capsys.readouterr()
+    assert main([*arguments, "--only", "transformer"]) == 2
+    assert "--only transformer: there is no system in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("smoke", ["3", "{'COUNTS': 3}"])
+def test_constants_for_smoke_mode_must_exist(recipes_dir: Path, smoke: str) -> None:
+    write_recipe(recipes_dir, "tiny", f"{RECIPE}\nSMOKE = {smoke}\n")
+    with pytest.raises(UserError, match="SMOKE is not a dict of constants of this file"):
+        load_recipe("tiny", recipes_dir)
+
+
+def test_constants_for_smoke_mode_are_used(recipes_dir: Path, tmp_path: Path) -> None:
+    source = RECIPE.replace("HOURS = 0.5", "HOURS = 0.5\nSECONDS = 1800.0\nSMOKE = {'SECONDS': 1.0}")
+    write_recipe(recipes_dir, "tiny", source.replace("duration=1800.0", "duration=SECONDS"))
+    recipe = load_recipe("tiny", recipes_dir)
+    run_recipe(Job(recipe, given_corpus_dir=tmp_path, smoke=True))
+    run_recipe(Job(load_recipe("tiny", recipes_dir), given_corpus_dir=tmp_path))
+    assert '"duration":1.0' in Path("data/tiny-smoke/train.jsonl").read_text()
+    assert '"duration":1800.0' in Path("data/tiny/train.jsonl").read_text()
+
+
 def test_help_needs_no_heavy_package() -> None:
     script = """
 import sys
@@ -266,5 +312,8 @@ except SystemExit as ended:
 assert not {"torch", "numpy", "pydantic", "soundfile"} & set(sys.modules)
 """
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    for option in ("--stage", "--corpus-dir", "--output-dir", "--recipes-dir", "--dry-run"):
-        assert option in shown
+    options = set(re.findall(r"--[a-z-]+", shown)) - {"--help"}
+    assert options == {
+        *("--stage", "--only", "--seeds", "--corpus-dir", "--output-dir", "--recipes-dir"),
+        *("--dry-run", "--smoke", "--publish"),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +17,9 @@ import soundfile
 from asr.corpora import compute_fingerprint
 from asr.errors import UserError
 from asr.manifest import Utterance, read_manifest
-from asr.recipe import load_recipe
+from asr.recipe import Job, Recipe, load_recipe
+from asr.recipe_stages import run_recipe
+from asr.recipe_systems import build_runs
 from asr.speech_synthesis import list_voices
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
@@ -294,7 +297,7 @@ def test_fsdd_damaged(
 def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
     names = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
     for name in names:
-        write_noise(tmp_path / name, 8_000, 0.5)
+        write_noise(tmp_path / name, 8_000, 2.0)
     (tmp_path / "waves_yesno/README~").touch()
     module = load("yesno")
     monkeypatch.setattr(module, "NUM_FILES", 12)
@@ -315,7 +318,7 @@ def test_yesno(yesno: tuple[ModuleType, Path], tmp_path: Path, given: str) -> No
     assert sorted(u.id for us in splits.values() for u in us)[1::2] == [u.id for u in splits["test"]]
     first = splits["test"][0]
     assert (first.id, first.text) == ("0_0_0_1_0_1_0_1", "NO NO NO YES NO YES NO YES")
-    assert (first.language, first.duration) == ("he", 0.5)
+    assert (first.language, first.duration) == ("he", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +388,42 @@ def test_digits_voices() -> None:
     assert len(timbres) == len(set(timbres)) == 34
     assert len(module.VARIANTS["train"]) == 24 and len(module.ACCENTS) == 8
     assert {f"{accent}+{name}" for accent in module.ACCENTS for name in timbres} <= set(list_voices())
+
+
+# --- smoke mode ---------------------------------------------------------------------------------
+
+
+def run_smoke(name: str, module: ModuleType, corpus_dir: Path | None, output_dir: Path) -> None:
+    """All stages with all systems of the checkout, as `asr recipe run NAME --smoke` does it."""
+    recipe = Recipe(name, RECIPES_DIR / name / "recipe.py", module)
+    job = Job(recipe, output_dir, corpus_dir, smoke=True)
+    run_recipe(job)
+    for system in recipe.find_confs():
+        assert (output_dir / "runs" / system / "model" / "model.safetensors").exists()
+    compared = [run.system for run in build_runs(job) if run.makes_text]
+    if compared:
+        results = json.loads((output_dir / "runs" / "results" / "results.json").read_text())
+        assert results["smoke"] is True and [run["name"] for run in results["runs"]] == compared
+        assert (output_dir / "runs" / "report" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_smoke_of_an4(an4: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    run_smoke("an4", *an4, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_smoke_of_fsdd(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    run_smoke("fsdd", *fsdd, tmp_path / "out")
+
+
+def test_smoke_of_yesno(yesno: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    run_smoke("yesno", *yesno, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_smoke_of_digits(tmp_path: Path) -> None:
+    run_smoke("digits", load("digits"), None, tmp_path / "out")
 
 
 # --- real corpora -------------------------------------------------------------------------------

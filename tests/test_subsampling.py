@@ -25,6 +25,10 @@ def build_subsampling(kind: str, factor: int) -> Subsampling:
 
 
 def subsample_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
+    return F.layer_norm(project_alone(ours, features_TF), (DIM,), ours.norm.weight, ours.norm.bias)
+
+
+def project_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
     """One utterance, step by step as the configuration describes it."""
     factor = ours.config.factor
     if ours.config.type == "stack":

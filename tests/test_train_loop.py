@@ -276,6 +276,11 @@ def test_tensorboard_missing_is_said(tiny_run: TinyRun, monkeypatch: pytest.Monk
 # --- precision and processes --------------------------------------------------------------------
 
 
+def test_compiling_on_a_cpu_is_refused(tiny_run: TinyRun) -> None:
+    with pytest.raises(UserError, match="set train.compile=false, or train on a GPU"):
+        train(tiny_run("train.compile=true"))
+
+
 @pytest.mark.parametrize(("quicker", "chosen"), [(2.0, "bf16"), (1.2, "float32")])
 def test_precision_is_chosen_by_measuring(
     monkeypatch: pytest.MonkeyPatch, quicker: float, chosen: str

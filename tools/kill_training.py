@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/kill"))
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()  # settings may follow options
     save_every = RunConfig.load(args.config, args.overrides).train.save_every
     random.seed(args.seed)
     shutil.rmtree(args.output_dir, ignore_errors=True)

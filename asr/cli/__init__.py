@@ -13,12 +13,16 @@ from asr.errors import UserError
 
 # name -> (module below asr.cli, help). Modules import torch, if at all, when they run: help stays quick.
 COMMANDS = {
-    "recipe": ("recipe", "prepare a corpus: list, show or run the recipes"),
+    "recipe": ("recipe", "list, show or run recipes: from a corpus to trained, compared systems"),
+    "transcribe": ("transcribe", "write down what is said in recordings, as text, subtitles or tables"),
+    "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
     "features": ("features", "compute the features of audio files, and draw them"),
     "manifest": ("manifest", "check, count, split, filter or convert lists of utterances"),
     "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
     "train": ("train", "train a system, or go on where training was cut off"),
-    "info": ("info", "explain every setting of a config"),
+    "evaluate": ("evaluate", "decode a split in one or several ways: error rates with intervals, and speed"),
+    "ngram": ("ngram", "estimate n-grams from the training texts"),
+    "info": ("info", "explain every setting of a config, or what is in a trained model"),
 }
 
 

@@ -1,49 +1,69 @@
-"""`asr recipe list`, `show NAME` and `run NAME`: from a corpus to manifests."""
+"""`asr recipe list`, `show CORPUS` and `run CORPUS`: from a corpus to trained, compared systems."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from asr.recipe import (
-    STAGES,
-    Job,
-    choose_stages,
-    find_reason_to_skip,
-    find_recipes,
-    is_done,
-    load_recipe,
-    run_recipe,
-)
+from asr.recipe import Job, find_recipes, load_recipe
+from asr.recipe_stages import STAGES, build_plan, is_prepared, run_recipe
+from asr.recipe_tasks import explain_plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="list|show|run", required=True)
     for name, help_text in (
         ("list", "name every recipe"),
-        ("show", "explain one recipe: what it is, its licence, its size, its stages"),
-        ("run", "run the stages of one recipe; those that are done already are skipped"),
+        ("show", "explain one recipe: what it is, its licence, its size, its stages, its systems"),
+        ("run", "download, prepare, train and compare; what is done already is skipped"),
     ):
         command = commands.add_parser(
             name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
         )
         if name != "list":
-            command.add_argument("name", metavar="NAME", help="one that `asr recipe list` shows")
+            command.add_argument("name", metavar="CORPUS", help="one that `asr recipe list` shows")
         if name == "run":
-            command.add_argument("--stage", choices=list(STAGES), help="run this one only")
-            command.add_argument(
-                "--corpus-dir",
-                type=Path,
-                metavar="DIR",
-                help="a copy of the corpus, instead of downloading it",
-            )
-            command.add_argument(
-                "--output-dir", type=Path, metavar="DIR", help="where all goes (default: data/NAME)"
-            )
-            command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+            _add_run_arguments(command)
         command.add_argument(
-            "--recipes-dir", type=Path, metavar="DIR", help="a folder of recipes, NAME/recipe.py each"
+            "--recipes-dir",
+            type=Path,
+            metavar="DIR",
+            help="a folder of recipes, NAME/recipe.py each; their systems are in NAME/conf, "
+            "else in conf/NAME beside the folder",
         )
+
+
+def _add_run_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--stage", choices=list(STAGES), help="run this one only")
+    command.add_argument(
+        "--only", action="append", default=[], metavar="SYSTEM", help="this system only; may be repeated"
+    )
+    command.add_argument(
+        "--seeds", type=_parse_seeds, default=(), metavar="N,N", help="train each system with each of these"
+    )
+    command.add_argument(
+        "--corpus-dir", type=Path, metavar="DIR", help="a copy of the corpus, instead of downloading it"
+    )
+    command.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="where all goes, the runs below DIR/runs (default: data/CORPUS and runs/CORPUS)",
+    )
+    command.add_argument("--dry-run", action="store_true", help="only say what would be done, and why")
+    command.add_argument(
+        "--smoke", action="store_true", help="little of everything: shows in seconds whether all works"
+    )
+    command.add_argument(
+        "--publish", action="store_true", help="keep results and hypotheses beside the recipe, in results/"
+    )
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) <= 9 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers with commas, such as 0,1,2")
+    return tuple(dict.fromkeys(map(int, words)))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,8 +74,8 @@ def _list(args: argparse.Namespace) -> int:
     recipes = [load_recipe(name, args.recipes_dir) for name in find_recipes(args.recipes_dir)]
     width = max(len(recipe.name) for recipe in recipes)
     for recipe in recipes:
-        is_prepared = is_done(Job(recipe, _default_output_dir(recipe.name)), "prepare")
-        print(f"{recipe.name:<{width}}  {'prepared' if is_prepared else '-':<8}  {recipe.summary}")
+        state = "prepared" if is_prepared(Job(recipe)) else "-"
+        print(f"{recipe.name:<{width}}  {state:<8}  {recipe.summary}")
     return 0
 
 
@@ -66,35 +86,43 @@ def _show(args: argparse.Namespace) -> int:
     print(f"hours     {recipe.module.HOURS}")
     for url in recipe.module.URLS or ("nowhere: the recipe makes its corpus itself",):
         print(f"from      {url}")
-    for name, stage in STAGES.items():
-        print(f"stage     {name}: {stage.help}")
+    for name, does in STAGES.items():
+        print(f"stage     {name}: {does}")
+    for name, path in recipe.find_confs().items():
+        print(f"system    {name}: {path}")
+    for path in sorted(recipe.path.parent.glob("*/model.safetensors")):
+        print(f"model     {path.parent}: asr transcribe FILE --model {path.parent}")
     print(f"more      {recipe.path.with_name('README.md')}")
     return 0
 
 
 def _run(args: argparse.Namespace) -> int:
     recipe = load_recipe(args.name, args.recipes_dir)
-    job = Job(recipe, args.output_dir or _default_output_dir(recipe.name), args.corpus_dir)
+    job = Job(
+        recipe,
+        args.output_dir,
+        args.corpus_dir,
+        only=tuple(args.only),
+        seeds=args.seeds,
+        smoke=args.smoke,
+        publish=args.publish,
+    )
     if args.dry_run:
-        for stage in choose_stages(job, args.stage):
-            reason = find_reason_to_skip(job, stage)
-            print(
-                f"{stage}: would be skipped, {reason}" if reason else f"{stage}: would {STAGES[stage].help}"
-            )
+        print("\n".join(explain_plan(build_plan(job, args.stage))))
         return 0
     run_recipe(job, args.stage)
-    if args.stage != "download":
-        _print_manifests(job.output_dir)
+    _print_results(job, args.stage)
     return 0
 
 
-def _print_manifests(output_dir: Path) -> None:
-    from asr.manifest import Manifest
+def _print_results(job: Job, stage: str | None) -> None:
+    """What there is now: the manifests after the first stages, the table after the last ones."""
+    table = job.report_dir / "report.md"
+    if stage in (None, "prepare"):
+        from asr.manifest import Manifest
 
-    for path in sorted(output_dir.glob("*.jsonl")):
-        manifest = Manifest.open(path)
-        print(f"{path}  {len(manifest):,} utterances  {manifest.durations.sum() / 3600:.2f} hours")
-
-
-def _default_output_dir(name: str) -> Path:
-    return Path("data") / name
+        for path in sorted(job.data_dir.glob("*.jsonl")):
+            manifest = Manifest.open(path)
+            print(f"{path}  {len(manifest):,} utterances  {manifest.durations.sum() / 3600:.2f} hours")
+    if stage in (None, "report") and table.exists():
+        print(table.read_text(encoding="utf-8"), end="")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -22,19 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from asr.manifest import read_manifest
     from asr.run import RunConfig
-    from asr.text import normalize_for_training
+    from asr.sentences import read_sentences
     from asr.tokenizer import Tokenizer
 
     config = RunConfig.load(args.config, args.overrides)
-
-    def texts() -> Iterator[str]:
-        for utterance in read_manifest(config.data.train):
-            if utterance.text:
-                yield normalize_for_training(utterance.text, config.text)
-
-    tokenizer = Tokenizer.train(config.tokenizer, texts())
+    tokenizer = Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))
     output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
     output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(output)

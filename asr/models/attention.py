@@ -27,24 +27,46 @@ class KeyValueCache:
     """Keys and values of the steps decoded so far, of one self-attention layer."""
 
     def __init__(self) -> None:
-        self.keys_BHSK: Tensor | None = None
-        self.values_BHSK: Tensor | None = None
+        self._length = 0
+        self._keys_BHSK: Tensor | None = None  # with room for more steps than there are
+        self._values_BHSK: Tensor | None = None
+        self._spare: list[Tensor] = []  # what the last selection copied from, to copy the next one to
 
     def __len__(self) -> int:
-        return 0 if self.keys_BHSK is None else self.keys_BHSK.size(2)
+        return self._length
 
     def append(self, keys_BHTK: Tensor, values_BHTK: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values, with those of the new steps at the end."""
-        if self.keys_BHSK is not None and self.values_BHSK is not None:
-            keys_BHTK = torch.cat([self.keys_BHSK, keys_BHTK], dim=2)
-            values_BHTK = torch.cat([self.values_BHSK, values_BHTK], dim=2)
-        self.keys_BHSK, self.values_BHSK = keys_BHTK, values_BHTK
-        return keys_BHTK, values_BHTK
+        start, self._length = self._length, self._length + keys_BHTK.size(2)
+        if self._keys_BHSK is None or self._values_BHSK is None or self._keys_BHSK.size(2) < self._length:
+            room = max(16, start + max(keys_BHTK.size(2), start // 2))  # a step seldom copies those before
+            self._keys_BHSK = _with_room(keys_BHTK, self._keys_BHSK, start, room)
+            self._values_BHSK = _with_room(values_BHTK, self._values_BHSK, start, room)
+        self._keys_BHSK[:, :, start : self._length] = keys_BHTK
+        self._values_BHSK[:, :, start : self._length] = values_BHTK
+        return self._keys_BHSK[:, :, : self._length], self._values_BHSK[:, :, : self._length]
 
     def select(self, rows_B: Tensor) -> None:
         """Keep these rows, in this order: the surviving beams."""
-        if self.keys_BHSK is not None and self.values_BHSK is not None:
-            self.keys_BHSK, self.values_BHSK = self.keys_BHSK[rows_B], self.values_BHSK[rows_B]
+        if self._keys_BHSK is None or self._values_BHSK is None:
+            return
+        old = [self._keys_BHSK, self._values_BHSK]
+        shape = (len(rows_B), *old[0].shape[1:])
+        into: list[Tensor | None] = [part if part.shape == shape else None for part in self._spare]
+        if torch.is_grad_enabled() or not into:  # `out` is not for tensors with a gradient
+            into = [None, None]
+        self._keys_BHSK, self._values_BHSK = (
+            torch.index_select(part, 0, rows_B, out=out) for part, out in zip(old, into, strict=True)
+        )
+        self._spare = old
+
+
+def _with_room(like_BHTK: Tensor, old_BHSK: Tensor | None, length: int, room: int) -> Tensor:
+    batch, heads, _, head_dim = like_BHTK.shape
+    new_BHSK = like_BHTK.new_empty(batch, heads, room, head_dim)
+    if old_BHSK is not None:
+        new_BHSK[:, :, :length] = old_BHSK[:, :, :length]
+    return new_BHSK
 
 
 class SelfAttention(nn.Module):
@@ -130,16 +152,27 @@ class CrossAttention(nn.Module):
     def forward(
         self, x_BTD: Tensor, memory: Memory, weights_of: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor | None]:
-        """The attended values and, of the heads in `weights_of` only, the weights (B, heads, T, S)."""
-        queries = split_heads(self.project_queries(x_BTD), self.num_heads)
+        """The attended values and, of the heads in `weights_of` only, the weights (B, heads, T, S).
+
+        x may have a multiple of the memory's rows: the beams of an utterance lie together and share its
+        memory, as if they were more queries of one sequence.
+        """
+        rows, num_queries = x_BTD.shape[:2]
+        utterances = len(memory.keys_BHSK)
+        queries = split_heads(self.project_queries(x_BTD).view(utterances, -1, x_BTD.size(2)), self.num_heads)
         mask = None if memory.mask_BS is None else memory.mask_BS[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        attended = attend(queries, memory.keys_BHSK, memory.values_BHSK, mask, dropout)
-        weights = None
-        if len(weights_of):
-            heads = list(weights_of)
-            weights = attention_weights(queries[:, heads], memory.keys_BHSK[:, heads], mask)
-        return self.project_out(merge_heads(attended)), weights
+        weights, heads = None, list(weights_of)
+        if heads == list(range(self.num_heads)) and not self.training:
+            weights = attention_weights(queries, memory.keys_BHSK, mask)
+            attended = weights.to(queries.dtype) @ memory.values_BHSK
+        else:
+            attended = attend(queries, memory.keys_BHSK, memory.values_BHSK, mask, dropout)
+            if heads:
+                weights = attention_weights(queries[:, heads], memory.keys_BHSK[:, heads], mask)
+        if weights is not None and rows != utterances:
+            weights = weights.unflatten(2, (-1, num_queries)).transpose(1, 2).flatten(0, 1)
+        return self.project_out(merge_heads(attended).view(rows, num_queries, -1)), weights
 
 
 def attend(
@@ -147,11 +180,12 @@ def attend(
 ) -> Tensor:
     """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look."""
     is_half_training = queries_BHTK.dtype.itemsize < 4 and torch.is_grad_enabled()
-    if queries_BHTK.device.type != "cpu" or not (dropout > 0 or is_half_training):
+    is_single_query = queries_BHTK.size(2) == 1
+    if queries_BHTK.device.type != "cpu" or not (dropout > 0 or is_half_training or is_single_query):
         return F.scaled_dot_product_attention(
             queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask, dropout_p=dropout
         )
-    # PyTorch's own takes two to five times as long here: backwards in bfloat16, and with dropout.
+    # PyTorch's own takes two to five times as long: backwards in bfloat16, with dropout, or token by token.
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
         scores_BHTS += scores_BHTS.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)

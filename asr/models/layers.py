@@ -27,7 +27,7 @@ def drop_out(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or probability > 0.99:
         return F.dropout(x, probability)
     is_coarse_enough = abs(round(256 * probability) / 256 - probability) < 0.02 * probability
     integer, num_bits = (torch.int8, 8) if is_coarse_enough else (torch.int16, 16)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import pydantic
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from asr.config import Config
-from asr.models.layers import Dropout
+from asr.models.layers import Dropout, length_mask
 from asr.models.subsampling import Subsampling, SubsamplingConfig, subsampled_lengths
 
 # B batch, T steps, F features, D output dimension (both directions)
@@ -51,32 +51,48 @@ class LSTMEncoder(nn.Module):
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList()
+        # Without norms each layer hands on a signal several times weaker than the one that it got.
+        self.norms = nn.ModuleList()
         width = config.dim
         for index in range(config.num_layers):
             if 1 <= index <= config.pyramid_layers:
                 width *= 2
-            self.layers.append(nn.LSTM(width, config.dim, batch_first=True, bidirectional=True))
+            self.layers.append(BidirectionalLSTM(width, config.dim))
+            self.norms.append(nn.LayerNorm(2 * config.dim))
             width = 2 * config.dim
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
         x_BTD = self.dropout(x_BTD)
-        for index, layer in enumerate(self.layers):
+        for index, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
             if 1 <= index <= self.pyramid_layers:
                 x_BTD, lengths_B = stack_pairs(x_BTD, lengths_B)
-            assert isinstance(layer, nn.LSTM)
-            x_BTD = self.dropout(run_packed(layer, x_BTD, lengths_B))
+            x_BTD = self.dropout(norm(layer(x_BTD, lengths_B)))
         return x_BTD, lengths_B
 
 
-def run_packed(layer: nn.LSTM, x_BTD: Tensor, lengths_B: Tensor) -> Tensor:
-    """The backward direction starts at the end of each sequence, not at the end of the padding."""
-    # A sequence of no steps, which cannot be packed, runs over one step of padding that nobody reads.
-    packed = pack_padded_sequence(x_BTD, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-    return pad_packed_sequence(layer(packed)[0], batch_first=True, total_length=x_BTD.size(1))[0]
+class BidirectionalLSTM(nn.Module):
+    """One layer in both directions; padding changes nothing.
+
+    Not PyTorch's own with packed sequences: on a CPU that takes four to ten times as long.
+    """
+
+    def __init__(self, input_dim: int, dim: int) -> None:
+        super().__init__()
+        self.forwards = nn.LSTM(input_dim, dim, batch_first=True)
+        self.backwards = nn.LSTM(input_dim, dim, batch_first=True)
+
+    def forward(self, x_BTD: Tensor, lengths_B: Tensor) -> Tensor:
+        # Each sequence is turned round within its own length, so that its padding stays at the end.
+        steps_T = torch.arange(x_BTD.size(1), device=x_BTD.device)
+        turned_BT1 = (lengths_B[:, None] - 1 - steps_T).remainder(x_BTD.size(1))[..., None]
+        forwards_BTH, _ = self.forwards(x_BTD)
+        backwards_BTH, _ = self.backwards(x_BTD.gather(1, turned_BT1.expand_as(x_BTD)))
+        return torch.cat([forwards_BTH, backwards_BTH.gather(1, turned_BT1.expand_as(backwards_BTH))], dim=-1)
 
 
 def stack_pairs(x_BTD: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Two steps side by side as one; padding is zero already, as `run_packed` leaves it."""
+    """Two steps side by side as one; beside a last step that is alone stand zeros."""
+    x_BTD = x_BTD * length_mask(lengths_B, x_BTD.size(1))[..., None]
     x_BTD = F.pad(x_BTD, (0, 0, 0, x_BTD.size(1) % 2))
     return x_BTD.unflatten(1, (-1, 2)).flatten(2), subsampled_lengths(lengths_B, 2)

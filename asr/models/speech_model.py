@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from asr.config import Config
 from asr.models.alignment import align_tokens
@@ -27,13 +26,14 @@ from asr.models.losses import (
     speech_spans,
 )
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
+from asr.models.model import Losses, Model, Targets
 from asr.models.transformer import (
     TransformerDecoder,
     TransformerDecoderConfig,
     TransformerEncoder,
     TransformerEncoderConfig,
 )
-from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.tokenizer import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension
@@ -47,6 +47,10 @@ EncoderConfig = Annotated[
 class SpeechModelConfig(Config):
     """An encoder with a CTC head, a decoder, or both."""
 
+    reads_audio: ClassVar[bool] = True
+    scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "loss")
+
+    type: Literal["speech"] = "speech"
     encoder: EncoderConfig
     """Features to encoded steps: transformer, conformer or lstm."""
     decoder: TransformerDecoderConfig | None = None
@@ -113,22 +117,6 @@ REPORTED = (
     "attention_monotonic",  # tokens whose attention does not step back
 )
 
-
-@dataclass(frozen=True)
-class Losses:
-    """Sums over a batch.
-
-    Divided by the tokens of all batches of an update, they give the same mean however these are split.
-    """
-
-    total: Tensor
-    """What to differentiate."""
-    num_tokens: int
-    """Tokens and one end for each utterance."""
-    parts: dict[str, Tensor] = field(default_factory=dict)
-    """Detached; some of REPORTED."""
-
-
 Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
 
@@ -140,29 +128,10 @@ class CTC:
     loss_B: Tensor
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The reference tokens of a batch."""
-
-    tokens_BU: Tensor
-    lengths_B: Tensor
-
-    @property
-    def num_rows_B(self) -> Tensor:
-        """Decisions of the decoder: the tokens and the end."""
-        return self.lengths_B + 1
-
-    def for_decoder(self) -> tuple[Tensor, Tensor]:
-        """Inputs, which begin with the start token, and targets, which end with the end token: (B, U + 1)."""
-        is_token_BU = length_mask(self.lengths_B, self.tokens_BU.size(1))
-        start_B1 = self.tokens_BU.new_full((len(self.tokens_BU), 1), SOS_ID)
-        inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
-        targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
-        return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
-
-
-class SpeechModel(nn.Module):
+class SpeechModel(Model):
     """Encodes once; the CTC head and the decoder both read the result."""
+
+    reported = REPORTED
 
     def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__()
@@ -172,6 +141,10 @@ class SpeechModel(nn.Module):
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
         self.ctc_dropout = Dropout(config.encoder.dropout)
         self.decoder = None if config.decoder is None else TransformerDecoder(config.decoder, dim, vocab_size)
+
+    @property
+    def subsampling_factor(self) -> int:
+        return self.encoder.subsampling_factor
 
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)

@@ -178,17 +178,27 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderState:
-    """What decoding carries from token to token: the memory of each layer and the keys and values so far."""
+    """What decoding carries from token to token: the memory of each layer and the keys and values so far.
+
+    Memories have a row for each utterance, and keys and values one for each beam of it.
+    """
 
     def __init__(self, memories: list[Memory]) -> None:
         self.memories = memories
         self.caches = [KeyValueCache() for _ in memories]
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order: the surviving beams."""
-        self.memories = [memory.select(rows_B) for memory in self.memories]
+        """Keep these rows, in this order, where each utterance has a single beam."""
+        self.select_utterances(rows_B)
+        self.select_beams(rows_B)
+
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        self.memories = [memory.select(utterances_B) for memory in self.memories]
+
+    def select_beams(self, rows_R: Tensor) -> None:
+        """Keep these rows of the keys and values; the memories stay as they are."""
         for cache in self.caches:
-            cache.select(rows_B)
+            cache.select(rows_R)
 
 
 class TransformerDecoder(nn.Module):

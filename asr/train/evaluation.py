@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import math
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from asr.batch_builder import Batch
 from asr.checkpoint import System
 from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
-from asr.models.speech_model import REPORTED
+from asr.models import Model, SpeechModel
 from asr.plots import plot_attention
 from asr.scoring import count_character_errors, count_word_errors
 from asr.text import normalize_for_scoring
@@ -20,19 +21,24 @@ from asr.train.distributed import Process, sum_over_processes
 
 
 @torch.inference_mode()
-def compute_dev_scores(system: System, batches: Iterable[Batch], process: Process) -> dict[str, float]:
-    """Losses per token, and wer and cer of each head; all processes together see each utterance once."""
+def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process: Process) -> dict[str, float]:
+    """What the model makes of its losses, and wer and cer of each head that says text.
+
+    All processes together see each utterance once.
+    """
     model = system.model.eval()
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = collections.defaultdict(float)
     pairs: dict[str, list[tuple[str, str]]] = {head: [] for head in heads(system)}
     for batch in batches:
         if not len(batch):
             continue
         batch = batch.to(process.device)
         losses = model(batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B)
-        sums.update({"tokens": losses.num_tokens, "total": float(losses.total)})
-        sums.update({name: float(part) for name, part in losses.parts.items()})
         references = [normalize_for_scoring(text, system.config.text) for text in batch.texts]
+        num_words = sum(len(text.split()) + 1 for text in references)  # the end is one
+        counted: dict[str, float | Tensor] = {"tokens": losses.num_tokens, "words": num_words}
+        for name, value in (counted | {"total": losses.total} | losses.parts).items():
+            sums[name] += float(value)
         for head, hypotheses in decode_batch(system, batch).items():
             pairs[head] += zip(references, hypotheses, strict=True)
     counts = {
@@ -40,28 +46,34 @@ def compute_dev_scores(system: System, batches: Iterable[Batch], process: Proces
         for head in pairs
         for unit, count in (("wer", count_word_errors), ("cer", count_character_errors))
     }
-    names = ("tokens", *REPORTED)
-    values = [sums[name] for name in names]
+    names = ("tokens", "words", *model.reported)
+    values = [sums.get(name, 0.0) for name in names]
     values += [number for count in counts.values() for number in (count.errors, count.length)]
     totals = sum_over_processes(values, process)
-    tokens = max(totals[0], 1.0)
-    scores = {name: total / tokens for name, total in zip(names, totals, strict=False) if name in sums}
-    del scores["tokens"]
+    tokens, words = max(totals[0], 1.0), max(totals[1], 1.0)
+    means = {name: total / tokens for name, total in zip(names, totals, strict=False) if name in sums}
+    means = {name: mean for name, mean in means.items() if name in model.reported}
+    scores = model.score(means, tokens_per_word=tokens / words)
     rates = iter(totals[len(names) :])
     for head, unit in counts:
         errors, length = next(rates), next(rates)
         scores[f"{unit}_{head}"] = errors / length if length else math.inf
-    return rename_scores(scores)
+    return with_error_rates_of_the_system(scores)
 
 
-def heads(system: System) -> list[str]:
+def heads(system: System[Model]) -> list[str]:
     """The ways to decode that the model offers."""
-    return ["ctc"] * (system.model.ctc_head is not None) + ["decoder"] * (system.model.decoder is not None)
+    model = system.model
+    if not isinstance(model, SpeechModel):
+        return []
+    return ["ctc"] * (model.ctc_head is not None) + ["decoder"] * (model.decoder is not None)
 
 
-def decode_batch(system: System, batch: Batch) -> dict[str, list[str]]:
+def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
     """Normalised text for each utterance, greedily, by each head."""
     model = system.model
+    if not isinstance(model, SpeechModel):
+        return {}
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
     tokens = {}
     if model.ctc_head is not None:
@@ -74,20 +86,20 @@ def decode_batch(system: System, batch: Batch) -> dict[str, list[str]]:
     }
 
 
-def rename_scores(scores: dict[str, float]) -> dict[str, float]:
-    """wer and cer without a head are the decoder's where there is one; `correct` is an accuracy."""
-    head = "decoder" if "wer_decoder" in scores else "ctc"
-    renamed = {"loss": scores.pop("total")}
-    if "correct" in scores:
-        renamed["token_accuracy"] = scores.pop("correct")
-    return renamed | {"wer": scores[f"wer_{head}"], "cer": scores[f"cer_{head}"]} | scores
+def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]:
+    """wer and cer without a head are the decoder's where there is one, else those of CTC."""
+    for head in ("decoder", "ctc"):
+        if f"wer_{head}" in scores:
+            first = {name: scores[name] for name in ("loss", "token_accuracy") if name in scores}
+            return first | {"wer": scores[f"wer_{head}"], "cer": scores[f"cer_{head}"]} | scores
+    return scores
 
 
 @torch.inference_mode()
-def plot_dev_attention(system: System, batch: Batch, folder: Path, process: Process) -> None:
+def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, process: Process) -> None:
     """One picture an utterance: the mean of the heads of the decoder's last layer, under the reference."""
     model = system.model.eval()
-    assert model.decoder is not None
+    assert isinstance(model, SpeechModel) and model.decoder is not None
     batch = batch.to(process.device)
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
     start_B1 = batch.tokens_BU.new_full((len(batch), 1), system.tokenizer.sos_id)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from asr.batch_builder import Batch
 from asr.errors import UserError
-from asr.models import SpeechModel
-from asr.models.speech_model import REPORTED, Losses
+from asr.models import Model
+from asr.models.model import Losses
 from asr.run import RunConfig
 from asr.train.distributed import Process, sum_gradients, sum_over_processes
 from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
@@ -44,7 +44,7 @@ class Outcome:
 class Learner:
     """A model, its optimizer and how they compute."""
 
-    def __init__(self, model: SpeechModel, config: RunConfig, process: Process, precision: Precision) -> None:
+    def __init__(self, model: Model, config: RunConfig, process: Process, precision: Precision) -> None:
         self.model = model
         self.config = config
         self.process = process
@@ -53,6 +53,11 @@ class Learner:
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)
         self.scaler = torch.amp.GradScaler(process.device.type, enabled=precision == "fp16")
+        if config.train.compile and process.device.type == "cpu":
+            raise UserError(
+                "train.compile = true: PyTorch's compiler fails on these models on a CPU; "
+                "set train.compile=false, or train on a GPU"
+            )
         self._forward = torch.compile(model, dynamic=True) if config.train.compile else model
 
     def update(self, batches: Sequence[Batch], step: int) -> Outcome:
@@ -64,13 +69,14 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         num_tokens, audio_seconds = sum_over_processes(
-            [sum(_num_tokens(batch) for batch in batches), sum(batch.audio_seconds for batch in batches)],
+            [sum(map(self._count_targets, batches)), sum(batch.audio_seconds for batch in batches)],
             self.process,
         )
         sums = self._accumulate_gradients(list(batches), max(num_tokens, 1.0), step)
         # All names in all processes: one whose batches were empty has no sums of its own.
-        summed = sum_over_processes([sums.get(name, 0.0) for name in REPORTED], self.process)
-        sums = {name: value for name, value in zip(REPORTED, summed, strict=True) if value or name in sums}
+        names = self.model.reported
+        summed = sum_over_processes([sums.get(name, 0.0) for name in names], self.process)
+        sums = {name: value for name, value in zip(names, summed, strict=True) if value or name in sums}
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         sum_gradients(parameters, self.process)
         self.scaler.unscale_(self.optimizer)
@@ -87,7 +93,7 @@ class Learner:
     def try_batch(self, batch: Batch) -> float:
         """Seconds of a forward and backward pass that change nothing: want of memory shows at once."""
         started = time.monotonic()
-        self._accumulate_gradients([batch], float(max(_num_tokens(batch), 1)), step=0)
+        self._accumulate_gradients([batch], float(max(self._count_targets(batch), 1)), step=0)
         self.optimizer.zero_grad(set_to_none=True)
         return time.monotonic() - started
 
@@ -108,6 +114,9 @@ class Learner:
         return torch.autocast(
             self.process.device.type, dtype=DTYPES[self.precision], enabled=self.precision != "float32"
         )
+
+    def _count_targets(self, batch: Batch) -> int:
+        return self.model.count_targets(batch.token_lengths_B)
 
     def _accumulate_gradients(self, batches: list[Batch], num_tokens: float, step: int) -> dict[str, float]:
         """Gradients of the loss per token; the sums that the model reports."""
@@ -215,13 +224,13 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def halve_largest(batches: list[Batch]) -> list[Batch]:
-    """Replace the batch with the most padded frames by its two halves."""
-    largest = max(range(len(batches)), key=lambda index: batches[index].features_BTF.shape[:2].numel())
+    """Replace the largest batch, padding included, by its two halves."""
+    largest = max(range(len(batches)), key=lambda index: batches[index].padded_size)
     batch = batches[largest]
     if len(batch) == 1:
         raise UserError(
             f"out of memory with a single utterance of {batch.audio_seconds:.1f} s, {batch.ids[0]}: "
-            "lower batches.max_utterance_seconds, or take a smaller model"
+            "lower batches.max_utterance_seconds (max_tokens for text), or take a smaller model"
         )
     logger.warning(
         "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it", len(batch)
@@ -232,7 +241,7 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
 
 def _split(batch: Batch, middle: int) -> tuple[Batch, Batch]:
     def part(rows: slice) -> Batch:
-        share = float(batch.feature_lengths_B[rows].sum() / batch.feature_lengths_B.sum())
+        share = float(batch.feature_lengths_B[rows].sum() / batch.feature_lengths_B.sum().clamp(min=1))
         return replace(
             batch,
             ids=batch.ids[rows],
@@ -247,8 +256,3 @@ def _split(batch: Batch, middle: int) -> tuple[Batch, Batch]:
         )
 
     return part(slice(None, middle)), part(slice(middle, None))
-
-
-def _num_tokens(batch: Batch) -> int:
-    """As the model counts: the tokens and an end for each utterance."""
-    return int(batch.token_lengths_B.sum()) + len(batch)

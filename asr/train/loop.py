@@ -27,6 +27,8 @@ from asr.checkpoint import (
 )
 from asr.config import describe_config
 from asr.errors import UserError
+from asr.models import Model
+from asr.models.model import name_means
 from asr.run import RunConfig
 from asr.train.distributed import Process, start_process, stop_process, sum_over_processes, wait_for_all
 from asr.train.evaluation import compute_dev_scores, plot_dev_attention
@@ -118,7 +120,8 @@ def _train(config: RunConfig, process: Process) -> Path:
                 if validates:
                     with learner.weights_to_use():
                         scores = compute_dev_scores(system, data.dev_batches(), process)
-                    monitor.record(state.step, "dev", scores)
+                    heard = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
+                    monitor.record(state.step, "dev", scores | heard)
                     note_score(state, scores, settings.select_by, settings.keep_best)
                 is_asked = sum_over_processes([termination.is_asked], process)[0] > 0
                 if validates or state.step % settings.save_every == 0 or is_asked:
@@ -136,7 +139,9 @@ def _train(config: RunConfig, process: Process) -> Path:
 # --- start and end ------------------------------------------------------------------------------
 
 
-def start_or_resume(system: System, process: Process, output_dir: Path) -> tuple[Learner, TrainingState]:
+def start_or_resume(
+    system: System[Model], process: Process, output_dir: Path
+) -> tuple[Learner, TrainingState]:
     """A fresh start, or the last checkpoint of the same config."""
     settings = system.config.train
     system.model.to(process.device)
@@ -175,7 +180,7 @@ def require_same_config(config: RunConfig, checkpoint: Path) -> None:
         )
 
 
-def save(output_dir: Path, system: System, learner: Learner, state: TrainingState) -> None:
+def save(output_dir: Path, system: System[Model], learner: Learner, state: TrainingState) -> None:
     """Write the checkpoint of this update, then drop those that are neither the last nor among the best."""
     tensors, state.scaler = learner.state()
     if learner.process.is_main:
@@ -196,7 +201,7 @@ def step_name(step: int) -> str:
 
 def finish(
     output_dir: Path,
-    system: System,
+    system: System[Model],
     data: TrainingData,
     state: TrainingState,
     monitor: Monitor,
@@ -262,17 +267,17 @@ class Averages:
         sums: Counter[str] = Counter()
         for outcome in finite:
             sums.update(outcome.sums)
-        values = {name: total / tokens for name, total in sums.items()}
-        if "total" in values:
-            values = {"loss": values.pop("total")} | values
-        if "correct" in values:
-            values["token_accuracy"] = values.pop("correct")
+        values = name_means({name: total / tokens for name, total in sums.items()})
+        audio_seconds = sum(outcome.audio_seconds for outcome in outcomes)
+        speed = {
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+            "audio_seconds_per_second": audio_seconds / max(seconds, 1e-9),
+        }
         return values | {
             "learning_rate": outcomes[-1].learning_rate,
             "gradient_norm": sum(outcome.gradient_norm for outcome in finite) / max(len(finite), 1),
             "skipped_updates": len(outcomes) - len(finite),
-            "audio_seconds_per_second": sum(outcome.audio_seconds for outcome in outcomes)
-            / max(seconds, 1e-9),
+            **{name: value for name, value in speed.items() if audio_seconds or name == "tokens_per_second"},
         }
 
 
@@ -305,7 +310,7 @@ def has_stalled(state: TrainingState, patience: int | None) -> bool:
     return patience is not None and state.validations_without_gain >= patience
 
 
-def describe(system: System, process: Process) -> str:
+def describe(system: System[Model], process: Process) -> str:
     count = sum(parameter.numel() for parameter in system.model.parameters())
     name = (
         torch.cuda.get_device_name(process.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,14 +17,15 @@ from asr import audio as audio_files
 from asr.batch_builder import Batch, Inputs
 from asr.batch_order import Shard
 from asr.batches import BatchLoader
-from asr.checkpoint import System, find_checkpoints, load_system
+from asr.checkpoint import System, find_checkpoints, load_any_system
 from asr.errors import UserError
 from asr.features import FrontEnd, fit_front_end
 from asr.manifest import Manifest, read_manifest
-from asr.models import build_model
+from asr.models import Model, build_model
 from asr.models.subsampling import subsampled_lengths
 from asr.run import RunConfig
-from asr.text import normalize_for_training
+from asr.sentences import read_sentences, read_text_file
+from asr.text_batches import TextLoader
 from asr.tokenizer import Tokenizer
 from asr.train.distributed import Process, run_on_main_first
 
@@ -35,21 +37,13 @@ NUM_PLOTTED = 4  # dev utterances whose attention is drawn
 class TrainingData:
     """The batches of a run, as the training loop asks for them."""
 
-    def __init__(self, system: System, process: Process) -> None:
-        config = system.config
-        self._accumulate = config.train.accumulate
-        inputs = Inputs(
-            system.front_end,
-            system.tokenizer,
-            config.text,
-            config.augment,
-            partial(subsampled_lengths, factor=system.model.encoder.subsampling_factor),
-        )
+    def __init__(self, system: System[Model], process: Process) -> None:
+        self._accumulate = system.config.train.accumulate
         shard = Shard(process.rank, process.world_size)
-        load = partial(BatchLoader, config=config.batches, seed=config.seed, shard=shard)
-        skipped_path = Path(config.output_dir) / "skipped.jsonl"
-        self._train = load(Manifest.open(config.data.train), inputs, skipped_path=skipped_path)
-        self._dev = load(Manifest.open(config.data.dev), inputs, skipped_path=skipped_path)
+        self._train: BatchLoader | TextLoader
+        self._dev: BatchLoader | TextLoader
+        build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
+        self._train, self._dev = build(system, shard)
 
     def epoch(self, epoch: int, batches_done: int) -> Iterator[list[Batch]]:
         """The batches of each update: `accumulate` of them, fewer in the last of the epoch."""
@@ -83,14 +77,49 @@ class TrainingData:
         )
 
 
-def prepare_system(config: RunConfig, process: Process) -> System:
+def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoader, BatchLoader]:
+    """Of the training and of the dev manifest."""
+    config = system.config
+    inputs = Inputs(
+        system.front_end,
+        system.tokenizer,
+        config.text,
+        config.augment,
+        partial(subsampled_lengths, factor=system.model.subsampling_factor),
+    )
+    load = partial(BatchLoader, config=config.batches, seed=config.seed, shard=shard)
+    skipped_path = Path(config.output_dir) / "skipped.jsonl"
+    train = load(Manifest.open(config.data.train), inputs, skipped_path=skipped_path)
+    return train, load(Manifest.open(config.data.dev), inputs, skipped_path=skipped_path)
+
+
+def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader, TextLoader]:
+    """Of all training texts, and of the texts of the dev set."""
+    config = system.config
+    load = partial(
+        TextLoader, tokenizer=system.tokenizer, config=config.batches, seed=config.seed, shard=shard
+    )
+    train = load(read_training_texts(config), " + ".join((config.data.train, *config.data.text)))
+    return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
+
+
+def read_training_texts(config: RunConfig) -> Iterator[str]:
+    """All that a language model learns from."""
+    return itertools.chain(
+        read_sentences(config.data.train, config.text),
+        *(read_text_file(path, config.text) for path in config.data.text),
+    )
+
+
+def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     """A new system with random weights, or the one of the last checkpoint."""
     checkpoints = find_checkpoints(Path(config.output_dir))
     if checkpoints:
-        return replace(load_system(checkpoints[-1]), config=config)
+        return replace(load_any_system(checkpoints[-1]), config=config)
     tokenizer = run_on_main_first(partial(load_or_train_tokenizer, config), process)
     front_end = FrontEnd(config.features)
-    fit_front_end(front_end, AudioOf(config))
+    if config.model.reads_audio:
+        fit_front_end(front_end, AudioOf(config))
     model = build_model(config.model, front_end.num_features, len(tokenizer))
     return System(config, tokenizer, front_end, model)
 
@@ -106,10 +135,7 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
                 "delete the file, or take another output_dir"
             )
         return tokenizer
-    texts = (utterance.text for utterance in read_manifest(config.data.train))
-    tokenizer = Tokenizer.train(
-        config.tokenizer, (normalize_for_training(t, config.text) for t in texts if t)
-    )
+    tokenizer = Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))
     tokenizer.save(path)
     logger.info("%s: %d tokens from the texts of %s", path, len(tokenizer), config.data.train)
     return tokenizer

@@ -23,6 +23,7 @@ URLS = ()
 SAMPLE_RATE = 16_000
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 NUM_UTTERANCES = {"train": 1_500, "dev": 200, "test": 200}
+SMOKE = {"NUM_UTTERANCES": {"train": 32, "dev": 8, "test": 8}}
 STRING_LENGTHS = (1, 7)  # digits, least and most
 ACCENTS = (
     *("en-us", "en", "en-gb-scotland", "en-029"),

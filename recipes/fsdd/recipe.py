@@ -37,6 +37,7 @@ FINGERPRINT = "f9b9b8bddd5a14527cbe0f463ac70819a30dbc81d4f36d665b8f4bf4c1c0065d"
 NUMBERS = {"train": range(10, 50), "dev": range(5, 10), "test": range(5)}
 STRING_LENGTHS = (3, 4, 5, 6, 7)  # digits; each as often as the others
 STRINGS_PER_SPEAKER = {"train": 400, "dev": 25, "test": 50}
+SMOKE = {"STRINGS_PER_SPEAKER": {"train": 6, "dev": 2, "test": 2}}
 # Seconds, least and most.
 EDGE_PAUSE = (0.1, 0.3)
 INNER_PAUSE = (0.03, 0.25)

@@ -1,0 +1,136 @@
+"""Which recordings a command line means: files, patterns, folders, standard input; and a name for each."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from asr.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+STANDARD_INPUT = "-"
+
+# What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
+# fmt: off
+AUDIO_SUFFIXES = frozenset((
+    ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".dts", ".flac", ".flv",
+    ".gsm", ".m4a", ".m4b", ".m4v", ".mka", ".mkv", ".mov", ".mp1", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg",
+    ".mts", ".oga", ".ogg", ".ogv", ".opus", ".ra", ".rf64", ".rm", ".snd", ".sph", ".spx", ".tta", ".vob",
+    ".voc", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
+))
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One file to transcribe."""
+
+    path: str
+    """As it was given, or found; "-" for standard input."""
+    name: str
+    """Unique in its list: the id of the transcript, and where its outputs go below a folder."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    path: str
+    root: str
+    """The folder that was given, for what was found in one; else the folder of the file."""
+
+
+def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
+    """All that the arguments mean, in their order, each file once.
+
+    A name is the path below the folder that was given, without suffix. Where two would be equal they keep
+    their suffix, or more of their path.
+    """
+    found: dict[str, _Found] = {}
+    for argument in arguments:
+        for item in _expand(argument, recursive):
+            key = item.path if item.path == STANDARD_INPUT else os.path.abspath(item.path)
+            found.setdefault(key, item)
+    names = _name(list(found.values()))
+    return [Recording(item.path, name) for item, name in zip(found.values(), names, strict=True)]
+
+
+def _expand(argument: str, recursive: bool) -> Iterator[_Found]:
+    if argument == STANDARD_INPUT:
+        yield _Found(STANDARD_INPUT, "")
+    elif os.path.isdir(argument):
+        if not recursive:
+            raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
+        yield from _search(argument)
+    elif not os.path.lexists(argument) and glob.has_magic(argument):
+        # A shell that finds no file for a pattern, or a quoted pattern, which has no limit of length.
+        matches = [path for path in sorted(glob.glob(argument, recursive=True)) if not os.path.isdir(path)]
+        if not matches:
+            raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
+        yield from (_Found(path, os.path.dirname(path)) for path in matches)
+    else:
+        yield _Found(argument, os.path.dirname(argument))
+
+
+def _search(folder: str) -> Iterator[_Found]:
+    """Audio files by their suffix, at any depth; without hidden files and folders, and links to folders."""
+    num_found, others = 0, Counter[str]()
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            suffix = os.path.splitext(name)[1].lower()
+            if name.startswith("."):
+                continue
+            if suffix in AUDIO_SUFFIXES:
+                num_found += 1
+                yield _Found(os.path.join(place, name), folder)
+            else:
+                others[suffix or "no suffix"] += 1
+    left_out = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
+    if not num_found:
+        there = f"; it holds {left_out}" if left_out else ""
+        raise UserError(f"{folder}: no audio file in this folder or below it{there}")
+    if left_out:
+        logger.info("%s: %d audio files; others are left out (%s)", folder, num_found, left_out)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def _name(found: Sequence[_Found]) -> list[str]:
+    """The shortest names that tell the recordings apart; one that does so leaves the others as they are."""
+    folders = [os.path.dirname(os.path.abspath(item.path)) for item in found if item.path != STANDARD_INPUT]
+    common = os.path.commonpath(folders) if folders else ""
+    levels: list[Callable[[_Found], str]] = [
+        lambda item: _without_suffix(_relative(item.path, item.root)),
+        lambda item: _relative(item.path, item.root),
+        lambda item: _relative(item.path, common),
+    ]
+    level = [0] * len(found)
+    while True:
+        names = [levels[level[index]](item) for index, item in enumerate(found)]
+        # Names that differ in case alone are one file on some disks.
+        counts = Counter(name.casefold() for name in names)
+        clashing = [index for index, name in enumerate(names) if counts[name.casefold()] > 1]
+        clashing = [index for index in clashing if level[index] < len(levels) - 1]
+        if not clashing:
+            return names
+        for index in clashing:
+            level[index] += 1
+
+
+def _relative(path: str, root: str) -> str:
+    if path == STANDARD_INPUT:
+        return "stdin"
+    relative = os.path.relpath(os.path.abspath(path), os.path.abspath(root or os.curdir))
+    return re.sub(r"[\x00-\x1f\x7f]", "_", relative).replace(os.sep, "/")
+
+
+def _without_suffix(path: str) -> str:
+    """Only what looks like the suffix of a format: in "talk.part 2" nothing does."""
+    stem, suffix = os.path.splitext(path)
+    return stem if re.fullmatch(r"\.[A-Za-z0-9]{1,5}", suffix) else path

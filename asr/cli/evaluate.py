@@ -1,0 +1,177 @@
+"""`asr evaluate MODEL MANIFEST`: decodes a split in one or several ways; a table of errors and speed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from asr.evaluation import Decoded, DecodedSplit
+    from asr.scoring import Score
+
+logger = logging.getLogger(__name__)
+
+# As in asr.decoding, which --help must not import.
+METHODS = ("auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring", "all")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="folder of a run or of one of its checkpoints")
+    parser.add_argument("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
+    parser.add_argument(
+        "--decoding",
+        choices=METHODS,
+        action="append",
+        help="a way to decode; may be given several times; all: each that MODEL offers (default: auto)",
+    )
+    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10)")
+    parser.add_argument(
+        "--language-model",
+        metavar="PATH",
+        help="folder of a language model's run, or an ARPA file, to weigh in (its weight: 0.3, or "
+        "--set decoding.language_model_weight=...)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=8, metavar="N", help="utterances decoded at once (default: 8)"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any other setting, such as decoding.ctc_weight=0.5; `asr transcribe --set list` explains them",
+    )
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="write there, for each way of decoding, what was heard (WAY.jsonl), and as it was scored "
+        "(WAY.trn and reference.jsonl, in which `asr score` finds the same errors)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.checkpoint import find_model, load_system
+    from asr.errors import UserError
+    from asr.evaluation import (
+        choose_ways,
+        decode_utterances,
+        describe_device,
+        offered_methods,
+        read_references,
+        score_ways,
+        write_texts,
+    )
+    from asr.progress import AudioProgress
+    from asr.transcription import choose_device
+    from asr.transcription_settings import load_evaluation_settings, load_fusion_model
+
+    if args.batch_size < 1:
+        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
+        raise UserError("--decoding and --set decoding.method are the same; leave one out")
+    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, args.language_model)
+    methods = args.decoding or [settings.decoding.method]
+    utterances = read_references(args.manifest)
+    system = load_system(find_model(args.model))
+    if "all" in methods:
+        methods = offered_methods(system, args.language_model is not None)
+    ways = choose_ways(system, methods, settings.decoding)
+    device = choose_device(args.device)
+    logger.info("device: %s", describe_device(device))
+    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
+        split = decode_utterances(
+            system,
+            utterances,
+            ways,
+            device=device,
+            batch_size=args.batch_size,
+            language_model=load_fusion_model(args.language_model, system, device),
+            report=progress.advance,
+        )
+    for message in split.faults.values():
+        logger.error("%s", message)
+    if len(split.faults) == len(utterances):
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be read")
+    scores = score_ways(split, utterances, system)
+    if args.output_dir is not None:
+        write_texts(args.output_dir, split, utterances, system)
+    _print_json(args, split, scores, device) if args.json else _print_table(split, scores)
+    logger.info(
+        "texts were made alike by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
+    )
+    if split.faults:
+        logger.info(
+            "%d of %d utterances could not be read and are not scored", len(split.faults), len(utterances)
+        )
+    return 1 if split.faults else 0
+
+
+def _print_table(split: DecodedSplit, scores: dict[str, Score]) -> None:
+    any_score = next(iter(scores.values()))
+    any_way = next(iter(split.ways.values()))
+    speakers = f" of {len(set(any_score.speakers))} speakers" if any_score.speakers else ""
+    print(
+        f"{len(any_score)} utterances{speakers}, {any_score.counts.reference_length} words, "
+        f"{any_way.audio_seconds:.1f} s of audio\n"
+    )
+    rows: list[tuple[str, ...]] = [("decoding", "WER %", "95 % interval", "CER %", "real-time factor")]
+    rows += [_describe_row(name, scores[name], split.ways[name]) for name in scores]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for name, *cells in rows:
+        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
+        print("  ".join([f"{name:<{widths[0]}}", *padded]))
+
+
+def _describe_row(name: str, score: Score, decoded: Decoded) -> tuple[str, ...]:
+    interval = score.interval
+    return (
+        name,
+        f"{100 * score.error_rate:.2f}",
+        "-" if interval is None else f"[{100 * interval.low:.2f}, {100 * interval.high:.2f}]",
+        f"{100 * score.character_error_rate:.2f}",
+        f"{decoded.real_time_factor:.4f}",
+    )
+
+
+def _print_json(
+    args: argparse.Namespace, split: DecodedSplit, scores: dict[str, Score], device: torch.device
+) -> None:
+    from asr.evaluation import describe_device
+
+    ways = {
+        name: {
+            "score": score.as_dict(),
+            "real_time_factor": split.ways[name].real_time_factor,
+            "seconds": split.ways[name].seconds,
+            "audio_seconds": split.ways[name].audio_seconds,
+            "decoding": split.ways[name].config.model_dump(mode="json"),
+        }
+        for name, score in scores.items()
+    }
+    record = {
+        "model": args.model,
+        "manifest": args.manifest,
+        "language_model": args.language_model,
+        "device": describe_device(device),
+        "failed": split.faults,
+        "ways": ways,
+    }
+    print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _without_infinity(value: Any) -> Any:
+    """JSON has no infinite numbers, such as the error rate of empty references: null stands for them."""
+    if isinstance(value, dict):
+        return {key: _without_infinity(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_infinity(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,392 @@
+"""`asr score REF HYP [HYP ...]`: error rates with intervals, the errors, and which system is better."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asr.errors import UserError
+
+if TYPE_CHECKING:
+    from asr.score_report import System
+    from asr.score_result import Score
+    from asr.significance import Comparison
+    from asr.transcript_files import TranscriptFile
+    from asr.transcript_formats import Entry
+
+logger = logging.getLogger(__name__)
+
+# As in asr.score_formats, which --help must not import.
+FORMATS = ("pra", "dtl", "sgml")
+NORMALIZATIONS = ("none", "basic", "english")
+LENGTHS = (0, 5, 10, 20, 40)  # the last lengths of the groups of --by length; then all that are longer
+NONE_KNOWN = "(unknown)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Files are trn, stm, ctm, JSON Lines, TSV or CSV with a header, Kaldi text (or its folder), or plain "
+        "text with an utterance a line; which one is found by content, or said as in kaldi:hyp.txt. "
+        "What is missing or odd is said on standard error."
+    )
+    parser.add_argument("reference", metavar="REF", help="what was said; - for standard input")
+    parser.add_argument(
+        "hypotheses", metavar="HYP", nargs="+", help="what a system heard; a file for each system"
+    )
+    parser.add_argument(
+        "--by",
+        metavar="FIELD",
+        action="append",
+        default=[],
+        help="also a table for each speaker, length, or value of any other field of REF; may be repeated",
+    )
+    parser.add_argument(
+        "--normalize",
+        choices=NORMALIZATIONS,
+        default="none",
+        help="make texts alike first: basic takes case, punctuation and [tags] away; english also writes "
+        "numbers, contractions and spelling in one way (default: none)",
+    )
+    parser.add_argument(
+        "--unit", choices=("words", "characters", "mixed"), default="words", help="default: words"
+    )
+    parser.add_argument(
+        "--align",
+        choices=("jiwer", "sclite"),
+        default="jiwer",
+        help="fewest errors, or the costs of NIST sclite, 4 for a substitution and 3 else (default: jiwer)",
+    )
+    parser.add_argument(
+        "--show",
+        type=int,
+        default=10,
+        metavar="N",
+        help="confusions and worst utterances to list (default: 10)",
+    )
+    parser.add_argument("--bleu", action="store_true", help="also BLEU, by sacrebleu if it is installed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--html", metavar="FILE", help="also write a report with all alignments, in one file")
+    parser.add_argument(
+        "--write",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="also write what sclite writes, into PATH.pra, PATH.dtl or PATH.sgml; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.significance import compare
+
+    if args.show < 0:
+        raise UserError(f"--show {args.show}: expected 0 or more")
+    targets = [_parse_target(path) for path in args.write]
+    reference, systems, notes = _read_and_score(args)
+    for note in notes:
+        logger.warning("%s", note)
+    if targets and len(systems) > 1 and any("{}" not in path for path, _ in targets):
+        raise UserError("several systems, one path to write: put {} where the name of the system belongs")
+    comparisons = [
+        compare(first.score, second.score, (first.name, second.name))
+        for first, second in itertools.combinations(systems, 2)
+    ]
+    groups = {field: _group_values(field, reference, systems[0].score.ids) for field in args.by}
+    if args.json:
+        record = build_record(args, reference, systems, comparisons, groups, notes)
+        print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
+    else:
+        _print_tables(args, reference, systems, comparisons, groups)
+    _write_files(args, targets, reference, systems, comparisons, notes)
+    return 0
+
+
+# --- input --------------------------------------------------------------------------------------
+
+
+def _read_and_score(args: argparse.Namespace) -> tuple[TranscriptFile, list[System], list[str]]:
+    from asr.score_report import System
+    from asr.scoring import score
+    from asr.transcript_files import read_transcripts
+    from asr.transcript_matching import compare_styles, describe_reference, match_transcripts, scored_ids
+
+    if [args.reference, *args.hypotheses].count("-") > 1:
+        raise UserError("standard input can be read once only; give files for the others")
+    reference = read_transcripts(args.reference)
+    notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
+    normalize = _choose_normalization(args.normalize)
+    ids = scored_ids(reference)
+    said = {id: normalize(reference.entries[id].text or "") for id in ids}
+    emptied = [id for id in ids if not said[id] and (reference.entries[id].text or "").split()]
+    if emptied:
+        notes.append(
+            f"{reference.path}: {len(emptied):,} references are empty after --normalize {args.normalize}"
+        )
+    speakers = _find_speakers(reference, ids, notes)
+    systems = []
+    names = _name_systems(args.hypotheses)
+    for name, path in zip(names, args.hypotheses, strict=True):
+        hypothesis = read_transcripts(path, "hypothesis", reference.entries)
+        matched = match_transcripts(reference, hypothesis)
+        heard = {id: normalize(entry.text or "") for id, entry in matched.entries.items()}
+        own = [*hypothesis.notes, *matched.notes]
+        if styles := compare_styles((said[id] for id in heard), heard.values()):
+            advice = "" if args.normalize != "none" else "; is that wanted? --normalize makes texts alike"
+            own.append("; ".join(styles) + advice)
+        notes += [f"{hypothesis.path}: {note}" for note in own]
+        result = score(said, heard, speakers=speakers, align=args.align, unit=args.unit)
+        systems.append(System(name, hypothesis.path, hypothesis.format, result, matched.entries))
+    return reference, systems, notes
+
+
+def _choose_normalization(name: str) -> Callable[[str], str]:
+    from asr.english import normalize_english
+    from asr.text import Rule, normalize
+
+    # In the order of asr.text.RULES. Tags such as [noise] were never spoken.
+    rules: tuple[Rule, ...] = ("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes")
+    rules += ("strip_symbols", "strip_punctuation", "collapse_spaces")
+    if name == "none":
+        return lambda text: text
+    return normalize_english if name == "english" else lambda text: normalize(text, rules)
+
+
+def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
+    """Of all utterances or of none: intervals by speaker need to know every one."""
+    found = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
+    if found and len(found) < len(ids):
+        notes.append(
+            f"{reference.path}: {len(ids) - len(found):,} of {len(ids):,} utterances have no speaker, so the "
+            f"interval goes by utterance"
+        )
+    return found if len(found) == len(ids) else None
+
+
+def _name_systems(paths: Sequence[str]) -> list[str]:
+    """The names of the files; where they are alike, as in */hyp.trn, the whole paths."""
+    from asr.transcript_files import split_format
+
+    plain = [split_format(path)[1] for path in paths]
+    stems = [os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for path in plain]
+    names = stems if len(set(stems)) == len(stems) else plain
+    if len(set(names)) < len(names):
+        raise UserError(
+            f"{next(name for name in names if names.count(name) > 1)} is given twice; once is enough"
+        )
+    return names
+
+
+def _group_values(field: str, reference: TranscriptFile, ids: Sequence[str]) -> list[str]:
+    """What the field says about each utterance."""
+    entries = [reference.entries[id] for id in ids]
+    if field == "length":
+        return ["length"] * len(entries)  # found by the length of each reference, in units
+    values = [_get_field(entry, field) for entry in entries]
+    if all(value is None for value in values):
+        known = sorted({name for entry in entries for name in entry.fields})
+        known = ["length", *(["speaker"] if any(entry.speaker for entry in entries) else []), *known]
+        raise UserError(f"--by {field}: {reference.path} says nothing about it; it has {', '.join(known)}")
+    return [NONE_KNOWN if value is None else value for value in values]
+
+
+def _get_field(entry: Entry, field: str) -> str | None:
+    own = {"speaker": entry.speaker, "channel": entry.channel, "recording": entry.recording}
+    return entry.fields.get(field) or own.get(field)
+
+
+def group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, Score]:
+    """A score for each value: lengths from short to long, all else by its name."""
+    if field != "length":
+        return dict(sorted(score.group(values).items()))
+    names = ["0", *(f"{a + 1}-{b}" for a, b in itertools.pairwise(LENGTHS)), f"{LENGTHS[-1] + 1} and more"]
+    places = [
+        next((n for n, last in enumerate(LENGTHS) if length <= last), len(LENGTHS))
+        for length in score.lengths_P
+    ]
+    return {names[place]: group for place, group in sorted(score.group(places).items())}
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def _print_tables(
+    args: argparse.Namespace,
+    reference: TranscriptFile,
+    systems: Sequence[System],
+    comparisons: Sequence[Comparison],
+    groups: Mapping[str, Sequence[str]],
+) -> None:
+    from asr.scoring import format_table
+
+    first = systems[0].score
+    files = ", ".join(f"{system.path} ({system.format})" for system in systems)
+    print(f"{reference.path} ({reference.format}) against {files}")
+    drawn = "" if first.interval is None else f", intervals by {first.resampled_by}"
+    print(f"unit: {args.unit}, normalize: {args.normalize}, align: {args.align}{drawn}\n")
+    print(format_table({system.name: system.score for system in systems}, "system"))
+    if args.bleu:
+        print("\nBLEU " + ", ".join(f"{system.name} {system.score.bleu():.2f}" for system in systems))
+    if comparisons:
+        print()
+        for comparison in comparisons:
+            print(comparison)
+    for system in systems:
+        head = f"{system.name}: " if len(systems) > 1 else ""
+        for field, values in groups.items():
+            print(f"\n{head}by {field}")
+            print(_format_groups(group_scores(system.score, field, values), field))
+        if args.show:
+            _print_errors(head, system.score, args.show)
+
+
+def _format_groups(scores: dict[str, Score], field: str) -> str:
+    from asr.scoring import format_table
+
+    table = format_table(scores, field)
+    if len(scores) > 1:
+        return table
+    return f"all are {next(iter(scores))}\n{table}"
+
+
+def _print_errors(head: str, score: Score, limit: int) -> None:
+    from asr.score_formats import align_lines
+
+    for name, counter in _count_errors(score).items():
+        if counter:
+            print(f"\n{head}{name}, {min(limit, len(counter)):,} of {len(counter):,}")
+            for what, count in _most_common(counter, limit):
+                print(f"{count:7,}  {what if isinstance(what, str) else ' -> '.join(what)}")
+    worst = score.worst(limit)
+    if worst:
+        print(f"\n{head}utterances with most errors, {len(worst):,} of {score.sentence_errors:,}")
+    for utterance in worst:
+        counts = utterance.counts
+        speaker = f", {utterance.speaker}" if utterance.speaker else ""
+        missing = ", no hypothesis" if utterance.is_missing else ""
+        print(f"\n{utterance.id}{speaker}: {counts.errors:,} errors in {counts.reference_length:,}{missing}")
+        for line in align_lines(utterance.operations):
+            print(f"  {line.rstrip()}")
+
+
+def _count_errors(score: Score) -> dict[str, Counter[Any]]:
+    return {"confusions": score.confusions, "deletions": score.deletions, "insertions": score.insertions}
+
+
+def _most_common(counter: Counter[Any], limit: int) -> list[tuple[Any, int]]:
+    """Of the same count, the first in the alphabet: the same list at every call."""
+    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:limit]
+
+
+def build_record(
+    args: argparse.Namespace,
+    reference: TranscriptFile,
+    systems: Sequence[System],
+    comparisons: Sequence[Comparison],
+    groups: Mapping[str, Sequence[str]],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """What --json prints. Rates are parts of 1; null stands for an infinite one."""
+    record = {
+        "reference": {"path": reference.path, "format": reference.format},
+        "normalize": args.normalize,
+        "unit": args.unit,
+        "align": args.align,
+        "notes": list(notes),
+        "systems": [_describe_system(args, system, groups) for system in systems],
+        "comparisons": [
+            {
+                **dataclasses.asdict(comparison),
+                "difference": comparison.difference,
+                "p": comparison.p,
+                "verdict": comparison.verdict,
+                "summary": str(comparison),
+            }
+            for comparison in comparisons
+        ],
+    }
+    return _without_infinity(record)
+
+
+def _describe_system(
+    args: argparse.Namespace, system: System, groups: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    score = system.score
+    worst = [
+        {
+            "id": utterance.id,
+            "speaker": utterance.speaker,
+            "missing": utterance.is_missing,
+            **dataclasses.asdict(utterance.counts),
+            "alignment": [list(step) for step in utterance.operations],
+        }
+        for utterance in score.worst(args.show)
+    ]
+    return {
+        "name": system.name,
+        "path": system.path,
+        "format": system.format,
+        **score.as_dict(),
+        **({"bleu": score.bleu()} if args.bleu else {}),
+        "by": {
+            field: {value: group.as_dict() for value, group in group_scores(score, field, values).items()}
+            for field, values in groups.items()
+        },
+        **{
+            f"top_{kind}": [
+                [*([what] if isinstance(what, str) else what), count]
+                for what, count in _most_common(counter, args.show)
+            ]
+            for kind, counter in _count_errors(score).items()
+        },
+        "worst": worst,
+    }
+
+
+def _without_infinity(value: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    if isinstance(value, dict):
+        return {str(key): _without_infinity(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_infinity(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _parse_target(path: str) -> tuple[str, str]:
+    suffix = path.rpartition(".")[2]
+    if suffix not in FORMATS:
+        raise UserError(f"--write {path}: expected a name that ends in .{', .'.join(FORMATS)}")
+    return path, suffix
+
+
+def _write_files(
+    args: argparse.Namespace,
+    targets: Sequence[tuple[str, str]],
+    reference: TranscriptFile,
+    systems: Sequence[System],
+    comparisons: Sequence[Comparison],
+    notes: Sequence[str],
+) -> None:
+    from asr.files import replace_file
+    from asr.score_formats import SCORE_FORMATS
+    from asr.score_report import Report, write_report
+
+    for system, (path, suffix) in itertools.product(systems, targets):
+        name = path.replace("{}", system.name.replace(os.sep, "-"))
+        with replace_file(name) as file:
+            file.write(SCORE_FORMATS[suffix](system.score, system.name).encode())
+        logger.info("wrote %s", name)
+    if args.html:
+        settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
+        by_length = [group_scores(system.score, "length", []) for system in systems]
+        report = Report(
+            reference, tuple(systems), tuple(map(str, comparisons)), tuple(notes), settings, by_length
+        )
+        write_report(args.html, report)
+        logger.info("wrote %s", args.html)

@@ -1,0 +1,380 @@
+"""`asr transcribe AUDIO... --model MODEL`: what is said in recordings, as text, subtitles or tables."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asr.audio_paths import Recording
+    from asr.errors import UserError
+    from asr.progress import AudioProgress
+    from asr.transcript import Transcript
+    from asr.transcription import AudioPart, Recognizer
+    from asr.transcription_settings import TranscriptionSettings
+
+logger = logging.getLogger(__name__)
+
+# As in asr.writers and asr.decoding, which --help must not import.
+FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
+METHODS = ("auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring")
+MAX_FAULTS_SHOWN = 20
+STANDARD_INPUT_FILE = "standard-input"
+STREAM_RATE = 16_000  # Hz
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "audio",
+        metavar="AUDIO",
+        nargs="*",
+        help="audio or video files in any format, quoted patterns, folders with -r, or - for standard input",
+    )
+    parser.add_argument("--model", metavar="MODEL", help="folder of a run or of one of its checkpoints")
+    parser.add_argument(
+        "-r", "--recursive", action="store_true", help="take all audio files in the folders that are given"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        action="append",
+        help="what to write; may be given several times with --output-dir (default: txt)",
+    )
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="write a file for each recording and format there, and skip what an earlier call has finished; "
+        "without it, the text goes to standard output",
+    )
+    parser.add_argument(
+        "--decoding",
+        choices=METHODS,
+        help="how the text is found (default: auto, the best that MODEL can do)",
+    )
+    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10)")
+    parser.add_argument(
+        "--language-model",
+        metavar="PATH",
+        help="folder of a language model's run, or an ARPA file, to weigh in (its weight: 0.3, or "
+        "--set decoding.language_model_weight=...)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=8, metavar="N", help="segments decoded at once (default: 8)"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any other setting, such as subtitles.line_width=32; `--set list` explains them all",
+    )
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        help="live: raw PCM (16 kHz, 16 bits, mono, little-endian) on standard input, words as they become "
+        "final on standard output (--format txt or jsonl)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.audio_paths import find_recordings
+    from asr.errors import UserError
+    from asr.transcription_settings import (
+        TranscriptionSettings,
+        load_transcription_settings,
+        print_settings,
+    )
+
+    if args.set == ["list"]:
+        print_settings(TranscriptionSettings())
+        return 0
+    if not args.model or not (args.audio or args.stream):
+        raise UserError("expected AUDIO... --model MODEL; `asr transcribe --help` explains them")
+    if args.batch_size < 1:
+        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    settings = load_transcription_settings(
+        {"decoding.method": args.decoding, "decoding.beam": args.beam}, args.set, args.language_model
+    )
+    formats = list(dict.fromkeys(args.format or ["txt"]))
+    if args.stream:
+        return _stream(args, settings, formats)
+    recordings = find_recordings(args.audio, args.recursive)
+    if args.output_dir is None:
+        return _to_standard_output(args, settings, recordings, formats)
+    return _to_folder(args, settings, recordings, formats)
+
+
+# --- where it goes --------------------------------------------------------------------------------
+
+
+def _to_standard_output(
+    args: argparse.Namespace,
+    settings: TranscriptionSettings,
+    recordings: Sequence[Recording],
+    formats: Sequence[str],
+) -> int:
+    from asr.errors import UserError
+    from asr.writers import TranscriptStream
+
+    if len(formats) > 1:
+        raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
+    _escape_what_cannot_be_shown()
+    stream = TranscriptStream(formats[0], settings.subtitles, several=len(recordings) > 1)
+
+    def write(recording: Recording, transcript: Transcript) -> None:
+        sys.stdout.write(stream.add(transcript))
+        sys.stdout.flush()
+
+    job = _Job(args, settings, write)
+    job.transcribe(recordings)
+    sys.stdout.write(stream.end())
+    return job.finish()
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """A terminal that is not UTF-8 gets \\u5b57 in place of a character that it lacks, and not an error."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _to_folder(
+    args: argparse.Namespace,
+    settings: TranscriptionSettings,
+    recordings: Sequence[Recording],
+    formats: Sequence[str],
+) -> int:
+    from asr.errors import UserError
+    from asr.output_folder import OutputFolder
+    from asr.transcription_settings import describe_making
+    from asr.writers import format_transcript
+
+    folder = OutputFolder(
+        args.output_dir, formats, describe_making(args.model, args.language_model, settings)
+    )
+    folder.check(recordings)
+
+    def write(recording: Recording, transcript: Transcript) -> None:
+        contents = {name: format_transcript(name, transcript, settings.subtitles) for name in formats}
+        folder.write(recording, contents, is_whole=not transcript.warnings)
+
+    job = _Job(args, settings, write)
+    wanted = []
+    for recording in recordings:
+        if folder.is_done(recording):
+            job.num_skipped += 1
+            continue
+        try:
+            folder.require_free(recording)
+        except UserError as error:
+            job.fail(recording, str(error))
+        else:
+            wanted.append(recording)
+    if job.num_skipped:
+        logger.info("%d of %d were finished by an earlier call", job.num_skipped, len(recordings))
+    job.transcribe(wanted)
+    return job.finish()
+
+
+# --- work -----------------------------------------------------------------------------------------
+
+
+class _Job:
+    """Transcribes one recording after the other, and counts what became of them."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        settings: TranscriptionSettings,
+        write: Callable[[Recording, Transcript], None],
+    ) -> None:
+        self._args = args
+        self._settings = settings
+        self._write = write
+        self._progress: AudioProgress | None = None
+        self._faults: list[str] = []
+        self._num_done = 0
+        self._num_doubted = 0
+        self._audio_seconds = 0.0
+        self._wall_seconds = 0.0
+        self.num_skipped = 0
+
+    def transcribe(self, recordings: Sequence[Recording]) -> None:
+        from asr.errors import UserError
+        from asr.progress import AudioProgress
+
+        if not recordings:
+            return
+        recognizer = _load(self._args, self._settings)
+        seconds = [_measure(recording) for recording in recordings]
+        with AudioProgress(sum(seconds)) as self._progress:
+            results = self._results(recognizer, recordings)
+            for recording, length, result in zip(recordings, seconds, results, strict=True):
+                if isinstance(result, UserError):
+                    self.fail(recording, str(result))
+                else:
+                    self._take(recording, result)
+                    length = result.duration
+                self._progress.advance(length)
+            self._wall_seconds = self._progress.elapsed
+
+    def _results(
+        self, recognizer: Recognizer, recordings: Sequence[Recording]
+    ) -> Iterator[Transcript | UserError]:
+        from asr.transcription_settings import load_fusion_model
+
+        with contextlib.ExitStack() as stack:
+            parts = [_to_part(recording, stack) for recording in recordings]
+            for _, result in recognizer.transcribe_files(
+                parts,
+                self._args.batch_size,
+                decoding=self._settings.decoding,
+                language_model=load_fusion_model(
+                    self._args.language_model, recognizer.system, recognizer.device
+                ),
+            ):
+                yield result
+
+    def _take(self, recording: Recording, transcript: Transcript) -> None:
+        from dataclasses import replace
+
+        from asr.errors import UserError
+
+        if transcript.warnings and not transcript.text:
+            self.fail(recording, "; ".join(transcript.warnings))
+            return
+        transcript = replace(transcript, id=recording.name, audio=recording.path)
+        try:
+            self._write(recording, transcript)
+        except UserError as error:
+            self.fail(recording, str(error))
+            return
+        self._audio_seconds += transcript.duration
+        self._num_doubted += sum(bool(segment.warnings) for segment in transcript.segments)
+        if transcript.warnings:
+            message = "; ".join(transcript.warnings)
+            self.fail(recording, f"{message}; the transcript has the {transcript.duration:.1f} s before")
+        else:
+            self._num_done += 1
+
+    def fail(self, recording: Recording, message: str) -> None:
+        message = re.sub(rf"\S*/{STANDARD_INPUT_FILE}", "standard input", message)
+        if recording.path not in message:
+            message = f"{recording.path}: {message}"
+        self._faults.append(message)
+        if self._progress is None:
+            logger.error("%s", message)
+        else:
+            self._progress.say(message, logging.ERROR)
+
+    def finish(self) -> int:
+        """Says what was done; the exit status."""
+        counts = [f"{self._num_done} transcribed"]
+        if self.num_skipped:
+            counts.append(f"{self.num_skipped} finished before")
+        if self._faults:
+            counts.append(f"{len(self._faults)} failed")
+        summary = ", ".join(counts)
+        if self._audio_seconds:
+            speed = self._audio_seconds / max(self._wall_seconds, 1e-9)
+            summary += (
+                f"; {self._audio_seconds:.1f} s of audio in {self._wall_seconds:.1f} s, "
+                f"{speed:.1f} times as fast as it was spoken"
+            )
+        logger.info("%s", summary)
+        if self._num_doubted:
+            logger.info(
+                "in %d stretches of speech the decoder was not believed; the warnings in json say why",
+                self._num_doubted,
+            )
+        if len(self._faults) > 1 or (self._faults and self._num_done):
+            logger.info("failed:")
+            for message in self._faults[:MAX_FAULTS_SHOWN]:
+                logger.info("  %s", message)
+            if len(self._faults) > MAX_FAULTS_SHOWN:
+                logger.info("  and %d more, see above", len(self._faults) - MAX_FAULTS_SHOWN)
+        return 1 if self._faults else 0
+
+
+def _load(args: argparse.Namespace, settings: TranscriptionSettings) -> Recognizer:
+    from asr.evaluation import describe_device
+    from asr.transcription import load_model
+
+    recognizer = load_model(
+        args.model,
+        args.device,
+        settings.precision,
+        segmentation=settings.segmentation,
+        checks=settings.checks,
+    )
+    logger.info("device: %s", describe_device(recognizer.device))
+    return recognizer
+
+
+def _measure(recording: Recording) -> float:
+    """Seconds, from the header alone; 0 where it does not say."""
+    from asr import audio
+    from asr.audio_paths import STANDARD_INPUT
+    from asr.errors import UserError
+
+    if recording.path == STANDARD_INPUT:
+        return 0.0
+    try:
+        return audio.read_info(recording.path).seconds or 0.0
+    except UserError:
+        return 0.0  # what is wrong is said when it is read
+
+
+def _to_part(recording: Recording, stack: contextlib.ExitStack) -> AudioPart:
+    """What to read. Decoders jump about in a file, so that standard input is written to one first."""
+    from asr.audio_paths import STANDARD_INPUT
+    from asr.transcription import AudioPart
+
+    if recording.path != STANDARD_INPUT:
+        return AudioPart(recording.path, id=recording.name)
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asr-"))) / STANDARD_INPUT_FILE
+    with open(path, "wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return AudioPart(path, id=recording.name)
+
+
+# --- live -----------------------------------------------------------------------------------------
+
+
+def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: Sequence[str]) -> int:
+    from asr.errors import UserError
+    from asr.live_output import Latency, measure_latency, read_pieces, write_live
+    from asr.streaming import LiveTranscriber, decode_pcm, transcribe_live
+    from asr.transcription import Request
+    from asr.transcription_settings import load_fusion_model
+
+    if args.audio not in ([], ["-"]) or args.recursive or args.output_dir is not None:
+        raise UserError(
+            "--stream reads standard input and writes standard output; leave files and folders out"
+        )
+    if formats not in (["txt"], ["jsonl"]):
+        raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
+    recognizer = _load(args, settings)
+    language_model = load_fusion_model(args.language_model, recognizer.system, recognizer.device)
+    request = Request(settings.decoding, language_model, args.batch_size)
+    transcriber = LiveTranscriber(recognizer, request, settings.streaming)
+    _escape_what_cannot_be_shown()
+    latency = Latency()
+    texts = transcribe_live(
+        decode_pcm(read_pieces(sys.stdin.buffer, latency, STREAM_RATE // 10 * 2)), transcriber, STREAM_RATE
+    )
+    timed = measure_latency(texts, latency)
+    for _ in write_live(timed, sys.stdout, recognizer.separator, formats == ["jsonl"]):
+        pass
+    logger.info("%s", latency)
+    return 0

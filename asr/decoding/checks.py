@@ -1,0 +1,216 @@
+"""What shows that a decoder went round in circles, skipped something or made it up: pure functions.
+
+Attention decoders are free to look anywhere, so they may repeat, skip and invent; a CTC head cannot, since it
+reads each step once. Each check looks at what the decoder did and says in words what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from asr.config import Config
+
+
+class ChecksConfig(Config):
+    """From where on the result of a decoder is not believed. Each null switches a check off."""
+
+    max_backward_seconds: float | None = pydantic.Field(default=0.6, gt=0)
+    """Attention may jump back by so much. Speech never runs back; heads look around by a few steps."""
+    max_still_tokens: int | None = pydantic.Field(default=6, gt=1)
+    """Tokens in a row for which attention may stay within still_seconds. No one speaks so fast."""
+    still_seconds: float = pydantic.Field(default=0.1, gt=0)
+    """See max_still_tokens: 6 tokens in 0.1 s are 60 a second, where people speak 15 characters."""
+    max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
+    """Of speech, as the CTC head hears it, that attention may pass over: three words or so."""
+    max_repeats: int | None = pydantic.Field(default=4, gt=1)
+    """Times that a sequence of tokens may follow itself, unless the CTC head heard it as often."""
+    max_compression: float | None = pydantic.Field(default=2.4, gt=1)
+    """Bytes of the text over its compressed bytes: prose has 1 to 2, endless repetition more.
+    Not where the text of the CTC head compresses as well."""
+    max_ctc_distance: float | None = pydantic.Field(default=0.5, gt=0)
+    """Edits between the tokens and the best path of the CTC head, per token of the longer one. Two heads of
+    one encoder that share less than half do not hear the same."""
+    min_log_probability: float | None = pydantic.Field(default=-1.0, lt=0)
+    """Mean of a token's log-probability under the decoder: at -1 it gives each one chance in three."""
+    max_tokens_per_second: float | None = pydantic.Field(default=40.0, gt=0)
+    """Of speech. The fastest speakers reach 25 characters a second."""
+    min_speech_probability: float | None = pydantic.Field(default=0.5, gt=0, lt=1)
+    """Geometric mean of what the CTC head gives to the tokens of its best path. Below, no speech is heard,
+    and the text is dropped."""
+    min_agreed_probability: float | None = pydantic.Field(default=0.75, gt=0, lt=1)
+    """The same where the decoder, asked as well, disagrees by more than max_ctc_distance: music and
+    noise give each head a text of its own."""
+
+    @classmethod
+    def off(cls) -> ChecksConfig:
+        """Believes everything: to compare decoders, without falling back from one to another."""
+        off: Any = {name: None for name in cls.model_fields if name.startswith(("max_", "min_"))}
+        return cls(**off)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a decoder did, and what the CTC head heard, in one segment."""
+
+    tokens: Sequence[int]
+    text: str
+    seconds: float
+    """Of the segment."""
+    seconds_per_step: float
+    attended_steps: Sequence[float] = ()
+    """For each token and the end; empty where no decoder was asked."""
+    log_probability: float = math.nan
+    """Of all tokens and the end under the decoder; nan where it was not asked."""
+    heard: Heard | None = None
+    """None: the model has no CTC head."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The best path of the CTC head."""
+
+    tokens: Sequence[int]
+    steps: Sequence[int]
+    """When each token begins."""
+    text: str
+    log_probability: float
+    """Mean over its tokens."""
+
+
+def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
+    """What is wrong with a hypothesis, in words; nothing is good."""
+    if not evidence.tokens:
+        return _find_missing(evidence, config)
+    checks = (_find_jumps, _find_still, _find_skips, _find_repeats, _find_compression, _find_distance)
+    faults = [fault for check in checks if (fault := check(evidence, config))]
+    limit, mean = config.min_log_probability, evidence.log_probability / (len(evidence.tokens) + 1)
+    if limit is not None and mean < limit:  # nan is not
+        faults.append(f"the decoder itself doubts it: mean log-probability {mean:.2f}")
+    speed = len(evidence.tokens) / max(evidence.seconds, evidence.seconds_per_step)
+    if config.max_tokens_per_second is not None and speed > config.max_tokens_per_second:
+        faults.append(f"{speed:.0f} tokens a second")
+    return faults
+
+
+def is_speech(heard: Heard | None, config: ChecksConfig) -> bool:
+    """Whether the CTC head hears anything, and clearly. Without a CTC head nobody can tell: yes."""
+    limit = config.min_speech_probability
+    return heard is None or limit is None or heard.log_probability >= math.log(limit)
+
+
+def is_agreed(evidence: Evidence, config: ChecksConfig) -> bool:
+    """Whether the decoder confirms what the CTC head hears, or that is clear enough alone."""
+    heard, limit = evidence.heard, config.min_agreed_probability
+    if heard is None or limit is None or heard.log_probability >= math.log(limit):
+        return True
+    return not _find_distance(evidence, config)
+
+
+# --- single checks: what is wrong, or "" --------------------------------------------------------
+
+
+def _find_missing(evidence: Evidence, config: ChecksConfig) -> list[str]:
+    heard, limit = evidence.heard, config.max_ctc_distance
+    if heard is None or not heard.tokens or limit is None or limit >= 1:
+        return []
+    return [f"nothing was written where the CTC head hears {heard.text!r}"]
+
+
+def _find_jumps(evidence: Evidence, config: ChecksConfig) -> str:
+    if config.max_backward_seconds is None:
+        return ""
+    farthest, back = -math.inf, 0.0
+    for step in evidence.attended_steps[:-1]:  # at the end there is nothing left to look at
+        farthest = max(farthest, step)
+        back = max(back, (farthest - step) * evidence.seconds_per_step)
+    return f"attention jumps back by {back:.1f} s" if back > config.max_backward_seconds else ""
+
+
+def _find_still(evidence: Evidence, config: ChecksConfig) -> str:
+    steps, limit = evidence.attended_steps[:-1], config.max_still_tokens
+    if limit is None:
+        return ""
+    for first in range(len(steps) - limit):
+        run = steps[first : first + limit + 1]
+        if (max(run) - min(run)) * evidence.seconds_per_step < config.still_seconds:
+            return f"attention stays at one place for more than {limit} tokens"
+    return ""
+
+
+def _find_skips(evidence: Evidence, config: ChecksConfig) -> str:
+    """Stretches that attention passes over although the CTC head hears tokens there."""
+    limit, heard = config.max_skipped_seconds, evidence.heard
+    if limit is None or heard is None or not heard.tokens or not evidence.attended_steps[:-1]:
+        return ""
+    looked = sorted(evidence.attended_steps[:-1])
+    for before, after in zip([-math.inf, *looked], [*looked, math.inf], strict=True):
+        inside = [step for step in heard.steps if before < step < after]
+        if len(inside) < 2:
+            continue
+        seconds = (inside[-1] - inside[0]) * evidence.seconds_per_step
+        if seconds > limit:
+            return f"attention skips {seconds:.1f} s in which the CTC head hears speech"
+    return ""
+
+
+def _find_repeats(evidence: Evidence, config: ChecksConfig) -> str:
+    if config.max_repeats is None:
+        return ""
+    times = count_repeats(evidence.tokens)
+    heard = 1 if evidence.heard is None else count_repeats(evidence.heard.tokens)
+    return f"the same {times} times in a row" if times > max(config.max_repeats, heard) else ""
+
+
+def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
+    """How often a sequence of at most `max_period` tokens follows itself, at most; 1 if none does."""
+    most = 1
+    for period in range(1, min(max_period, len(tokens) // 2) + 1):
+        run = 0
+        for position in range(period, len(tokens)):
+            run = run + 1 if tokens[position] == tokens[position - period] else 0
+            most = max(most, run // period + 1)
+    return most
+
+
+def _find_compression(evidence: Evidence, config: ChecksConfig) -> str:
+    if config.max_compression is None:
+        return ""
+    ratio = compression_ratio(evidence.text)
+    heard = 0.0 if evidence.heard is None else compression_ratio(evidence.heard.text)
+    # A tenth more than what was heard may be chance, as a text that is longer compresses better.
+    too_much = ratio > max(config.max_compression, 1.1 * heard)
+    return f"the text repeats itself: it compresses {ratio:.1f} times" if too_much else ""
+
+
+def compression_ratio(text: str) -> float:
+    """Bytes of the text over those that zlib needs for it; 0 for no text. Under 1 for short ones."""
+    content = text.encode()
+    return len(content) / len(zlib.compress(content))
+
+
+def _find_distance(evidence: Evidence, config: ChecksConfig) -> str:
+    limit, heard = config.max_ctc_distance, evidence.heard
+    if limit is None or heard is None:
+        return ""
+    longer = max(len(evidence.tokens), len(heard.tokens))
+    distance = edit_distance(evidence.tokens, heard.tokens) / longer
+    return f"the CTC head hears {heard.text!r}" if distance > limit else ""
+
+
+def edit_distance(first: Sequence[int], second: Sequence[int]) -> int:
+    """Tokens to insert, delete or replace."""
+    row = list(range(len(second) + 1))
+    for count, token in enumerate(first, start=1):
+        diagonal, row[0] = row[0], count
+        for column, other in enumerate(second, start=1):
+            diagonal, row[column] = (
+                row[column],
+                min(diagonal + (token != other), row[column] + 1, row[column - 1] + 1),
+            )
+    return row[-1]

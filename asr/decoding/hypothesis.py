@@ -1,0 +1,63 @@
+"""What a decoder is asked for and what it answers: the settings of a search, and a ranked hypothesis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import pydantic
+
+from asr.config import Config
+
+Method = Literal["auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+
+
+class DecodingConfig(Config):
+    """How the best token sequence is searched for."""
+
+    method: Method = "auto"
+    """ctc_greedy: the likeliest token of each step. ctc_beam: the likeliest text under the CTC head.
+    attention: under the decoder. joint: under both at once. rescoring: the texts of ctc_beam, ranked by both.
+    auto: joint, attention or ctc_beam, by the heads that the model has."""
+    beam: int = pydantic.Field(default=10, gt=0)
+    """Hypotheses kept at each step; 1 is greedy."""
+    nbest: int = pydantic.Field(default=1, gt=0)
+    """Hypotheses to return for each utterance, at most; no more than beam."""
+    ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
+    """Share of CTC in the score with joint and rescoring; the rest is the decoder's."""
+    language_model_weight: float = pydantic.Field(default=0.0, ge=0)
+    """How much of a language model's log-probability is added."""
+    length_bonus: float = 0.0
+    """Added for each token: above 0 for longer texts, with a language model above all."""
+    length_normalization: float = pydantic.Field(default=0.0, ge=0)
+    """The score is divided by the number of tokens, the end among them, to this power; 1 makes it a mean."""
+    max_tokens: int | None = pydantic.Field(default=None, gt=0)
+    """Of a text, where the search goes token by token (attention, joint, CTC with a language model); null: one
+    for each encoded step. Searches along CTC's steps need no limit."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> DecodingConfig:
+        if self.nbest > self.beam:
+            raise ValueError(
+                f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "
+                f"set beam to {self.nbest} or more"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One possible text of an utterance, and how likely it is."""
+
+    tokens: tuple[int, ...]
+    """Without start and end."""
+    score: float
+    """What it was ranked by; weights, bonus and normalisation are in it."""
+    log_probability: float = math.nan
+    """Of the tokens and the end under the decoder, summed; nan where it was not asked."""
+    ctc_log_probability: float = math.nan
+    """Of the text under the CTC head, all alignments summed; nan where it was not asked."""
+    attended_steps: tuple[float, ...] = ()
+    """For each token and the end, the encoded step that the decoder's last layer looked at on average: where
+    these jump back or stand still, the decoder repeats or invents. Empty where no decoder was asked."""

@@ -1,0 +1,78 @@
+"""Ranking texts that CTC found by the decoder's opinion of them. Ids out, never text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from asr.decoding.fusion import FusionModel, score_texts
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.models import SpeechModel
+from asr.tokenizer import EOS_ID, SOS_ID
+
+# B utterances, H texts of each, R = B x H, U tokens, N = U + 1 decisions, V vocabulary, A attention heads,
+# T encoded steps
+
+
+def rescore(
+    model: SpeechModel,
+    encoded_BTD: Tensor,
+    lengths_B: Tensor,
+    found: list[list[Hypothesis]],
+    config: DecodingConfig,
+    language_model: FusionModel | None = None,
+) -> list[list[Hypothesis]]:
+    """The same texts in another order, cut to `config.nbest`; all are scored in one pass."""
+    assert model.decoder is not None
+    device = encoded_BTD.device
+    tokens_RU, counts_R = _pad_texts(found, device)
+    start_R1 = tokens_RU.new_full((len(tokens_RU), 1), SOS_ID)
+    inputs_RN = torch.cat([start_R1, tokens_RU], dim=1)
+    targets_RN = torch.nn.functional.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(
+        1, counts_R[:, None], EOS_ID
+    )
+    last, all_heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
+    scores_RNV, attention = model.decoder(inputs_RN, encoded_BTD, lengths_B, {last: all_heads})
+    scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
+    is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]
+    decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
+    steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
+    attended_RN = (attention[last].mean(1) @ steps_T).double()
+    language_R = torch.zeros_like(decoder_R)
+    if language_model is not None and config.language_model_weight > 0:
+        language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)
+
+    per_utterance = max(map(len, found))
+    columns = [
+        column.unflatten(0, (-1, per_utterance)).tolist() for column in (decoder_R, language_R, attended_RN)
+    ]
+    ranked = []
+    for texts, *rows in zip(found, *columns, strict=True):
+        scored = []
+        for text, decoder, language, attended in zip(texts, *rows, strict=False):
+            count = len(text.tokens)
+            score = (1 - config.ctc_weight) * decoder + config.language_model_weight * language
+            # CTC may be wholly against a text (-inf), which a weight of 0 should forgive.
+            score += config.ctc_weight * text.ctc_log_probability if config.ctc_weight else 0.0
+            score = (score + config.length_bonus * count) / (count + 1) ** config.length_normalization
+            attended_steps = tuple(attended[: count + 1])
+            scored.append(replace(text, score=score, log_probability=decoder, attended_steps=attended_steps))
+        ranked.append(sorted(scored, key=lambda text: -text.score)[: config.nbest])
+    return ranked
+
+
+def _pad_texts(found: list[list[Hypothesis]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(R, U) tokens and (R,) counts, as many rows for each utterance; those without a text are empty."""
+    per_utterance = max(map(len, found))
+    texts = [
+        list(text.tokens)
+        for texts in found
+        for text in texts + [Hypothesis((), 0.0)] * (per_utterance - len(texts))
+    ]
+    longest = max(map(len, texts))
+    tokens_RU = torch.tensor([text + [EOS_ID] * (longest - len(text)) for text in texts], dtype=torch.long)
+    return tokens_RU.view(len(texts), longest).to(device), torch.tensor(
+        [len(text) for text in texts], device=device
+    )

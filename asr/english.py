@@ -1,0 +1,119 @@
+"""Makes English texts alike before scoring: numbers, contractions, titles, fillers and spelling.
+
+In the spirit of the normaliser that Whisper is scored with: what a person would not call an error should
+not count as one. Both sides go through the same rules: one that is wrong about one is wrong about both.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from asr.english_numbers import write_numbers
+from asr.english_spelling import to_american
+from asr.text import normalize
+
+_FILLERS = re.compile(r"\b(h+m+|m+h+m*|mm+|u+h+|u+m+)\b")
+
+# Whole words, after the apostrophes have been made plain.
+_WORDS = {
+    "won't": "will not",
+    "can't": "can not",
+    "cannot": "can not",
+    "shan't": "shall not",
+    "let's": "let us",
+    "ain't": "aint",  # is, am, are, has or have not
+    "y'all": "you all",
+    "ma'am": "madam",
+    "o'clock": "oclock",
+    "wanna": "want to",
+    "gonna": "going to",
+    "gotta": "got to",
+    "gimme": "give me",
+    "lemme": "let me",
+    "i'ma": "i am going to",
+    "imma": "i am going to",
+    "woulda": "would have",
+    "coulda": "could have",
+    "shoulda": "should have",
+    "mr": "mister",
+    "mrs": "missus",
+    "st": "saint",
+    "dr": "doctor",
+    "prof": "professor",
+    "capt": "captain",
+    "gov": "governor",
+    "ald": "alderman",
+    "gen": "general",
+    "sen": "senator",
+    "rep": "representative",
+    "pres": "president",
+    "rev": "reverend",
+    "hon": "honorable",
+    "asst": "assistant",
+    "assoc": "associate",
+    "lt": "lieutenant",
+    "col": "colonel",
+    "jr": "junior",
+    "sr": "senior",
+    "esq": "esquire",
+}
+_WORD = re.compile(rf"(?<![\w'])({'|'.join(map(re.escape, _WORDS))})(?![\w'])")
+
+# Endings, in this order: the participle tells "he's been" from "he's here".
+_PARTICIPLES = "been|gone|done|got|had|become"
+_ENDINGS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (rf"'s (?=({_PARTICIPLES})\b)", " has "),
+        (rf"'d (?=({_PARTICIPLES})\b)", " had "),
+        (r"n't\b", " not"),
+        (r"'re\b", " are"),
+        (r"'s\b", " is"),  # the genitive too; both sides lose it alike
+        (r"'d\b", " would"),
+        (r"'ll\b", " will"),
+        (r"'t\b", " not"),
+        (r"'ve\b", " have"),
+        (r"'m\b", " am"),
+    )
+]
+# ł, ø and others have no accent to take off, but English writes them without.
+_LETTERS = str.maketrans(
+    {"œ": "oe", "æ": "ae", "ø": "o", "ß": "ss", "đ": "d", "ð": "d", "þ": "th", "ł": "l", "ı": "i"}
+)
+
+
+def normalize_english(text: str) -> str:
+    """Lower case without punctuation; numbers as digits, contractions in full, American spelling.
+
+    It is made for scoring, not for training: what it returns is no longer what anybody would write.
+    """
+    text = normalize(text, ("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes"))
+    text = _FILLERS.sub(" ", text)
+    text = re.sub(r"\s+'(?=(s|t|d|m|ll|re|ve)\b)", "'", text)  # he 's
+    text = _WORD.sub(lambda match: _WORDS[match[1]], text)
+    for pattern, replacement in _ENDINGS:
+        text = pattern.sub(replacement, text)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    text = _strip(text)
+    text = re.sub(r"(?<=[^\W\d])(?=\d)|(?<=\d)(?!(st|nd|rd|th|s)\b)(?=[^\W\d])", " ", text)  # 2x
+    words = write_numbers(text.split())
+    text = " ".join(to_american(word) for word in words)
+    # Signs that belong to no number, such as a full stop at the end or a lone %.
+    text = re.sub(r"[.$£€¢](?!\d|\.\d)", " ", text)
+    text = re.sub(r"(?<!\d)%", " ", text)
+    text = re.sub(r"(?<![\d])(?<!^)(?<!\s)[-+]|[-+](?![\d.$£€])", " ", text)
+    return " ".join(text.split())
+
+
+def _strip(text: str) -> str:
+    """Without accents and apostrophes; of all signs only those stay that belong to numbers."""
+    kept = []
+    for character in unicodedata.normalize("NFKD", text.translate(_LETTERS)):
+        category = unicodedata.category(character)[0]
+        if category == "M" or character == "'":
+            continue
+        kept.append(" " if category in "PSZC" and character not in ".%$£€¢" else character)
+    text = "".join(kept)
+    # A full stop belongs to a number only between or before digits: 3.14, .5, but not "end." or "u.s.".
+    return re.sub(r"(?<!\d)\.(?!\d)|\.(?!\d)|(?<=[^\W\d])\.(?=\d)", " ", text)

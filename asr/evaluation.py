@@ -1,0 +1,244 @@
+"""A split decoded in several ways at once, and how good and how fast each of them is."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr import audio as audio_files
+from asr.checkpoint import System
+from asr.decoding.fusion import FusionModel
+from asr.decoding.search import DecodingConfig, Method, decode, resolve_method
+from asr.errors import UserError
+from asr.files import replace_file
+from asr.manifest import Utterance, read_manifest
+from asr.scoring import Score, score
+from asr.text import normalize_for_scoring
+from asr.transcript import Segment, Transcript
+from asr.writers import format_transcript
+
+logger = logging.getLogger(__name__)
+
+# B utterances of a batch, S samples, T frames or encoded steps, F features, D dimension
+
+
+@dataclass
+class Decoded:
+    """What one way of decoding made of the utterances, and how long that took."""
+
+    config: DecodingConfig
+    """With its method resolved: never auto."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """id to text, as the model wrote it."""
+    seconds: float = 0.0
+    """Of computing: features, encoder and search, without reading files."""
+    audio_seconds: float = 0.0
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of computing for a second of audio."""
+        return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
+
+
+@dataclass(frozen=True)
+class DecodedSplit:
+    """The utterances that could be read, decoded in each way, and the faults of the others."""
+
+    ways: dict[str, Decoded]
+    faults: dict[str, str]
+    """id to message."""
+
+
+def offered_methods(system: System, with_language_model: bool = False) -> list[Method]:
+    """All ways of decoding that the heads of the model allow; ctc_greedy has no use for a language model."""
+    has_ctc, has_decoder = system.model.ctc_head is not None, system.model.decoder is not None
+    methods: list[Method] = ["ctc_greedy"] if has_ctc and not with_language_model else []
+    methods += ["ctc_beam"] if has_ctc else []
+    methods += ["attention"] if has_decoder else []
+    methods += ["joint", "rescoring"] if has_ctc and has_decoder else []
+    return methods
+
+
+def choose_ways(
+    system: System, methods: Sequence[Method], config: DecodingConfig
+) -> dict[str, DecodingConfig]:
+    """A config for each method, under the method's name; refuses what the model has no head for."""
+    ways: dict[str, DecodingConfig] = {}
+    for method in methods:
+        resolved = resolve_method(system.model, method)
+        ways[resolved] = config.model_copy(update={"method": resolved})
+    return ways
+
+
+@torch.inference_mode()
+def decode_utterances(
+    system: System,
+    utterances: Sequence[Utterance],
+    ways: Mapping[str, DecodingConfig],
+    *,
+    device: torch.device,
+    batch_size: int = 8,
+    language_model: FusionModel | None = None,
+    report: Callable[[float], None] = lambda seconds: None,
+) -> DecodedSplit:
+    """Every utterance as it stands in the manifest, encoded once and decoded in each way.
+
+    A file that cannot be read is a fault of its utterances, not of the rest. `report` is told the seconds of
+    audio of each batch that is done.
+    """
+    model, front_end = system.model.to(device).eval(), system.front_end.to(device)
+    split = DecodedSplit({name: Decoded(config) for name, config in ways.items()}, {})
+    for batch in _batches(utterances, batch_size):
+        read = _read(batch, front_end.config.sample_rate, split.faults)
+        seconds = sum(len(audio) for _, audio in read) / front_end.config.sample_rate
+        usable = [(item, audio) for item, audio in read if front_end.num_frames(len(audio)) > 0]
+        texts: dict[str, list[str]] = {name: [] for name in ways}
+        if usable:
+            clock = _Clock(device)
+            audio_BS, lengths_B = _pad([audio for _, audio in usable], device)
+            encoded_BTD, encoded_lengths_B = model.encode(*front_end(audio_BS, lengths_B))
+            encoding_seconds = clock.read()
+            for name, config in ways.items():
+                clock = _Clock(device)
+                nbest = decode(model, encoded_BTD, encoded_lengths_B, config, language_model)
+                split.ways[name].seconds += encoding_seconds + clock.read()
+                texts[name] = [system.tokenizer.decode(list(ranked[0].tokens)) for ranked in nbest]
+        for name, decoded in split.ways.items():
+            # In less than a frame nothing can be said.
+            decoded.texts |= {item.id: "" for item, _ in read}
+            decoded.texts |= {item.id: text for (item, _), text in zip(usable, texts[name], strict=True)}
+            decoded.audio_seconds += seconds
+        report(seconds)
+    return split
+
+
+def describe_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
+
+
+class _Clock:
+    """Seconds of work, on a GPU too, where calls return before their work is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._begin = self._now()
+
+    def read(self) -> float:
+        return self._now() - self._begin
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def _batches(utterances: Sequence[Utterance], batch_size: int) -> Iterator[list[Utterance]]:
+    """Of similar length, the longest first: if memory is too small, that is seen at once."""
+    ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
+    for start in range(0, len(ordered), batch_size):
+        yield ordered[start : start + batch_size]
+
+
+def _read(
+    utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]
+) -> list[tuple[Utterance, np.ndarray]]:
+    read = []
+    for utterance in utterances:
+        try:
+            samples = audio_files.read(
+                utterance.audio, sample_rate, start=utterance.start, duration=utterance.duration
+            )
+        except UserError as error:
+            faults[utterance.id] = str(error)
+        else:
+            read.append((utterance, samples))
+    return read
+
+
+def _pad(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
+    lengths_B = torch.tensor([len(row) for row in rows])
+    padded_BS = torch.zeros(len(rows), int(lengths_B.max()))
+    for target, row in zip(padded_BS, rows, strict=True):
+        target[: len(row)] = torch.from_numpy(row)
+    return padded_BS.to(device), lengths_B.to(device)
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def read_references(path: str | Path) -> list[Utterance]:
+    """A manifest in which every utterance has a text to compare with."""
+    utterances = list(read_manifest(path))
+    if not utterances:
+        raise UserError(f"{path}: no utterance in it; give a manifest with some")
+    ids: set[str] = set()
+    for utterance in utterances:
+        if utterance.text is None:
+            raise UserError(f"{path}: utterance {utterance.id} has no text to compare with; give it one")
+        if utterance.id in ids:
+            raise UserError(f"{path}: the id {utterance.id} stands there twice; each needs its own")
+        ids.add(utterance.id)
+    return utterances
+
+
+def score_ways(split: DecodedSplit, utterances: Sequence[Utterance], system: System) -> dict[str, Score]:
+    """Of the utterances that could be read, by the text rules of the run (text.scoring)."""
+    known = [utterance for utterance in utterances if utterance.id not in split.faults]
+    references = _normalize({item.id: item.text or "" for item in known}, system)
+    speakers = {item.id: item.speaker for item in known if item.speaker is not None}
+    return {
+        name: score(
+            references,
+            _normalize(decoded.texts, system),
+            speakers=speakers if len(speakers) == len(known) else None,
+        )
+        for name, decoded in split.ways.items()
+    }
+
+
+def _normalize(texts: Mapping[str, str], system: System) -> dict[str, str]:
+    return {name: normalize_for_scoring(text, system.config.text) for name, text in texts.items()}
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def write_texts(
+    folder: str | Path, split: DecodedSplit, utterances: Sequence[Utterance], system: System
+) -> list[Path]:
+    """For each way WAY.jsonl, the text as the model wrote it, and WAY.trn, as it is scored; the references as
+    they are scored.
+
+    `asr score reference.jsonl WAY.trn` finds the same rates and intervals; reference.trn is for sclite.
+    """
+    folder = Path(folder)
+    known = [utterance for utterance in utterances if utterance.id not in split.faults]
+    references = _normalize({item.id: item.text or "" for item in known}, system)
+    paths = [_write(folder / f"reference.{name}", name, known, references, "") for name in ("trn", "jsonl")]
+    for name, decoded in split.ways.items():
+        paths.append(_write(folder / f"{name}.trn", "trn", known, _normalize(decoded.texts, system), name))
+        paths.append(_write(folder / f"{name}.jsonl", "jsonl", known, decoded.texts, name))
+    return paths
+
+
+def _write(
+    path: Path, format_name: str, utterances: Sequence[Utterance], texts: Mapping[str, str], way: str
+) -> Path:
+    with replace_file(path) as file:
+        for item in utterances:
+            text = texts[item.id]
+            segment = Segment(0.0, item.duration, text, confidence=math.nan, decoding=way)
+            transcript = Transcript(item.id, item.audio, item.duration, (segment,), item.speaker)
+            file.write(format_transcript(format_name, transcript).encode())
+    return path

@@ -1,0 +1,128 @@
+"""Bootstrap: how far a rate could have come out otherwise, had other speakers or utterances been drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Shapes: P utterances, G groups that are drawn together, S resamples, K columns that are added up.
+
+MIN_GROUPS = 8
+"""Of fewer groups too many resamples are alike; Student's t is narrower and holds as often."""
+MIN_WITH_ERRORS = 5
+"""Where fewer groups have errors, a resample may well hold none of them, and says nothing about the tails."""
+MAX_MULTINOMIAL = 1000
+"""Of more different groups, drawing them one by one is quicker, and takes less memory."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the true rate lies with the asked confidence."""
+
+    low: float
+    high: float
+
+
+def number_groups(keys: Sequence[Hashable] | None, num_utterances: int) -> np.ndarray:
+    """A number for each utterance: its key's if there are two different keys or more, else its own."""
+    if not are_drawn(keys):
+        return np.arange(num_utterances)
+    assert keys is not None
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+
+
+def are_drawn(keys: Sequence[Hashable] | None) -> bool:
+    """Whether the keys can be drawn from: one alone would give the same resample each time."""
+    return keys is not None and any(key != keys[0] for key in keys)
+
+
+def sum_groups(columns_PK: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
+    """A row for each group: the sums of its utterances."""
+    sums = [np.bincount(groups_P, weights=column) for column in columns_PK.T]
+    return np.stack(sums, axis=1)
+
+
+def resample(sums_GK: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Sums over as many groups as there are, drawn with replacement, for each of the resamples.
+
+    Groups with the same numbers are drawn together: how often any of them comes up is multinomial too. A
+    million utterances have some hundred pairs of errors and words between them, which makes this quick.
+    """
+    random = np.random.default_rng(seed)
+    rows_UK, counts_U = np.unique(sums_GK, axis=0, return_counts=True)
+    num_groups = len(sums_GK)
+    if len(rows_UK) > MAX_MULTINOMIAL:
+        drawn = [
+            np.bincount(random.integers(num_groups, size=num_groups), minlength=num_groups) @ sums_GK
+            for _ in range(resamples)
+        ]
+        return np.stack(drawn)
+    return random.multinomial(num_groups, counts_U / num_groups, size=resamples) @ rows_UK
+
+
+def find_rate_interval(sums_G2: np.ndarray, resamples: int, confidence: float, seed: int) -> Interval | None:
+    """Of errors over words, from those two sums of each group; None where one group cannot tell.
+
+    Plain percentiles of the resampled rates are too narrow: with 10 speakers they held the true rate in 87 to
+    90 of 100 simulated test sets, not in 95. Here the resamples say how far a rate lies from the true one in
+    units of its own standard error (bootstrap-t). Of two to seven groups the table of Student's t is used.
+    Where fewer than five groups have errors, these are counted as rare events (Poisson): no error at all in
+    100 words still means a rate of up to 3.7 %.
+    """
+    errors, words = sums_G2.sum(axis=0)
+    if not words:
+        return None
+    with_errors = np.count_nonzero(sums_G2[:, 0])
+    if not with_errors or (with_errors < MIN_WITH_ERRORS <= len(sums_G2)):
+        return _find_rare_interval(errors, words, int(with_errors), confidence)
+    interval = find_ratio_interval(sums_G2, resamples, confidence, seed)
+    return interval and Interval(max(0.0, interval.low), interval.high)
+
+
+def find_ratio_interval(sums_G2: np.ndarray, resamples: int, confidence: float, seed: int) -> Interval | None:
+    """Of any sum over another, such as a difference of errors over words; see find_rate_interval."""
+    num_groups = len(sums_G2)
+    if num_groups < 2:
+        return None
+    x_G, y_G = sums_G2.T
+    columns_GK = np.stack([x_G, y_G, x_G * x_G, x_G * y_G, y_G * y_G], axis=1)
+    ratio, error = map(float, _standard_errors(columns_GK.sum(axis=0), num_groups))
+    if num_groups >= MIN_GROUPS and np.count_nonzero(x_G) >= MIN_WITH_ERRORS:
+        ratio_S, error_S = _standard_errors(resample(columns_GK, resamples, seed), num_groups)
+        # A resample without spread, or without words, lies infinitely far out, on its side.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            far_S = (ratio_S - ratio) / error_S
+        tail = (1 - confidence) / 2
+        known_S = far_S[~np.isnan(far_S)]  # none where all groups have one rate, as when everything is wrong
+        low, high = np.quantile(known_S, [tail, 1 - tail], method="nearest") if len(known_S) else (0, np.inf)
+        if np.isfinite(high - low):
+            return Interval(ratio - float(high) * error, ratio - float(low) * error)
+    from scipy.special import stdtrit
+
+    reach = float(stdtrit(num_groups - 1, (1 + confidence) / 2)) * error
+    return Interval(ratio - reach, ratio + reach)
+
+
+def _standard_errors(sums_SK: np.ndarray, num_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ratios of sums x over y, and their standard errors, from sums of x, y, x², xy and y² over groups."""
+    x, y, xx, xy, yy = sums_SK.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = x / y
+        squares = np.maximum(xx - 2 * ratio * xy + ratio**2 * yy, 0)
+        # Rounding leaves some dust where all residuals are zero.
+        squares = np.where(squares < 1e-9 * np.maximum(xx, 1), 0, squares)
+        return ratio, np.sqrt(squares * num_groups / (num_groups - 1)) / y
+
+
+def _find_rare_interval(errors: float, words: float, with_errors: int, confidence: float) -> Interval:
+    """As if groups with errors came by chance, each with as many: Garwood's limits of a Poisson count."""
+    from scipy.special import gammaincinv  # heavy to import
+
+    tail = (1 - confidence) / 2
+    low = float(gammaincinv(with_errors, tail)) if with_errors else 0.0
+    high = float(gammaincinv(with_errors + 1, 1 - tail))
+    weight = float(errors / with_errors if with_errors else 1) / float(words)
+    return Interval(low * weight, high * weight)

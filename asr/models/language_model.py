@@ -1,0 +1,144 @@
+"""Transformer language model: how likely each token is after those before it in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from asr.config import Config
+from asr.models.attention import KeyValueCache, SelfAttention
+from asr.models.layers import Activation, Dropout, FeedForward
+from asr.models.losses import IGNORED, cross_entropy
+from asr.models.model import Losses, Model, Targets, name_means
+from asr.models.positions import PositionConfig, Positions
+from asr.models.transformer import Block, check_heads
+
+# B batch, R rows of a search, U tokens, D model dimension, V vocabulary
+
+
+class LanguageModelConfig(Config):
+    """Layers of causal self-attention and feed-forward over the tokens of a sentence."""
+
+    reads_audio: ClassVar[bool] = False
+    scores: ClassVar[tuple[str, ...]] = ("loss", "token_accuracy")
+
+    type: Literal["language"]
+    """language: a model of text alone."""
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of the model."""
+    num_layers: int = pydantic.Field(default=4, gt=0)
+    num_heads: int = pydantic.Field(default=4, gt=0)
+    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
+    """Width inside the feed-forward blocks."""
+    activation: Activation = "gelu"
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the embeddings, the output of each block and inside the feed-forward blocks."""
+    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Of the attention weights. More than zero takes the slower path on a CPU."""
+    tie_embeddings: bool = True
+    """Use the embeddings of the tokens as the weights of the output too."""
+    positions: PositionConfig = PositionConfig()
+    """How the model knows where a token stands."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> LanguageModelConfig:
+        check_heads(self.dim, self.num_heads, self.positions)
+        return self
+
+
+class LanguageModelLayer(nn.Module):
+    """Causal self-attention, then feed-forward, each behind its layer norm."""
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(
+            config.dim, config.num_heads, config.attention_dropout, rotary=config.positions.type == "rotary"
+        )
+        self.feed_forward = FeedForward(
+            config.dim, config.feed_forward_dim, config.activation, config.dropout
+        )
+        self.attention_block = Block(config.dim, "pre", config.dropout)
+        self.feed_forward_block = Block(config.dim, "pre", config.dropout)
+
+    def forward(self, x_BUD: Tensor, cache: KeyValueCache | None) -> Tensor:
+        block = self.attention_block
+        x_BUD = block.after(x_BUD, self.attention(block.before(x_BUD), causal=True, cache=cache))
+        block = self.feed_forward_block
+        return block.after(x_BUD, self.feed_forward(block.before(x_BUD)))
+
+
+class LanguageModel(Model):
+    """Reads the tokens of a batch and leaves its features alone."""
+
+    def __init__(self, config: LanguageModelConfig, num_features: int, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
+        self.scale = config.dim**0.5  # embeddings then have the size of the position codes
+        self.positions = Positions(config.positions, config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(LanguageModelLayer(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.dim)
+        self.output = nn.Linear(config.dim, vocab_size)
+        if config.tie_embeddings:
+            self.output.weight = self.embedding.weight
+
+    def forward(
+        self,
+        features_BTF: Tensor,
+        feature_lengths_B: Tensor,
+        tokens_BU: Tensor,
+        token_lengths_B: Tensor,
+        step: int = 0,
+    ) -> Losses:
+        inputs_BN, targets_BN = Targets(tokens_BU, token_lengths_B).for_decoder()
+        scores_BNV = self.run(inputs_BN)
+        loss = cross_entropy(scores_BNV, targets_BN, label_smoothing=0.0)
+        num_correct = ((scores_BNV.argmax(-1) == targets_BN) & (targets_BN != IGNORED)).sum()
+        return Losses(loss, self.count_targets(token_lengths_B), {"correct": num_correct.detach()})
+
+    def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
+        """Perplexities: of a token, and of a word; the end of a sentence is one of both."""
+        scores = name_means(means)
+        for name, factor in (("perplexity", 1.0), ("word_perplexity", tokens_per_word)):
+            exponent = scores["loss"] * factor
+            scores[name] = math.exp(exponent) if exponent < 700 else math.inf
+        return scores
+
+    def run(self, tokens_BU: Tensor, caches: list[KeyValueCache] | None = None) -> Tensor:
+        """(B, U, V) scores of the token after each. With caches, these hold the tokens before."""
+        start = len(caches[0]) if caches else 0
+        x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
+        for index, layer in enumerate(self.layers):
+            x_BUD = layer(x_BUD, caches[index] if caches else None)
+        scores_BUV: Tensor = self.output(self.norm(x_BUD))
+        return scores_BUV
+
+    def start(self, num_rows: int, device: torch.device) -> LanguageModelState:
+        """The state of a search; moves the model to its device."""
+        self.to(device)
+        return LanguageModelState(self)
+
+
+class LanguageModelState:
+    """The keys and values of what each row of a search has said so far."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._caches = [KeyValueCache() for _ in model.layers]
+
+    @torch.inference_mode()
+    def score(self, tokens_R: Tensor) -> Tensor:
+        """(R, V) log-probabilities of the token after this one and those before; the first is `SOS_ID`."""
+        scores_R1V = self._model.run(tokens_R[:, None], self._caches)
+        return scores_R1V[:, -1].float().log_softmax(-1)
+
+    def select(self, rows: Tensor) -> None:
+        for cache in self._caches:
+            cache.select(rows)

@@ -1,0 +1,84 @@
+"""What training asks of a model, of whatever kind: the losses of a batch, and scores made of their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.models.layers import length_mask
+from asr.models.losses import IGNORED
+from asr.tokenizer import EOS_ID, SOS_ID
+
+# B batch, U tokens, N rows of a decoder (tokens and the end)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums over a batch.
+
+    Divided by the tokens of all batches of an update, they give the same mean however these are split.
+    """
+
+    total: Tensor
+    """What to differentiate."""
+    num_tokens: int
+    """As `Model.count_targets` says."""
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    """Detached; some of `Model.reported`."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The reference tokens of a batch."""
+
+    tokens_BU: Tensor
+    lengths_B: Tensor
+
+    @property
+    def num_rows_B(self) -> Tensor:
+        """Decisions of the decoder: the tokens and the end."""
+        return self.lengths_B + 1
+
+    def for_decoder(self) -> tuple[Tensor, Tensor]:
+        """Inputs, which begin with the start token, and targets, which end with the end token: (B, U + 1)."""
+        is_token_BU = length_mask(self.lengths_B, self.tokens_BU.size(1))
+        start_B1 = self.tokens_BU.new_full((len(self.tokens_BU), 1), SOS_ID)
+        inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
+        targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
+        return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
+
+
+class Model(nn.Module):
+    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step) gives `Losses`.
+
+    `step` is the number of updates so far, or left out. What has no audio gets features of length 0.
+    """
+
+    reported: ClassVar[tuple[str, ...]] = ("total", "correct")
+    """All names that the parts of its losses may have, after the total."""
+
+    @property
+    def subsampling_factor(self) -> int:
+        """Frames of features to each step behind the encoder."""
+        return 1
+
+    @staticmethod
+    def count_targets(token_lengths_B: Tensor) -> int:
+        """What losses are divided by: here the tokens and an end for each utterance."""
+        return int(token_lengths_B.sum()) + len(token_lengths_B)
+
+    def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
+        """Scores of a dev set from the means per token of what is reported. Error rates come to them."""
+        return name_means(means)
+
+
+def name_means(means: Mapping[str, float]) -> dict[str, float]:
+    """As the log has them: the total is the loss, and the share of correct tokens an accuracy."""
+    names = {"total": "loss", "correct": "token_accuracy"}
+    first = {shown: means[name] for name, shown in names.items() if name in means}
+    return first | {name: mean for name, mean in means.items() if name not in names}

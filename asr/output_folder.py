@@ -1,0 +1,183 @@
+"""A folder of transcripts: written as wholes, never over what is not ours, and resumed after an interruption.
+
+A journal in the folder has two lines for each recording: before its outputs are written, and after. By it a
+later call knows which outputs are whole, and of which audio, model and settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.audio_paths import Recording
+from asr.errors import UserError
+from asr.files import replace_file
+
+JOURNAL = ".asr-transcribe.jsonl"
+
+Stamp = list[int]  # size in bytes and time of change in nanoseconds
+
+
+class OutputFolder:
+    """Where the outputs of recordings go, and what is there already."""
+
+    def __init__(self, folder: str | Path, formats: Sequence[str], made_by: Mapping[str, Any]) -> None:
+        """`made_by` is all that the text depends on, as JSON: with another value nothing counts as done."""
+        self.folder = Path(folder)
+        self._formats = list(formats)
+        self._made_by = json.loads(json.dumps(made_by))
+        self._journal = self.folder / JOURNAL
+        self._announced: dict[str, dict[str, Any]] = {}  # output -> the newest line that names it
+        self._done: dict[
+            str, dict[str, Any]
+        ] = {}  # name of a recording -> its newest line, if it is of the end
+        self._read_journal()
+
+    def paths(self, recording: Recording) -> dict[str, Path]:
+        """Format to file."""
+        return {name: self.folder / f"{recording.name}.{name}" for name in self._formats}
+
+    def check(self, recordings: Sequence[Recording]) -> None:
+        """Refuse, before any work, to write over audio that is to be read."""
+        inputs = {_key(recording.path) for recording in recordings}
+        for recording in recordings:
+            for path in self.paths(recording).values():
+                if _key(path) in inputs:
+                    raise UserError(
+                        f"{path}: would be written over a recording; give another --output-dir or --format"
+                    )
+
+    def is_done(self, recording: Recording) -> bool:
+        """Whether all outputs are there, whole, and of this audio, model and settings."""
+        made = self._outputs_made(recording)
+        outputs = [os.path.relpath(path, self.folder) for path in self.paths(recording).values()]
+        return all(output in made and made[output] == _stamp(self.folder / output) for output in outputs)
+
+    def write(self, recording: Recording, contents: Mapping[str, str], is_whole: bool = True) -> None:
+        """Put the outputs in their places. `contents`: format to text.
+
+        What is of a part of the audio (`is_whole` false) is ours, but never done.
+        """
+        self.require_free(recording)
+        paths = self.paths(recording)
+        others = self._outputs_made(recording)
+        for path in paths.values():
+            self._remove_remains(path)
+        line = {
+            "name": recording.name,
+            "audio": os.path.abspath(recording.path),
+            "audio_stamp": _stamp(recording.path),
+            "made_by": self._made_by,
+            "is_whole": False,
+            "outputs": {os.path.relpath(path, self.folder): None for path in paths.values()},
+        }
+        self._append(line)
+        for name, path in paths.items():
+            with replace_file(path) as file:
+                file.write(contents[name].encode())
+        line["is_whole"] = is_whole
+        line["outputs"] = others | {output: _stamp(self.folder / output) for output in line["outputs"]}
+        self._append(line)
+
+    def _outputs_made(self, recording: Recording) -> dict[str, Stamp | None]:
+        """What earlier calls made of the same audio in the same way, in whatever format."""
+        line = self._done.get(recording.name)
+        if line is None or line["made_by"] != self._made_by or not _is_same_audio(line, recording):
+            return {}
+        return dict(line["outputs"])
+
+    def require_free(self, recording: Recording) -> None:
+        """Refuse to write over a file that is not ours, or of something else."""
+        for path in self.paths(recording).values():
+            self._require_ours(path, recording)
+
+    def _require_ours(self, path: Path, recording: Recording) -> None:
+        there = _stamp(path)
+        if there is None:
+            return
+        output = os.path.relpath(path, self.folder)
+        line = self._announced.get(output)
+        if line is None:
+            problem = "is there already, and was not written here by `asr transcribe`"
+        elif line["outputs"][output] not in (None, there):
+            problem = "was changed after `asr transcribe` had written it"
+        elif line["audio"] != os.path.abspath(recording.path) and os.path.lexists(line["audio"]):
+            problem = f"is of another recording, {line['audio']}"
+        else:
+            return
+        raise UserError(f"{path}: {problem}; move it away, or give another --output-dir")
+
+    def _remove_remains(self, path: Path) -> None:
+        """Of a call that was killed while it wrote this output: a file that `replace_file` had begun."""
+        line = self._announced.get(os.path.relpath(path, self.folder))
+        if line is None or None not in line["outputs"].values():
+            return
+        for remains in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            with contextlib.suppress(OSError):
+                remains.unlink()
+
+    # --- journal --------------------------------------------------------------------------------
+
+    def _read_journal(self) -> None:
+        try:
+            lines = self._journal.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(
+                f"{self._journal}: cannot be read ({error.strerror}); give another --output-dir"
+            ) from None
+        for text in lines:
+            try:
+                line = json.loads(text)
+                self._note(line)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # cut when a process was killed: its outputs are those announced before
+
+    def _note(self, line: dict[str, Any]) -> None:
+        outputs, name = line["outputs"], line["name"]
+        if not {"audio", "audio_stamp", "made_by", "is_whole"} <= line.keys():
+            return
+        self._announced |= dict.fromkeys(outputs, line)
+        if line["is_whole"]:
+            self._done[name] = line
+        else:
+            self._done.pop(name, None)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        text = json.dumps(line) + "\n"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self._journal, "ab+") as file:
+                # After a cut line, a line end first.
+                if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                    text = "\n" + text
+                file.write(text.encode())
+        except OSError as error:
+            raise UserError(f"{self._journal}: cannot write the file ({error.strerror})") from None
+        self._note(json.loads(text))
+
+
+def _is_same_audio(line: Mapping[str, Any], recording: Recording) -> bool:
+    stamp = _stamp(recording.path)
+    return stamp is not None and line["audio_stamp"] == stamp
+
+
+def _stamp(path: str | Path) -> Stamp | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _key(path: str | Path) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a null byte
+        return str(path)

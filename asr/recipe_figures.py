@@ -1,0 +1,122 @@
+"""What a report shows beside figures: learning curves, attention maps, audio of the worst utterances."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from asr import audio as audio_files
+from asr.batch_builder import Inputs
+from asr.batches import BatchLoader
+from asr.checkpoint import find_model, load_system
+from asr.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.models.subsampling import subsampled_lengths
+from asr.train.distributed import Process
+from asr.train.evaluation import plot_dev_attention
+
+NUM_MAPS = 3
+# Colours that people with any kind of colour vision tell apart (Okabe and Ito, 2008).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """WER on dev while a system was trained."""
+
+    updates: tuple[int, ...]
+    hours: tuple[float, ...]
+    """Of audio heard so far; empty where the log does not say."""
+    wer: tuple[float, ...]
+
+
+def read_curve(log: Path) -> Curve:
+    """Of the lines that validations have left in log.jsonl."""
+    if not log.exists():
+        return Curve((), (), ())
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    dev = [line for line in lines if line["kind"] == "dev" and "wer" in line]
+    hours = tuple(line["audio_hours"] for line in dev if "audio_hours" in line)
+    return Curve(
+        tuple(line["step"] for line in dev),
+        hours if len(hours) == len(dev) else (),
+        tuple(line["wer"] for line in dev),
+    )
+
+
+def draw_curves(curves: Mapping[str, Curve]) -> str:
+    """SVG: dev WER against updates, and against hours of audio where all logs tell them."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    drawn = {name: curve for name, curve in curves.items() if curve.updates}
+    has_hours = all(curve.hours for curve in drawn.values())
+    with rc_context(
+        {"svg.hashsalt": "asr", "svg.fonttype": "none"}
+    ):  # the same file each time, with real text
+        figure = Figure(figsize=(10, 3.6) if has_hours else (5.5, 3.6), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(1, 2 if has_hours else 1, sharey=True, squeeze=False)[0]
+        for number, (name, curve) in enumerate(drawn.items()):
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": "os^Dv"[number // len(COLOURS) % 5]}
+            wer = [100 * min(value, 2.0) for value in curve.wer]  # a decoder that repeats itself has no limit
+            axes[0].plot(curve.updates, wer, label=name, markersize=3, **style)
+            if has_hours:
+                axes[1].plot(curve.hours, wer, label=name, markersize=3, **style)
+        for axis, label in zip(axes, ("updates", "hours of audio heard"), strict=False):
+            axis.set_xlabel(label)
+            axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("WER on dev, % (200 and more as 200)")
+        axes[0].legend(fontsize=8)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()[buffer.getvalue().index("<svg") :]
+
+
+def choose_utterances(manifest: Path) -> list[Utterance]:
+    """A short, a middling and a long one: the same in each report."""
+    ordered = sorted(read_manifest(manifest), key=lambda utterance: (utterance.duration, utterance.id))
+    places = dict.fromkeys(len(ordered) * (number + 1) // (NUM_MAPS + 1) for number in range(NUM_MAPS))
+    return [ordered[place] for place in places]
+
+
+def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Path) -> list[Path]:
+    """A picture for each utterance, ID.png, of a system with a decoder; none for one without."""
+    system = load_system(find_model(run_folder))
+    if system.model.decoder is None:
+        return []
+    manifest = folder / "utterances.jsonl"
+    write_manifest(manifest, utterances)
+    config = system.config
+    factor = system.model.encoder.subsampling_factor
+    inputs = Inputs(
+        system.front_end,
+        system.tokenizer,
+        config.text,
+        config.augment,
+        partial(subsampled_lengths, factor=factor),
+    )
+    settings = config.batches.model_copy(update={"num_workers": 0, "feature_cache": None})
+    loader = BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed)
+    for batch in loader.evaluation_batches():
+        plot_dev_attention(system, batch, folder, Process(0, 1, torch.device("cpu")))
+    return [folder / f"{utterance.id}.png" for utterance in utterances]
+
+
+def copy_audio(utterance: Utterance, folder: Path) -> Path:
+    """The utterance as WAV, which any browser plays: corpora come in formats that none does."""
+    sample_rate = audio_files.read_info(utterance.audio).sample_rate
+    samples = audio_files.read(
+        utterance.audio, sample_rate, start=utterance.start, duration=utterance.duration, allow_silence=True
+    )
+    path = folder / f"{utterance.id.replace('/', '_')}.wav"
+    folder.mkdir(parents=True, exist_ok=True)
+    audio_files.write(path, samples, sample_rate)
+    return path

@@ -1,0 +1,36 @@
+"""How a result came about: command, commit, versions and machine, so that anyone can repeat it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import numpy
+import torch
+
+from asr.checkpoint import versions
+from asr.recipe import Job
+
+
+def describe_origin(job: Job) -> dict[str, str]:
+    """What is written beside results. Names of folders stay out: they do not matter, and are private."""
+    return {"command": job.command, **versions(), "numpy": numpy.__version__, "machine": describe_machine()}
+
+
+def describe_machine() -> str:
+    """The GPU if there is one, else the processor, with the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processor = f"{_processor()}, {cores} cores"
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, {processor}"
+    return processor
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,289 @@
+"""The report of a recipe: one HTML page and one Markdown file, both from results.json."""
+
+from __future__ import annotations
+
+import html
+import os
+import shutil
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from asr.files import replace_file
+from asr.manifest import read_manifest
+from asr.recipe import Job
+from asr.recipe_figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
+from asr.recipe_results import score_run
+from asr.recipe_systems import Run
+
+NUM_WORST = 5
+Results = Mapping[str, Any]  # of results.json
+SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
+_HEADINGS = ("system", "WER %", "95 % interval", "CER %", "decoding", "parameters", "training", "real time")
+_LEGEND = (
+    "WER and CER: word and character errors on test, which nothing was chosen by. Decoding: the way that did "
+    "best on dev. Training: time of the updates. Real time: seconds of computing for a second of audio, in "
+    "batches."
+)
+
+
+def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
+    """report.html with its pictures and audio, and report.md; `runs` by name are those of the results."""
+    folder = job.report_dir
+    for old in (folder / "attention", folder / "audio"):
+        shutil.rmtree(old, ignore_errors=True)
+    curves = draw_curves({name: read_curve(run.folder / "log.jsonl") for name, run in runs.items()})
+    shown = choose_utterances(job.data_dir / "dev.jsonl")
+    maps: dict[str, dict[str, Path]] = {}
+    for name, trained in runs.items():
+        pictures = draw_attention(trained.folder, shown, folder / "attention" / name)
+        for utterance, picture in zip(shown, pictures, strict=False):
+            maps.setdefault(utterance.id, {})[name] = picture
+    spoken = {utterance.id: utterance for utterance in read_manifest(job.data_dir / "test.jsonl")}
+    worst = {}
+    for run in results["runs"]:
+        worst[run["name"]] = [
+            {
+                "id": row.id,
+                "errors": row.counts.errors,
+                "reference": row.reference,
+                "operations": [(step.reference or "", step.hypothesis or "") for step in row.operations],
+                "audio": copy_audio(spoken[row.id], folder / "audio"),
+            }
+            for row in score_run(job.results_dir, run).worst(NUM_WORST)
+        ]
+    write_page(folder / "report.md", format_markdown(results))
+    write_page(folder / "report.html", format_html(results, curves, maps, worst, folder))
+
+
+# --- rows, for both forms -----------------------------------------------------------------------
+
+
+def make_rows(results: Results) -> list[tuple[str, ...]]:
+    """One for each run, the best first; then one for each system with several seeds."""
+    runs = sorted(results["runs"], key=lambda run: (run["wer"], run["name"]))
+    rows: list[tuple[str, ...]] = [
+        (
+            run["name"],
+            _percent(run["wer"]),
+            _interval(run["interval"]),
+            _percent(run["cer"]),
+            run["decoding"],
+            f"{run['parameters'] / 1e6:.2f}M",
+            f"{_duration(run['training']['seconds'])}, {run['training']['updates']:,} updates",
+            f"{run['real_time_factor']:.3f}",
+        )
+        for run in runs
+    ]
+    for system in dict.fromkeys(run["system"] for run in runs):
+        rates = [run["wer"] for run in runs if run["system"] == system]
+        if len(rates) > 1:
+            spread = f"{_percent(min(rates))} to {_percent(max(rates))}"
+            mean = _percent(statistics.mean(rates))
+            rows.append((f"{system}, mean of {len(rates)} seeds", mean, spread, "", "", "", "", ""))
+    return rows
+
+
+def make_way_rows(results: Results) -> list[tuple[str, ...]]:
+    """Each way of decoding of each run: dev, by which one is chosen, and test."""
+    rows: list[tuple[str, ...]] = []
+    for run in results["runs"]:
+        for way, dev in run["ways"]["dev"].items():
+            test = run["ways"]["test"][way]
+            mark = "chosen" if way == run["decoding"] else ""
+            speed = f"{test['real_time_factor']:.3f}"
+            rows.append((run["name"], way, _percent(dev["wer"]), _percent(test["wer"]), speed, mark))
+    return rows
+
+
+def make_origin_rows(results: Results) -> list[tuple[str, ...]]:
+    """How each run came about."""
+    rows: list[tuple[str, ...]] = []
+    for run in results["runs"]:
+        made, tested = run["training"], run["evaluation"]
+        versions = ", ".join(f"{name} {tested[name]}" for name in ("asr", "torch", "numpy", "python"))
+        rows.append(
+            (
+                run["name"],
+                str(run["seed"]),
+                made.get("command", "unknown"),
+                made["commit"],
+                made.get("machine", "unknown"),
+                f"{tested['commit']}, {tested['machine']}, {tested['device']}",
+                versions,
+            )
+        )
+    return rows
+
+
+_WAY_HEADINGS = ("run", "decoding", "dev WER %", "test WER %", "real time", "")
+_ORIGIN_HEADINGS = ("run", "seed", "trained by", "commit", "machine", "tested with", "versions")
+
+
+def title_of(results: Results) -> str:
+    return f"{results['corpus']}{' (smoke test)' if results['smoke'] else ''}"
+
+
+def describe_test(results: Results) -> str:
+    test = results["test"]
+    return (
+        f"{test['utterances']:,} utterances and {test['words']:,} words of test. "
+        f"The intervals come from resampling by {test['resampled_by']}."
+    )
+
+
+# --- Markdown -----------------------------------------------------------------------------------
+
+
+def format_markdown(results: Results) -> str:
+    """For a README, or for a terminal."""
+    parts = [f"# {title_of(results)}", ""]
+    if results["smoke"]:
+        parts += [f"**{SMOKE_WARNING}**", ""]
+    parts += [f"`{results['command']}`: {describe_test(results)}", ""]
+    parts += [*_markdown_table(_HEADINGS, make_rows(results)), "", _LEGEND, ""]
+    if results["comparisons"]:
+        parts += [f"## Against {results['baseline']}", ""]
+        parts += [f"- {comparison['in_words']}" for comparison in results["comparisons"]] + [""]
+    parts += ["## Ways of decoding", "", *_markdown_table(_WAY_HEADINGS, make_way_rows(results)), ""]
+    parts += ["## How it came about", "", *_markdown_table(_ORIGIN_HEADINGS, make_origin_rows(results))]
+    return "\n".join(parts) + "\n"
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield "|" + "---|" * len(headings)
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+
+
+# --- HTML ---------------------------------------------------------------------------------------
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em }
+body { color: #1b1b1b; background: #fff }
+table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto }
+th, td { border: 1px solid #ccc; padding: .3em .6em; text-align: left; vertical-align: top }
+th { background: #f0f0f0 } img { max-width: 100% } code { background: #f4f4f4 } audio { height: 2em }
+.smoke { background: #b00020; color: #fff; padding: 1em; font-weight: bold }
+ins { background: #ffd7d7 } del { background: #fff0b3 }
+"""
+
+
+def format_html(
+    results: Results,
+    curves_svg: str,
+    maps: Mapping[str, Mapping[str, Path]],
+    worst: Mapping[str, Sequence[Mapping[str, Any]]],
+    folder: Path,
+) -> str:
+    """The page. `maps`: utterance to run to picture; `worst`: of each run. All files lie below `folder`."""
+    parts = [f"<h1>{_text(title_of(results))}</h1>"]
+    if results["smoke"]:
+        parts.append(f'<p class="smoke">{SMOKE_WARNING}</p>')
+    parts.append(f"<p><code>{_text(results['command'])}</code>: {_text(describe_test(results))}</p>")
+    parts += [_html_table(_HEADINGS, make_rows(results)), f"<p>{_text(_LEGEND)}</p>"]
+    if results["comparisons"]:
+        sentences = "".join(f"<li>{_text(item['in_words'])}</li>" for item in results["comparisons"])
+        parts.append(f"<h2>Against {_text(results['baseline'])}</h2><ul>{sentences}</ul>")
+    parts += ["<h2>Learning curves</h2>", curves_svg]
+    if maps:
+        parts.append(_html_maps(results, maps, folder))
+    parts += ["<h2>Worst utterances</h2>", *(_html_worst(name, rows, folder) for name, rows in worst.items())]
+    parts += ["<h2>Ways of decoding</h2>", _html_table(_WAY_HEADINGS, make_way_rows(results))]
+    parts += ["<h2>How it came about</h2>", _html_table(_ORIGIN_HEADINGS, make_origin_rows(results))]
+    head = f'<meta charset="utf-8"><title>{_text(title_of(results))}</title><style>{_STYLE}</style>'
+    head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n'
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def _html_maps(results: Results, maps: Mapping[str, Mapping[str, Path]], folder: Path) -> str:
+    guided = {run["name"]: run["guided_attention"] for run in results["runs"]}
+    names = list(dict.fromkeys(name for pictures in maps.values() for name in pictures))
+    heads = [
+        f"{name}<br>{'with' if guided[name] else 'without'} guided attention" for name in map(_text, names)
+    ]
+    rows = [
+        "".join(
+            f'<td><img src="{_link(pictures[name], folder)}" alt="{_text(f"{name}: {utterance}")}"></td>'
+            for name in names
+        )
+        for utterance, pictures in maps.items()
+    ]
+    table = "".join(f"<th>{head}</th>" for head in heads) + "".join(f"<tr>{row}</tr>" for row in rows)
+    legend = "The decoder's last layer, mean of its heads, under the true text."
+    return f"<h2>Attention</h2><p>{legend}</p><table>{table}</table>"
+
+
+def _html_worst(name: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    if not rows:
+        return f"<h3>{_text(name)}</h3><p>No errors.</p>"
+    cells = [
+        f"<tr><td>{_text(row['id'])}<br>"
+        f'<audio controls preload="none" src="{_link(row["audio"], folder)}"></audio></td>'
+        f"<td>{row['errors']}</td><td>{_text(row['reference'])}</td><td>{_mark_errors(row['operations'])}</td></tr>"
+        for row in rows
+    ]
+    head = "<tr><th>utterance</th><th>errors</th><th>said</th><th>heard</th></tr>"
+    return f"<h3>{_text(name)}</h3><table>{head}{''.join(cells)}</table>"
+
+
+def _mark_errors(operations: Sequence[tuple[str, str]]) -> str:
+    """(said, heard) pairs, of which one is empty for a word that was left out or added."""
+    words = []
+    for said, heard in operations:
+        if said == heard:
+            words.append(_text(heard))
+        elif not heard:
+            words.append(f"<del>{_text(said)}</del>")
+        else:
+            words.append(f"<ins>{_text(heard)}</ins>")
+    return " ".join(words)
+
+
+def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{_text(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def write_page(path: Path, text: str) -> None:
+    with replace_file(path) as file:
+        file.write(text.encode())
+
+
+# --- small parts --------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    return html.escape(text)
+
+
+def _link(path: Path, folder: Path) -> str:
+    """Relative, so that the folder of the report can be moved or sent."""
+    return html.escape(quote(os.path.relpath(path, folder)))
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.2f}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return "unknown" if bounds is None else f"{_percent(bounds[0])} to {_percent(bounds[1])}"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return (
+        f"{seconds:.0f} s"
+        if minutes < 2
+        else f"{minutes:.0f} min"
+        if minutes < 120
+        else f"{minutes / 60:.1f} h"
+    )

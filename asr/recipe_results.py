@@ -1,0 +1,305 @@
+"""The results of a recipe: what each system heard, its error rates, and the comparison; results.json."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.checkpoint import System, find_model, load_state, load_system
+from asr.decoding.search import DecodingConfig, Method
+from asr.errors import UserError
+from asr.evaluation import DecodedSplit, choose_ways, decode_utterances, describe_device
+from asr.files import replace_file
+from asr.intervals import Interval
+from asr.manifest import Utterance, read_manifest
+from asr.recipe import Job
+from asr.recipe_origin import describe_origin
+from asr.recipe_systems import Run
+from asr.recipe_tasks import read_record, write_record
+from asr.scoring import Score, score
+from asr.significance import compare
+from asr.text import normalize_for_scoring
+
+logger = logging.getLogger(__name__)
+
+BASELINE = "ctc_lstm"
+# The cheapest first: of equals, it is chosen.
+METHODS: tuple[Method, ...] = ("ctc_greedy", "ctc_beam", "attention", "rescoring", "joint")
+SMOKE_BEAM = 2
+RESULTS, REFERENCES = "results.json", "reference.jsonl"
+
+Texts = dict[str, dict[str, str]]  # id -> text and, where it is known, speaker
+
+
+# --- one run ------------------------------------------------------------------------------------
+
+
+def evaluate_run(job: Job, run: Run) -> None:
+    """Decode dev and test in each way that the model offers; dev chooses the way that counts.
+
+    Writes SPLIT.WAY.jsonl of each, SPLIT.jsonl of the references, and summary.json.
+    """
+    system = load_system(find_model(run.folder))
+    config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
+    ways = choose_ways(system, _offered_methods(system), config)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    manifests = {"dev": Path(run.config.data.dev), "test": job.data_dir / "test.jsonl"}
+    rates: dict[str, dict[str, Any]] = {}
+    for split, manifest in manifests.items():
+        utterances = list(read_manifest(manifest))
+        logger.info("%s: %d utterances of %s", run.name, len(utterances), manifest)
+        decoded = decode_utterances(system, utterances, ways, device=device)
+        if decoded.faults:
+            name, fault = next(iter(decoded.faults.items()))
+            raise UserError(
+                f"{manifest}: {len(decoded.faults)} utterances cannot be read, so nothing is scored; "
+                f"{name}: {fault}"
+            )
+        rates[split] = _score_ways(system, run, split, utterances, decoded)
+    chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])
+    state = load_state(find_model(run.folder))
+    summary = {
+        "name": run.name,
+        "system": run.system,
+        "seed": run.seed,
+        "smoke": job.smoke,
+        "decoding": chosen,
+        "decoding_config": ways[chosen].model_dump(mode="json"),
+        "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
+        "guided_attention": system.model.config.guided_attention is not None,
+        "real_time_factor": rates["test"][chosen]["real_time_factor"],
+        "ways": rates,
+        "training": {
+            "updates": state["step"],
+            "seconds": state["seconds"],
+            "audio_hours": state["audio_seconds"] / 3600,
+            **read_record(run.folder / ".train.done").get("origin", {}),
+            "commit": state["commit"],
+        },
+        "evaluation": describe_origin(job) | {"device": describe_device(device)},
+    }
+    write_record(run.evaluation_dir / "summary.json", summary)
+
+
+def _offered_methods(system: System) -> list[Method]:
+    has_ctc, has_decoder = system.model.ctc_head is not None, system.model.decoder is not None
+    is_offered = {
+        "ctc_greedy": has_ctc,
+        "ctc_beam": has_ctc,
+        "attention": has_decoder,
+        "rescoring": has_ctc and has_decoder,
+        "joint": has_ctc and has_decoder,
+    }
+    return [method for method in METHODS if is_offered[method]]
+
+
+def _score_ways(
+    system: System, run: Run, split: str, utterances: Sequence[Utterance], decoded: DecodedSplit
+) -> dict[str, Any]:
+    """Keeps the texts as they are scored; WER, CER and speed of each way."""
+    rules = system.config.text
+    references: Texts = {}
+    for utterance in utterances:
+        if utterance.text is None:
+            raise UserError(f"{split}: utterance {utterance.id} has no text to compare with")
+        references[utterance.id] = {"text": normalize_for_scoring(utterance.text, rules)}
+        if utterance.speaker is not None:
+            references[utterance.id]["speaker"] = utterance.speaker
+    write_texts(run.evaluation_dir / f"{split}.jsonl", references)
+    rates = {}
+    for way, outcome in decoded.ways.items():
+        texts = {name: {"text": normalize_for_scoring(outcome.texts[name], rules)} for name in references}
+        write_texts(run.evaluation_dir / f"{split}.{way}.jsonl", texts)
+        found = score_texts(references, texts)
+        rates[way] = {
+            "wer": found.error_rate,
+            "cer": found.character_error_rate,
+            "real_time_factor": outcome.real_time_factor,
+        }
+    return rates
+
+
+# --- all runs -----------------------------------------------------------------------------------
+
+
+def compare_runs(job: Job, runs: Sequence[Run]) -> None:
+    """Score the test hypotheses of all runs, each against the baseline too; write them with results.json."""
+    references = read_texts(runs[0].evaluation_dir / "test.jsonl")
+    for run in runs[1:]:
+        if read_texts(run.evaluation_dir / "test.jsonl") != references:
+            raise UserError(
+                f"{runs[0].conf} and {run.conf}: their references differ after text.scoring, so their error "
+                "rates cannot be compared; give both the same rules"
+            )
+    _remove_results(job.results_dir)
+    write_texts(job.results_dir / REFERENCES, references)
+    summaries = [read_record(run.evaluation_dir / "summary.json") for run in runs]
+    for run, summary in zip(runs, summaries, strict=True):
+        for way in summary["ways"]["test"]:
+            texts = read_texts(run.evaluation_dir / f"test.{way}.jsonl")
+            write_texts(job.results_dir / hypotheses_name(run.name, way), texts)
+    baseline = BASELINE if any(run.system == BASELINE for run in runs) else runs[0].system
+    results = {"corpus": job.recipe.name, "smoke": job.smoke, "command": job.command, "baseline": baseline}
+    write_record(job.results_dir / RESULTS, results | score_results(job.results_dir, baseline, summaries))
+
+
+def hypotheses_name(run: str, way: str) -> str:
+    return f"{run}.{way}.jsonl"
+
+
+def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every figure that follows from the texts in `folder`, put into what is known of each run.
+
+    Anyone can compute them again; tests do so with published results.
+    """
+    references = read_texts(folder / REFERENCES)
+    runs, chosen = [], {}
+    for summary in summaries:
+        name, ways = summary["name"], {}
+        for way, known in summary["ways"]["test"].items():
+            found = score_texts(references, read_texts(folder / hypotheses_name(name, way)))
+            ways[way] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
+            if way == summary["decoding"]:
+                chosen[name] = found
+        runs.append({**summary, **_figures(chosen[name]), "ways": {**summary["ways"], "test": ways}})
+    first = next(iter(chosen.values()))
+    test = {
+        "utterances": len(references),
+        "words": first.counts.reference_length,
+        "resampled_by": first.resampled_by,
+    }
+    comparisons = []
+    for summary in summaries:
+        opponent = _find_opponent(summary, baseline, summaries)
+        if opponent is not None:
+            name = summary["name"]
+            verdict = _compare((name, opponent), chosen[name], chosen[opponent])
+            comparisons.append({"system": name, "baseline": opponent, **verdict})
+    return {"test": test, "runs": runs, "comparisons": comparisons}
+
+
+def _find_opponent(
+    run: Mapping[str, Any], baseline: str, summaries: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """The baseline of the same seed, else its first run; none for the baseline itself."""
+    if run["system"] == baseline:
+        return None
+    candidates = [other for other in summaries if other["system"] == baseline]
+    same_seed = [other for other in candidates if other["seed"] == run["seed"]]
+    return str((same_seed or candidates)[0]["name"])
+
+
+def _figures(found: Score) -> dict[str, Any]:
+    interval = found.interval
+    return {
+        "wer": found.error_rate,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "cer": found.character_error_rate,
+        "errors": found.counts.errors,
+        "words": found.counts.reference_length,
+    }
+
+
+def publish_results(job: Job) -> None:
+    """Copy results.json, all that it names, and the table to the folder of the recipe."""
+    results = read_record(job.results_dir / RESULTS)
+    if not results:
+        raise UserError(f"{job.results_dir}: no results to publish; leave --stage out")
+    if results["smoke"]:
+        raise UserError(f"{job.results_dir}: results of a smoke run mean nothing and are not published")
+    folder = job.published_dir
+    _remove_results(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (*_results_files(job.results_dir), job.report_dir / "report.md"):
+        shutil.copyfile(path, folder / path.name)
+
+
+def _remove_results(folder: Path) -> None:
+    """Those of an earlier comparison; what else lies there stays."""
+    for path in _results_files(folder):
+        path.unlink(missing_ok=True)
+
+
+def _results_files(folder: Path) -> list[Path]:
+    runs = read_record(folder / RESULTS).get("runs", [])
+    hypotheses = [hypotheses_name(run["name"], way) for run in runs for way in run["ways"]["test"]]
+    return [folder / name for name in (RESULTS, REFERENCES, *hypotheses)]
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def score_run(folder: Path, run: Mapping[str, Any]) -> Score:
+    """Of the texts that `compare_runs` has left."""
+    hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
+    return score_texts(read_texts(folder / REFERENCES), hypotheses)
+
+
+def score_texts(references: Texts, hypotheses: Texts) -> Score:
+    """Speakers are drawn as a whole for the interval, where all are known."""
+    speakers = {name: fields["speaker"] for name, fields in references.items() if "speaker" in fields}
+    return score(
+        {name: fields["text"] for name, fields in references.items()},
+        {name: fields["text"] for name, fields in hypotheses.items()},
+        speakers=speakers if len(speakers) == len(references) else None,
+    )
+
+
+def _compare(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
+    """The first against the second, as numbers and as a sentence."""
+    found = compare(first, second, names)
+    bootstrap = found.bootstrap
+    interval = None if bootstrap is None or bootstrap.interval is None else bootstrap.interval
+    return {
+        "difference": found.difference,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "p": found.p,
+        "test": "matched pairs of segments (MAPSSWE), two-sided",
+        "verdict": found.verdict,
+        "in_words": explain_comparison(names, found.error_rates, found.verdict, found.p, interval),
+    }
+
+
+def explain_comparison(
+    names: tuple[str, str],
+    rates: tuple[float, float],
+    verdict: str,
+    p: float,
+    interval: Interval | None,
+) -> str:
+    """What the paired test says, for people who have never met one."""
+    first, second = names
+    points = f"{100 * abs(rates[0] - rates[1]):.2f} points"
+    if interval is not None:
+        points += (
+            f" (95 % interval of the difference: {100 * interval.low:+.2f} to {100 * interval.high:+.2f})"
+        )
+    measured = f"{first} has {100 * rates[0]:.2f} % WER, {second} {100 * rates[1]:.2f} %"
+    if rates[0] == rates[1]:
+        return f"{measured}: no difference."
+    chance = "less than one time in 10,000" if p < 1e-4 else f"{100 * p:.2g} % of the time"
+    by_chance = f"If both were equally good, chance alone would part them this far {chance}"
+    if verdict == "undecided":
+        return f"{measured}, {points}. {by_chance}: this test set cannot tell which is better."
+    return f"{measured}, {points}. {by_chance}: {first if verdict == 'better' else second} is better."
+
+
+def write_texts(path: Path, texts: Texts) -> None:
+    """JSON Lines that `asr score` reads."""
+    with replace_file(path) as file:
+        for name, fields in texts.items():
+            file.write(json.dumps({"id": name, **fields}, ensure_ascii=False).encode() + b"\n")
+
+
+def read_texts(path: Path) -> Texts:
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {record.pop("id"): record for record in records}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); run the stage evaluate again") from None

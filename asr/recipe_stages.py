@@ -1,0 +1,136 @@
+"""The stages of a recipe: what each reads, does and writes, from the download to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+from asr.recipe import SPLITS, Job
+from asr.recipe_tasks import Task, hash_file, hash_text, read_record, run_task
+
+STAGES = {
+    "download": "fetch and unpack the corpus",
+    "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
+    "tokenizer": "find the tokens of each system in its training texts",
+    "train": "train each system, or go on where training was cut off",
+    "evaluate": "decode dev and test with each system; dev chooses the way of decoding",
+    "compare": "compute error rates with intervals, and test which system is better",
+    "report": "write one HTML page and one Markdown table",
+}
+
+
+def run_recipe(job: Job, stage: str | None = None) -> None:
+    """Run one stage, or all in their order; what is done already is skipped."""
+    for name in choose_stages(job, stage):
+        for task in build_tasks(job, name):
+            run_task(task)
+
+
+def choose_stages(job: Job, stage: str | None) -> list[str]:
+    """The names of the wanted stages, after a check that they fit to the corpus that is given, or is not."""
+    name = job.recipe.name
+    if job.given_corpus_dir is not None and not job.recipe.needs_corpus:
+        raise UserError(f"{name} makes its corpus itself and reads none; leave --corpus-dir out")
+    if job.given_corpus_dir is not None and stage == "download":
+        raise UserError("--stage download and --corpus-dir: with a corpus there is nothing to download")
+    if stage == "prepare" and job.recipe.needs_corpus and find_corpus_dir(job) is None:
+        raise UserError(
+            f"{job.data_dir}: no corpus has been downloaded; leave --stage out, or pass --corpus-dir DIR"
+        )
+    if job.smoke and job.publish:
+        raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
+    if job.only and not job.recipe.find_confs():
+        raise UserError(f"--only {job.only[0]}: there is no system in {job.recipe.conf_dir}")
+    return [stage] if stage else list(STAGES)
+
+
+def build_plan(job: Job, stage: str | None) -> list[Task]:
+    return [task for name in choose_stages(job, stage) for task in build_tasks(job, name)]
+
+
+def build_tasks(job: Job, stage: str) -> list[Task]:
+    """The tasks of a stage: one, or one for each run."""
+    if stage == "download":
+        return [_download(job)]
+    if stage == "prepare":
+        return [_prepare(job)]
+    if not job.recipe.find_confs():
+        return []
+    from asr import recipe_training  # it imports torch, which takes two seconds
+
+    return recipe_training.build_tasks(job, stage)
+
+
+# --- download and prepare -----------------------------------------------------------------------
+
+
+def find_corpus_dir(job: Job) -> Path | None:
+    """The given folder, else that of the download stage; None while there is neither."""
+    if job.given_corpus_dir is not None:
+        return job.given_corpus_dir.absolute()
+    folder = read_record(job.data_dir / ".download.done").get("corpus_dir")
+    return Path(folder) if isinstance(folder, str) else None
+
+
+def is_prepared(job: Job) -> bool:
+    """Whether the recipe as it is now has been run, on whatever corpus."""
+    done = read_record(job.data_dir / ".prepare.done").get("inputs", {})
+    has_all = all((job.data_dir / f"{split}.jsonl").exists() for split in SPLITS)
+    return has_all and done.get("recipe.py") == hash_file(job.recipe.path)
+
+
+def _download(job: Job) -> Task:
+    def needless() -> str | None:
+        if not job.recipe.needs_corpus:
+            return "this recipe makes its corpus itself"
+        return "--corpus-dir is given" if job.given_corpus_dir is not None else None
+
+    def run() -> Mapping[str, Any]:
+        return {"corpus_dir": str(job.recipe.module.download(job.data_dir.absolute() / "corpus"))}
+
+    def outputs() -> list[Path]:
+        folder = find_corpus_dir(job)
+        return [folder] if folder else []
+
+    return Task(
+        stage="download",
+        name="download",
+        does=STAGES["download"],
+        record=job.data_dir / ".download.done",
+        inputs=lambda: {"recipe.py": hash_file(job.recipe.path)},
+        outputs=outputs,
+        run=run,
+        needless=needless,
+    )
+
+
+def _prepare(job: Job) -> Task:
+    def inputs() -> dict[str, str]:
+        found = {
+            "recipe.py": hash_file(job.recipe.path),
+            "the folder of the corpus": str(find_corpus_dir(job)),
+        }
+        return found | ({"smoke mode": hash_text("smoke")} if job.smoke else {})
+
+    def run() -> None:
+        job.data_dir.mkdir(parents=True, exist_ok=True)
+        if job.smoke:
+            vars(job.recipe.module).update(job.recipe.smoke_constants)
+        job.recipe.module.prepare(find_corpus_dir(job), job.data_dir.absolute())
+        if job.smoke:
+            from asr.recipe_systems import cut_manifests
+
+            cut_manifests(job.data_dir)
+
+    return Task(
+        stage="prepare",
+        name="prepare",
+        does=STAGES["prepare"],
+        record=job.data_dir / ".prepare.done",
+        inputs=inputs,
+        outputs=lambda: [job.data_dir / f"{split}.jsonl" for split in SPLITS],
+        run=run,
+        after=("download",),
+    )

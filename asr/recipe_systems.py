@@ -1,0 +1,204 @@
+"""The systems of a recipe: a conf with its seed and its folders is a run, in full or in smoke size."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.config import describe_config
+from asr.errors import UserError
+from asr.manifest import Manifest, write_manifest
+from asr.recipe import Job
+from asr.recipe_tasks import hash_text
+from asr.run import RunConfig
+
+# What changes neither the trained weights nor the scores, and what is hashed by content: paths.
+_NOT_HASHED = (
+    *("output_dir", "data.", "train.device", "train.threads", "train.tensorboard", "train.log_every"),
+    *("batches.num_workers", "batches.feature_cache"),
+)
+
+SMOKE_UTTERANCES = {"train": 32}
+SMOKE_UTTERANCES_ELSEWHERE = 8
+# Settings of any name that ends so are lowered to this in smoke mode.
+_SMOKE_CAPS = {
+    "dim": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "feed_forward_dim": 32,
+    "channels": 4,
+    "train.steps": 4,
+    "train.accumulate": 1,
+    "train.validate_every": 2,
+    "train.save_every": 2,
+    "train.log_every": 1,
+    "train.keep_best": 2,
+    "train.plot_every": 4,
+    "optim.warmup_steps": 1,
+    "optim.hold_steps": 1,
+    "batches.num_workers": 0,
+    "batches.max_utterances": 8,
+}
+# Settings that name what a small model does not have.
+_SMOKE_REPLACED: dict[str, Any] = {
+    "model.guided_attention.layers": None,
+    "model.guided_attention.heads": None,
+    "batches.feature_cache": None,
+    "train.precision": "float32",  # no trial of what is quicker
+    "train.compile": False,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a system with a seed."""
+
+    system: str
+    conf: Path
+    folder: Path
+    seed: int
+    config: RunConfig
+    """The conf with the folders of this job, the seed, and the small sizes of smoke mode."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / "model" / "model.safetensors"
+
+    @property
+    def evaluation_dir(self) -> Path:
+        return self.folder / "evaluation"
+
+    @property
+    def makes_text(self) -> bool:
+        """Of audio. A language model does not: it is trained, but not compared."""
+        return self.config.model.reads_audio
+
+
+def build_runs(job: Job) -> list[Run]:
+    """What is to be trained: each wanted system with each wanted seed; what others start from comes first."""
+    confs = job.recipe.find_confs()
+    for system in job.only:
+        if system not in confs:
+            near = difflib.get_close_matches(system, confs, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(confs) or 'none'}"
+            raise UserError(f"--only {system}: no {system}.yaml in {job.recipe.conf_dir}; {hint}")
+    runs = []
+    for system, conf in confs.items():
+        if job.only and system not in job.only:
+            continue
+        own = RunConfig.load(conf)
+        seeds = job.seeds if job.seeds and own.model.reads_audio else (own.seed,)
+        runs += [_build_run(job, system, conf, own, seed) for seed in seeds]
+    return _sort_by_need(runs)
+
+
+def find_all_runs(job: Job) -> list[Run]:
+    """Those of `build_runs` for all systems, and those of other seeds that have been trained before."""
+    runs = []
+    for system, conf in job.recipe.find_confs().items():
+        own = RunConfig.load(conf)
+        folders = job.runs_dir.glob(f"{system}-seed-*")
+        found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
+        seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
+        runs += [_build_run(job, system, conf, own, seed) for seed in sorted(seeds)]
+    return runs
+
+
+def _build_run(job: Job, system: str, conf: Path, own: RunConfig, seed: int) -> Run:
+    """`own` is the conf as it stands. Its seed has the plain name: `asr train CONF` makes the same run."""
+    folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
+    overrides = [*_move_paths(job, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
+    config = RunConfig.load(conf, overrides)
+    if job.smoke:
+        config = RunConfig.load(conf, [*overrides, *_shrink(config)])
+    return Run(system, conf, folder, seed, config)
+
+
+def _move_paths(job: Job, config: RunConfig) -> Iterator[str]:
+    """A conf says data/NAME and runs/NAME; in a job these may be elsewhere."""
+    places = {f"data/{job.recipe.name}": job.data_dir, f"runs/{job.recipe.name}": job.runs_dir}
+
+    def move(text: str) -> str:
+        for place, folder in places.items():
+            if text.startswith(f"{place}/"):
+                return str(folder / text.removeprefix(f"{place}/"))
+        return text
+
+    for key, value, _ in describe_config(config):
+        moved = [move(path) for path in paths_in(value)]
+        if moved != paths_in(value):
+            yield f"{key}={json.dumps(moved[0] if isinstance(value, str) else moved)}"
+
+
+def paths_in(value: Any) -> list[str]:
+    """A setting that may be a path, or several."""
+    if isinstance(value, str):
+        return [value]
+    is_list = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    return list(value) if is_list else []
+
+
+def _sort_by_need(runs: list[Run]) -> list[Run]:
+    """In their order, except that a run whose folder another one reads comes before it."""
+    in_order: list[Run] = []
+
+    def add(run: Run, waiting: tuple[Run, ...]) -> None:
+        if run in waiting:
+            raise UserError(f"{run.conf}: reads a run that itself reads this one; break the circle")
+        for other in runs:
+            if other is not run and read_by(run, other):
+                add(other, (*waiting, run))
+        if run not in in_order:
+            in_order.append(run)
+
+    for run in runs:
+        add(run, ())
+    return in_order
+
+
+def read_by(run: Run, other: Run) -> bool:
+    """Whether a setting of `run` names a path in the folder of `other`."""
+    settings = [value for key, value, _ in describe_config(run.config) if key != "output_dir"]
+    paths = [Path(path) for value in settings for path in paths_in(value)]
+    return any(other.folder in (path, *path.parents) for path in paths)
+
+
+def hash_settings(config: RunConfig) -> str:
+    """Of what decides the result; the content of the files that it names is hashed for itself."""
+    settings = {key: value for key, value, _ in describe_config(config)}
+    kept = {key: value for key, value in settings.items() if not key.startswith(_NOT_HASHED)}
+    return hash_text(json.dumps(kept, sort_keys=True, default=str))
+
+
+# --- smoke mode ---------------------------------------------------------------------------------
+
+
+def _shrink(config: RunConfig) -> Iterator[str]:
+    """Overrides that make any run a matter of seconds."""
+    for key, value, _ in describe_config(config):
+        for name, cap in _SMOKE_CAPS.items():
+            is_meant = key == name or ("." not in name and key.endswith(f".{name}"))
+            if is_meant and isinstance(value, int) and value > cap:
+                yield f"{key}={cap}"
+        if key in _SMOKE_REPLACED and value != _SMOKE_REPLACED[key]:
+            yield f"{key}={json.dumps(_SMOKE_REPLACED[key])}"
+    if config.tokenizer.type in ("bpe", "unigram"):  # few texts have no 500 pieces
+        yield "tokenizer.type=characters"
+        yield "tokenizer.vocab_size=null"
+
+
+def cut_manifests(data_dir: Path) -> None:
+    """Keep a few utterances of each manifest, from its whole length: so most speakers are there."""
+    for path in sorted(data_dir.glob("*.jsonl")):
+        manifest = Manifest.open(path)
+        count = min(len(manifest), SMOKE_UTTERANCES.get(path.stem, SMOKE_UTTERANCES_ELSEWHERE))
+        write_manifest(path, [manifest[index * len(manifest) // count] for index in range(count)])

@@ -1,0 +1,224 @@
+"""The stages of a recipe that need a model: tokenizer, train, evaluate, compare, report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from asr.checkpoint import find_checkpoints
+from asr.config import describe_config
+from asr.errors import UserError
+from asr.recipe import Job
+from asr.recipe_origin import describe_machine, describe_origin
+from asr.recipe_report import write_report
+from asr.recipe_results import compare_runs, evaluate_run, publish_results
+from asr.recipe_systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
+from asr.recipe_tasks import Task, find_reason_to_run, hash_file, read_record, write_record
+from asr.train.loop import train
+from asr.train.preparation import load_or_train_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def build_tasks(job: Job, stage: str) -> list[Task]:
+    """Those of one stage."""
+    if stage in ("compare", "report") and not any(run.makes_text for run in find_all_runs(job)):
+        return []
+    if stage == "compare":
+        return [_compare(job)]
+    if stage == "report":
+        return [_report(job), *([_publish(job)] if job.publish else [])]
+    runs = build_runs(job)
+    if stage == "evaluate":
+        return [_evaluate(job, run) for run in runs if run.makes_text]
+    if stage == "tokenizer":
+        return [_tokenizer(run) for run in runs]
+    return [_train(job, run, runs) for run in runs]
+
+
+def find_training_inputs(run: Run) -> dict[str, str]:
+    """What a training reads."""
+    config = run.config
+    files = [Path(path) for _, value, _ in describe_config(config.data) for path in paths_in(value)]
+    return {run.conf.name: hash_settings(config)} | {path.name: hash_file(path) for path in files}
+
+
+def _tokenizer(run: Run) -> Task:
+    def run_it() -> None:
+        _begin(run)
+        if not find_checkpoints(run.folder):  # what is there is of unknown origin
+            (run.folder / "tokenizer.json").unlink(missing_ok=True)
+        load_or_train_tokenizer(run.config)
+
+    config = run.config
+    return Task(
+        stage="tokenizer",
+        name=f"tokenizer {run.name}",
+        does=f"find its {config.tokenizer.type} in the texts of {config.data.train}",
+        record=run.folder / ".tokenizer.done",
+        inputs=lambda: find_training_inputs(run),
+        outputs=lambda: [run.folder / "tokenizer.json"],
+        run=run_it,
+        after=("prepare",),
+    )
+
+
+def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
+    others = [other for other in runs if other.folder != run.folder and read_by(run, other)]
+
+    def inputs() -> dict[str, str]:
+        return find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
+
+    def run_it() -> dict[str, object]:
+        _begin(run)
+        threads = torch.get_num_threads()
+        try:
+            train(run.config)
+        finally:
+            torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
+        return {"origin": describe_origin(job) | {"machine": "; ".join(_machines(run))}}
+
+    does = f"train it for {run.config.train.steps:,} updates"
+    if (checkpoints := find_checkpoints(run.folder)) and not _is_outdated(run):
+        does += f", going on from {checkpoints[-1].name}"
+    return Task(
+        stage="train",
+        name=f"train {run.name}",
+        does=does,
+        record=run.folder / ".train.done",
+        inputs=inputs,
+        outputs=lambda: [run.model_path],
+        run=run_it,
+        after=("prepare", f"tokenizer {run.name}", *(f"train {other.name}" for other in others)),
+    )
+
+
+# --- evaluate, compare, report ------------------------------------------------------------------
+
+
+def _evaluate(job: Job, run: Run) -> Task:
+    def inputs() -> dict[str, str]:
+        config = run.config
+        manifests = (Path(config.data.dev), job.data_dir / "test.jsonl")
+        found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
+        return found | {"smoke mode": str(job.smoke)}
+
+    return Task(
+        stage="evaluate",
+        name=f"evaluate {run.name}",
+        does="decode dev and test in each way that it offers",
+        record=run.folder / ".evaluate.done",
+        inputs=inputs,
+        outputs=lambda: [run.evaluation_dir / "summary.json"],
+        run=lambda: evaluate_run(job, run),
+        after=("prepare", f"train {run.name}"),
+    )
+
+
+def find_evaluated_runs(job: Job) -> list[Run]:
+    """All whose results are up to date: those that are wanted now, and those of earlier calls."""
+    return [run for run, reason in _find_begun_runs(job) if reason is None]
+
+
+def _find_begun_runs(job: Job) -> Iterator[tuple[Run, str | None]]:
+    """With the reason why the results of a run cannot be used, if there is one."""
+    runs = find_all_runs(job)
+    for run in runs:
+        if run.folder.exists() and run.makes_text:
+            tasks = (_train(job, run, runs), _evaluate(job, run))
+            reasons = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
+            yield run, reasons[0] if reasons else None
+
+
+def _compare(job: Job) -> Task:
+    def run_it() -> None:
+        runs = find_evaluated_runs(job)
+        if not runs:
+            raise UserError(f"{job.runs_dir}: no system has been evaluated; leave --stage out")
+        for _, reason in _find_begun_runs(job):
+            if reason is not None:
+                logger.info("left out of the comparison, since %s", reason)
+        compare_runs(job, runs)
+
+    return Task(
+        stage="compare",
+        name="compare",
+        does="score all systems on test, and test which is better",
+        record=job.runs_dir / ".compare.done",
+        inputs=lambda: {
+            run.name: hash_file(run.evaluation_dir / "summary.json") for run in find_evaluated_runs(job)
+        },
+        outputs=lambda: [job.results_dir / "results.json"],
+        run=run_it,
+        after=tuple(f"evaluate {run.name}" for run in build_runs(job) if run.makes_text),
+    )
+
+
+def _report(job: Job) -> Task:
+    results_path = job.results_dir / "results.json"
+
+    def run_it() -> None:
+        results = read_record(results_path)
+        if not results:
+            raise UserError(f"{results_path}: no results to report; leave --stage out")
+        write_report(job, results, {run.name: run for run in find_evaluated_runs(job)})
+
+    return Task(
+        stage="report",
+        name="report",
+        does="write one HTML page and one Markdown table",
+        record=job.runs_dir / ".report.done",
+        inputs=lambda: {"results.json": hash_file(results_path)},
+        outputs=lambda: [job.report_dir / "report.html", job.report_dir / "report.md"],
+        run=run_it,
+        after=("compare",),
+    )
+
+
+def _publish(job: Job) -> Task:
+    return Task(
+        stage="report",
+        name="publish",
+        does=f"copy results and hypotheses to {job.published_dir}",
+        record=job.runs_dir / ".publish.done",
+        inputs=lambda: {"results.json": hash_file(job.results_dir / "results.json")},
+        outputs=lambda: [job.published_dir / "results.json"],
+        run=lambda: publish_results(job),
+        after=("compare", "report"),
+    )
+
+
+# --- where a training begins --------------------------------------------------------------------
+
+
+def _begin(run: Run) -> None:
+    """Put aside what was trained on other data or with other settings: hours of work are never deleted.
+
+    Then note what this training reads, and on which machine.
+    """
+    if _is_outdated(run):
+        number = 1
+        while (aside := run.folder.with_name(f"{run.name}.old-{number}")).exists():
+            number += 1
+        run.folder.rename(aside)
+        logger.info("%s: made of other data or settings; what there was is now in %s", run.name, aside)
+    machines = dict.fromkeys([*_machines(run), describe_machine()])
+    write_record(_note_path(run), {"inputs": find_training_inputs(run), "machines": list(machines)})
+
+
+def _is_outdated(run: Run) -> bool:
+    """Whether the folder holds a training, or its beginning, of something else."""
+    begun = read_record(_note_path(run)).get("inputs")
+    return begun is not None and begun != find_training_inputs(run)
+
+
+def _machines(run: Run) -> list[str]:
+    """Where this training has been, in their order."""
+    return [str(machine) for machine in read_record(_note_path(run)).get("machines", [])]
+
+
+def _note_path(run: Run) -> Path:
+    return run.folder / ".train.begun"

@@ -1,0 +1,183 @@
+"""Scores as sclite writes them: pra (aligned utterances), dtl (all confusions), sgml (for sc_stats)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from asr.alignments import Kind, Operation
+from asr.score_result import Score, UtteranceScore
+
+LETTERS: dict[Kind, str] = {"correct": "C", "substitution": "S", "deletion": "D", "insertion": "I"}
+UNKNOWN_SPEAKER = "unknown"
+
+
+def write_pra(score: Score, title: str) -> str:
+    """Every utterance: its counts, and below each other what was said, what was heard, and the errors."""
+    speakers = _by_speaker(score)
+    lines = [
+        "",
+        "",
+        "\t\tDUMP OF SYSTEM ALIGNMENT STRUCTURE",
+        "",
+        f"System name:   {title}",
+        "",
+        "Speakers: ",
+    ]
+    lines += [f"{number:5}:  {speaker}" for number, speaker in enumerate(speakers)]
+    lines += [""]
+    for number, (speaker, utterances) in enumerate(speakers.items()):
+        lines += [f"Speaker sentences{number:4}:  {speaker}   #utts: {len(utterances)}"]
+        for utterance in utterances:
+            counts = utterance.counts
+            numbers = (counts.correct, counts.substitutions, counts.deletions, counts.insertions)
+            lines += [
+                f"id: ({utterance.id})",
+                f"Scores: (#C #S #D #I) {' '.join(map(str, numbers))}",
+                *(align_lines(utterance.operations) if counts.correct + counts.errors else []),
+                "",
+            ]
+    return "\n".join([*lines, ""]) + "\n"
+
+
+def align_lines(operations: Iterable[Operation]) -> list[str]:
+    """Three lines: errors are in upper case, and stars stand where a word is missing."""
+    said, heard, marks = "REF:  ", "HYP:  ", "Eval: "
+    for kind, reference, hypothesis in operations:
+        first, second = reference or "", hypothesis or ""
+        if kind != "correct":
+            first, second = first.upper(), second.upper()
+        width = max(measure_width(first), measure_width(second))
+        said += _pad(first or "*" * width, width)
+        heard += _pad(second or "*" * width, width)
+        marks += _pad("" if kind == "correct" else LETTERS[kind], width)
+    return [said, heard, marks]
+
+
+def measure_width(text: str) -> int:
+    """Columns of a terminal: two for a Chinese character, none for an accent that is a mark of its own."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.category(letter) in ("Mn", "Me", "Cf")
+        else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )
+
+
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - measure_width(text) + 1)
+
+
+def write_dtl(score: Score, title: str) -> str:
+    """The whole system: sentences, words, and how often each unit was confused, inserted or deleted."""
+    counts = score.counts
+    rows = score.counts_P4
+    with_errors = [int((rows[:, column] > 0).sum()) for column in (1, 2, 3)]
+    total = len(score)
+    lines = [f"DETAILED OVERALL REPORT FOR THE SYSTEM: {title}", "", "SENTENCE RECOGNITION PERFORMANCE", ""]
+    lines += [f" sentences                                        {total:4}"]
+    lines += [f" with errors                            {_percent(score.sentence_errors, total)}", ""]
+    for name, number in zip(("substitions", "deletions", "insertions"), with_errors, strict=True):
+        lines += [f"   with {name:<32}{_percent(number, total)}"]
+    lines += ["", "", "WORD RECOGNITION PERFORMANCE", ""]
+    length = counts.reference_length
+    for gap, name, number in (
+        (True, "Total Error", counts.errors),
+        (True, "Correct", counts.correct),
+        (False, "Substitution", counts.substitutions),
+        (False, "Deletions", counts.deletions),
+        (False, "Insertions", counts.insertions),
+    ):
+        lines += [f"Percent {name:<18}=  {_percent(number, length)}", *([""] if gap else [])]
+    lines += [f"Percent Word Accuracy     =  {_share(length - counts.errors, length)}", "", ""]
+    aligned = counts.reference_length + counts.insertions
+    for name, number in (("Ref.", length), ("Hyp.", counts.hypothesis_length), ("Aligned", aligned)):
+        lines += [f"{name + ' words':<26}=           ({number:4})"]
+    lines += [""]
+    confusions = Counter({f"{said} ==> {heard}": count for (said, heard), count in score.confusions.items()})
+    substituted: Counter[str] = Counter()
+    falsely: Counter[str] = Counter()
+    for (said, heard), count in score.confusions.items():
+        substituted[said] += count
+        falsely[heard] += count
+    lines += [*_table("CONFUSION PAIRS", confusions), *_table("INSERTIONS", score.insertions)]
+    lines += [*_table("DELETIONS", score.deletions), *_table("SUBSTITUTIONS", substituted)]
+    lines[-1:] = [
+        "* NOTE: The 'Substitution' words are those reference words",
+        "        for which the recognizer supplied an incorrect word.",
+        "",
+        "",
+        *_table("FALSELY RECOGNIZED", falsely),
+    ]
+    lines[-1:] = [
+        "* NOTE: The 'Falsely Recognized' words are those hypothesis words",
+        "        which the recognizer incorrectly substituted for a reference word.",
+    ]
+    return "\n".join([*lines, "", ""])
+
+
+def _table(title: str, counter: Counter[str]) -> Iterator[str]:
+    yield f"{title:<33}Total                 ({len(counter)})"
+    yield f"{'':<33}With >=  1 occurrences ({len(counter)})"
+    yield ""
+    items = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+    for rank, (name, count) in enumerate(items, start=1):
+        yield f"{rank:4}: {count:4}  ->  {name}"
+    yield "     -------"
+    yield f"{sum(counter.values()):10}"
+    yield from ("", "", "")
+
+
+def _percent(number: int, total: int) -> str:
+    return f"{_share(number, total)}   ({number:4})"
+
+
+def _share(number: int, total: int) -> str:
+    return f"{100 * number / total if total else 0:5.1f}%"
+
+
+def write_sgml(score: Score, title: str) -> str:
+    """Every alignment in the markup that sc_stats, of the same tools, reads for its tests."""
+    lines = [
+        f'<SYSTEM title="{_attribute(title)}" ref_fname="" hyp_fname="" creation_date="" format="2.4" '
+        f'frag_corr="FALSE" opt_del="FALSE" weight_ali="FALSE" weight_filename="">'
+    ]
+    sequence = 0
+    for speaker, utterances in _by_speaker(score).items():
+        lines += [f'<SPEAKER id="{_attribute(speaker)}">']
+        for utterance in utterances:
+            steps = utterance.operations
+            lines += [
+                f'<PATH id="({_attribute(utterance.id)})" word_cnt="{len(steps)}" sequence="{sequence}">'
+            ]
+            lines += [":".join(map(_step, steps)), "</PATH>"]
+            sequence += 1
+        lines += ["</SPEAKER>"]
+    return "\n".join([*lines, "</SYSTEM>", ""])
+
+
+def _step(operation: Operation) -> str:
+    said, heard = (f'"{_attribute(word)}"' if word else "" for word in operation[1:])
+    return f"{LETTERS[operation.kind]},{said},{heard}"
+
+
+def _attribute(text: str) -> str:
+    return re.sub(r'["\n]', "'", text)
+
+
+def _by_speaker(score: Score) -> dict[str, list[UtteranceScore]]:
+    speakers: dict[str, list[UtteranceScore]] = {}
+    for utterance in score.utterances:
+        speakers.setdefault(utterance.speaker or UNKNOWN_SPEAKER, []).append(utterance)
+    return speakers
+
+
+SCORE_FORMATS: dict[str, Callable[[Score, str], str]] = {
+    "pra": write_pra,
+    "dtl": write_dtl,
+    "sgml": write_sgml,
+}

@@ -1,0 +1,307 @@
+"""One HTML page about a score: intervals, confusions, error by length, and utterances to search and hear."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from asr.files import replace_file
+from asr.score_page import SCRIPT, STYLE
+from asr.score_result import RATE_NAMES, Score, UtteranceScore
+from asr.transcript_files import TranscriptFile
+from asr.transcript_formats import Entry
+
+MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
+HEAT_MAP_UNITS = 20
+PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
+
+
+@dataclass(frozen=True)
+class System:
+    """One file of hypotheses, and how well they did."""
+
+    name: str
+    path: str
+    format: str
+    score: Score
+    entries: Mapping[str, Entry]
+    """Hypotheses by the ids of the references."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page is about."""
+
+    reference: TranscriptFile
+    systems: tuple[System, ...]
+    comparisons: tuple[str, ...]
+    """Which system is better, in plain words."""
+    notes: tuple[str, ...]
+    settings: Mapping[str, str]
+    by_length: Sequence[Mapping[str, Score]]
+    """For each system, a score for each group of lengths."""
+
+
+def write_report(path: str, report: Report) -> None:
+    """Write the page; it needs no other file, but for the audio, which stays where it is."""
+    with replace_file(path) as file:
+        for part in build_page(report, os.path.dirname(os.path.abspath(path))):
+            file.write(part.encode())
+
+
+def build_page(report: Report, folder: str) -> Iterator[str]:
+    """The parts of the page, which will lie in `folder`."""
+    title = f"{report.reference.path}: {', '.join(system.name for system in report.systems)}"
+    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+    yield '<meta name="viewport" content="width=device-width">\n'
+    yield f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style></head>\n"
+    yield f"<body>\n<h1>{html.escape(title)}</h1>\n"
+    settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
+    yield f'<p class="quiet">{html.escape(settings)}</p>\n'
+    if report.notes:
+        yield (
+            '<ul class="notes">'
+            + "".join(f"<li>{html.escape(note)}</li>" for note in report.notes)
+            + "</ul>\n"
+        )
+    yield _draw_summary(report)
+    for comparison in report.comparisons:
+        yield f'<p class="verdict">{html.escape(comparison)}</p>\n'
+    yield _draw_intervals(report)
+    yield _draw_lengths(report)
+    for system in report.systems:
+        yield _draw_heat_map(system)
+    yield from _draw_utterances(report, folder)
+    yield "</body></html>\n"
+
+
+# --- summary ------------------------------------------------------------------------------------
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.2f}"
+
+
+def _draw_summary(report: Report) -> str:
+    first = report.systems[0].score
+    rate = RATE_NAMES[first.unit]
+    names = ["system", "utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %"]
+    names += [f"{100 * first.confidence:g} % interval", *(["CER %"] if rate != "CER" else []), "SER %"]
+    rows = [names]
+    for system in report.systems:
+        score, counts = system.score, system.score.counts
+        numbers = [len(score), counts.reference_length, counts.correct]
+        numbers += [counts.substitutions, counts.deletions, counts.insertions]
+        interval = (
+            ""
+            if score.interval is None
+            else f"{_percent(score.interval.low)} - {_percent(score.interval.high)}"
+        )
+        rates = [_percent(score.error_rate), interval]
+        rates += [_percent(score.character_error_rate)] if rate != "CER" else []
+        rows.append([system.name, *(f"{n:,}" for n in numbers), *rates, _percent(score.sentence_error_rate)])
+    return "<h2>Summary</h2>\n" + _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows[1:]
+    )
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>\n"
+
+
+# --- drawings -----------------------------------------------------------------------------------
+
+
+def _draw_intervals(report: Report) -> str:
+    """A line from low to high for each system, and a dot for what was measured."""
+    scores = [system.score for system in report.systems]
+    if any(score.interval is None for score in scores):
+        return ""
+    ends = [score.interval.high for score in scores if score.interval] + [
+        score.error_rate for score in scores
+    ]
+    top = max([end for end in ends if end < float("inf")], default=0) or 0.01
+    left, width, row = 180, 560, 28
+    parts = []
+    for number, system in enumerate(report.systems):
+        interval, rate = system.score.interval, min(system.score.error_rate, top)
+        assert interval is not None
+        y = 20 + row * number
+        low, high, middle = (left + width * min(x, top) / top for x in (interval.low, interval.high, rate))
+        label = f"{_percent(rate)} [{_percent(interval.low)}, {_percent(interval.high)}]"
+        parts.append(
+            f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{html.escape(system.name[-24:])}</text>'
+            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" class="interval"/>'
+            f'<circle cx="{middle:.1f}" cy="{y}" r="5"><title>{html.escape(label)}</title></circle>'
+        )
+    y = 20 + row * len(report.systems)
+    for step in range(5):
+        x, value = left + width * step / 4, top * step / 4
+        parts.append(
+            f'<text x="{x:.0f}" y="{y + 12}" text-anchor="middle" class="tick">{100 * value:.1f}</text>'
+        )
+    name, drawn = RATE_NAMES[scores[0].unit], scores[0].resampled_by
+    size = f'width="{left + width + 40}" height="{y + 20}"'
+    return (
+        f"<h2>{name} in percent, with its {100 * scores[0].confidence:g} % interval by {drawn}</h2>\n"
+        f'<svg {size} id="intervals">{"".join(parts)}</svg>\n'
+    )
+
+
+def _draw_lengths(report: Report) -> str:
+    """Bars of the error rate for short and long references."""
+    groups = list(dict.fromkeys(name for by_length in report.by_length for name in by_length))
+    rates = [score.error_rate for by_length in report.by_length for score in by_length.values()]
+    top = max([rate for rate in rates if rate < float("inf")], default=0) or 0.01
+    bar, gap, height = 26, 24, 140
+    x, parts = 20, []
+    for name in groups:
+        begin = x
+        for number, (system, by_length) in enumerate(zip(report.systems, report.by_length, strict=True)):
+            if name in by_length:
+                score = by_length[name]
+                tall = height * min(score.error_rate, top) / top
+                label = f"{system.name}, {name}: {_percent(score.error_rate)} % of {len(score):,} utterances"
+                parts.append(
+                    f'<rect x="{x}" y="{20 + height - tall:.1f}" width="{bar - 2}" height="{tall:.1f}" '
+                    f'class="s{number % 6}"><title>{html.escape(label)}</title></rect>'
+                    f'<text x="{x + bar / 2 - 1}" y="{15 + height - tall:.1f}" class="tick bar">'
+                    f"{100 * score.error_rate:.1f}</text>"
+                )
+            x += bar
+        parts.append(
+            f'<text x="{(begin + x) / 2}" y="{height + 36}" text-anchor="middle">{html.escape(name)}</text>'
+        )
+        x += gap + max(0, 60 - bar * len(report.systems))
+    legend = " ".join(
+        f'<span class="key s{number % 6}"></span> {html.escape(system.name)}'
+        for number, system in enumerate(report.systems)
+    )
+    unit = html.escape(report.settings["unit"])
+    return (
+        f"<h2>Error rate in percent, by {unit} in the reference</h2>\n<p>{legend}</p>\n"
+        f'<svg width="{x + 20}" height="{height + 44}" id="lengths">{"".join(parts)}</svg>\n'
+    )
+
+
+def _draw_heat_map(system: System) -> str:
+    """The units that are confused most often, said against heard; a darker cell is a more frequent one."""
+    confusions = system.score.confusions
+    if not confusions:
+        return ""
+    said = Counter[str]()
+    for (first, _), count in confusions.items():
+        said[first] += count
+    rows = [unit for unit, _ in sorted(said.items(), key=lambda item: (-item[1], item[0]))[:HEAT_MAP_UNITS]]
+    shown = Counter({pair: count for pair, count in confusions.items() if pair[0] in set(rows)})
+    by_column = Counter[str]()
+    for (_, second), count in shown.items():
+        by_column[second] += count
+    columns = [
+        unit for unit, _ in sorted(by_column.items(), key=lambda item: (-item[1], item[0]))[:HEAT_MAP_UNITS]
+    ]
+    top = max(shown.values())
+    lines = [
+        "<tr><th>said \\ heard</th>"
+        + "".join(f"<th><span>{_text(unit)}</span></th>" for unit in columns)
+        + "</tr>"
+    ]
+    for row in rows:
+        cells = []
+        for column in columns:
+            count = shown[row, column]
+            shade = f' style="background: rgb(190 30 45 / {0.15 + 0.85 * count / top:.2f})"' if count else ""
+            cells.append(f"<td{shade}>{count or ''}</td>")
+        lines.append(f"<tr><th>{_text(row)}</th>{''.join(cells)}</tr>")
+    return (
+        f"<h2>{html.escape(system.name)}: confusions, {len(rows)} of {len(said):,} units that were misheard"
+        f'</h2>\n<table class="heat">{"".join(lines)}</table>\n'
+    )
+
+
+def _text(unit: str) -> str:
+    return f"<bdi>{html.escape(unit) if unit.strip() else '(space)'}</bdi>"
+
+
+# --- utterances ---------------------------------------------------------------------------------
+
+
+def _draw_utterances(report: Report, folder: str) -> Iterator[str]:
+    """A table that the script of the page fills from the records, which follow one by one."""
+    total = len(report.systems[0].score)
+    errors = np.sum([system.score.errors_P for system in report.systems], axis=0)
+    order = sorted(range(total), key=lambda number: (-int(errors[number]), number))[:MAX_UTTERANCES]
+    shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
+    yield f"<h2>Utterances: {total:,}{shown}</h2>\n"
+    yield (
+        '<p><input id="search" type="search" placeholder="search in ids, speakers, texts" size="40">\n'
+        '<label><input id="wrong" type="checkbox"> with errors only</label> <span id="found"></span></p>\n'
+        '<p class="quiet">A click on a word plays it, where the file of hypotheses tells its time; else the '
+        'utterance. <span class="sub">substituted</span> <span class="del">deleted</span> '
+        '<span class="ins">inserted</span></p>\n<p><audio id="player" controls></audio></p>\n'
+        '<table><thead><tr><th data-key="0">id</th><th data-key="1">speaker</th><th data-key="2">errors</th>'
+        '<th data-key="3">length</th><th>alignment</th></tr></thead><tbody id="utterances"></tbody></table>\n'
+    )
+    names = _to_script([system.name for system in report.systems])
+    yield f'<script type="application/json" id="names">{names}</script>\n'
+    yield '<script type="application/json" id="records">['
+    for place, number in enumerate(order):
+        yield (",\n" if place else "\n") + _to_script(_build_record(report, number, folder))
+    yield f"\n]</script>\n<script>{SCRIPT}</script>\n"
+
+
+def _to_script(value: Any) -> str:
+    # No </script>, nor <!--, may stand inside a script.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
+
+
+def _build_record(report: Report, number: int, folder: str) -> list[Any]:
+    """[id, speaker, errors, length, audio or null, [start, end], one alignment for each system]."""
+    utterances = [system.score.utterances[number] for system in report.systems]
+    first = utterances[0]
+    entry = report.reference.entries[first.id]
+    entries = [system.entries.get(first.id) for system in report.systems]
+    audio = _find_audio([entry, *(own for own in entries if own is not None)], folder)
+    end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
+    alignments = [_build_alignment(own, heard) for own, heard in zip(utterances, entries, strict=True)]
+    errors = sum(utterance.counts.errors for utterance in utterances)
+    span = [entry.start or 0, end]
+    return [first.id, entry.speaker or "", errors, first.counts.reference_length, audio, span, alignments]
+
+
+def _find_audio(entries: Sequence[Entry], folder: str) -> str | None:
+    """The address of the file as seen from the page, if it is there and a browser can play it."""
+    for entry in entries:
+        if entry.audio and entry.audio.lower().endswith(PLAYABLE) and os.path.isfile(entry.audio):
+            return quote(os.path.relpath(entry.audio, folder).replace(os.sep, "/"))
+    return None
+
+
+def _build_alignment(utterance: UtteranceScore, entry: Entry | None) -> list[list[Any]]:
+    """[letter, said, heard, second at which it was heard or null] for each step."""
+    times = _find_times(utterance, entry)
+    steps: list[list[Any]] = []
+    position = 0
+    for kind, said, heard in utterance.operations:
+        steps.append([kind[0], said, heard, times[min(position, len(times) - 1)] if times else None])
+        position += heard is not None
+    return steps
+
+
+def _find_times(utterance: UtteranceScore, entry: Entry | None) -> list[float]:
+    """The start of each word that was heard, if the words of the file are those that were scored."""
+    if entry is None or utterance.unit != "words" or len(entry.words) != len(utterance.hypothesis_units):
+        return []
+    return [round(word.start, 3) for word in entry.words]

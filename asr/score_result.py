@@ -1,0 +1,387 @@
+"""What scoring found: counts, rates with intervals, and where the errors are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from asr.alignments import (
+    DELETION,
+    INSERTION,
+    SUBSTITUTION,
+    Edits,
+    Method,
+    Operation,
+    Unit,
+    align,
+    count_operations,
+    find_edits,
+    split_units,
+)
+from asr.errors import UserError
+from asr.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
+
+# Shapes: P utterances, G groups of them that are drawn together in a resample.
+
+RATE_NAMES: dict[Unit, str] = {"words": "WER", "characters": "CER", "mixed": "WER of mixed units"}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How the units of references and hypotheses were paired. Counts add up by `+`."""
+
+    correct: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            *(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
+        )
+
+    @property
+    def reference_length(self) -> int:
+        return self.correct + self.substitutions + self.deletions
+
+    @property
+    def hypothesis_length(self) -> int:
+        return self.correct + self.substitutions + self.insertions
+
+    @property
+    def errors(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def error_rate(self) -> float:
+        """Errors per unit of the references; of empty ones, 0 without errors and infinite with some."""
+        return divide(self.errors, self.reference_length)
+
+    @property
+    def match_error_rate(self) -> float:
+        """MER: the part of all pairs, deletions and insertions that is wrong; never above 1."""
+        return divide(self.errors, self.correct + self.errors)
+
+    @property
+    def information_lost(self) -> float:
+        """WIL: 1 less the part of the references that is correct times the part of the hypotheses that is."""
+        if self.reference_length == self.hypothesis_length == 0:
+            return 0.0
+        return 1 - self.correct**2 / max(self.reference_length * self.hypothesis_length, 1)
+
+
+@dataclass(frozen=True)
+class UtteranceScore:
+    """One reference and its hypothesis."""
+
+    id: str
+    speaker: str | None
+    reference: str
+    hypothesis: str
+    """Empty where it is missing."""
+    is_missing: bool
+    counts: Counts
+    align: Method
+    unit: Unit
+
+    @property
+    def reference_units(self) -> list[str]:
+        return split_units(self.reference, self.unit)
+
+    @property
+    def hypothesis_units(self) -> list[str]:
+        return split_units(self.hypothesis, self.unit)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The alignment, step by step; found anew at each call."""
+        return align(self.reference_units, self.hypothesis_units, self.align)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Score:
+    """What `score` found. Print it for a table; what takes time is found when it is first asked for."""
+
+    ids: tuple[str, ...]
+    references: tuple[str, ...]
+    hypotheses: tuple[str | None, ...]
+    """None where the hypothesis is missing: all of its reference is deleted then."""
+    speakers: tuple[str, ...] | None
+    counts_P4: np.ndarray
+    """Correct, substituted, deleted and inserted units of each utterance."""
+    align: Method
+    unit: Unit
+    resamples: int
+    confidence: float
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Of all utterances together, in units."""
+        return Counts(*self.counts_P4.sum(axis=0).tolist())
+
+    @cached_property
+    def characters(self) -> Counts:
+        """Of all utterances together, in characters, by fewest edits; the space between words is one."""
+        return Counts(*count_pairs(self._pairs("characters"), "jiwer").sum(axis=0).tolist())
+
+    @property
+    def error_rate(self) -> float:
+        """WER, or what RATE_NAMES calls it for other units."""
+        return self.counts.error_rate
+
+    @property
+    def character_error_rate(self) -> float:
+        return self.characters.error_rate
+
+    @cached_property
+    def errors_P(self) -> np.ndarray:
+        return self.counts_P4[:, 1:].sum(axis=1)
+
+    @cached_property
+    def lengths_P(self) -> np.ndarray:
+        """Of the references."""
+        return self.counts_P4[:, :3].sum(axis=1)
+
+    @property
+    def sentence_errors(self) -> int:
+        """Utterances with any error."""
+        return int(np.count_nonzero(self.errors_P))
+
+    @property
+    def sentence_error_rate(self) -> float:
+        return self.sentence_errors / len(self)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Ids without a hypothesis."""
+        return tuple(id for id, text in zip(self.ids, self.hypotheses, strict=True) if text is None)
+
+    @cached_property
+    def groups_P(self) -> np.ndarray:
+        """A number for each utterance; those with the same one are drawn together in a resample."""
+        return number_groups(self.speakers, len(self))
+
+    @property
+    def resampled_by(self) -> str:
+        """Speaker, if two or more are known: what one says hangs together. Else utterance."""
+        return "speaker" if are_drawn(self.speakers) else "utterance"
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Of the error rate; None with resamples=0, or of a single utterance."""
+        if not self.resamples:
+            return None
+        sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
+        return find_rate_interval(sums_G2, self.resamples, self.confidence, self.seed)
+
+    @cached_property
+    def utterances(self) -> tuple[UtteranceScore, ...]:
+        return tuple(
+            UtteranceScore(id, speaker, said, heard or "", heard is None, Counts(*row), self.align, self.unit)
+            for id, speaker, said, heard, row in zip(
+                self.ids,
+                self.speakers or [None] * len(self),
+                self.references,
+                self.hypotheses,
+                self.counts_P4.tolist(),
+                strict=True,
+            )
+        )
+
+    def worst(self, limit: int = 10) -> list[UtteranceScore]:
+        """Those with most errors first, of the same number the shorter ones; none without errors."""
+        order = np.lexsort([self.lengths_P, -self.errors_P])[:limit]
+        return [self.utterances[number] for number in order if self.errors_P[number]]
+
+    def select(self, numbers: list[int]) -> Score:
+        """The score of some of the utterances, by their places."""
+
+        def pick(column: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(column[number] for number in numbers)
+
+        return dataclasses.replace(
+            self,
+            ids=pick(self.ids),
+            references=pick(self.references),
+            hypotheses=pick(self.hypotheses),
+            speakers=None if self.speakers is None else pick(self.speakers),
+            counts_P4=self.counts_P4[numbers],
+        )
+
+    def group(self, keys: Sequence[Hashable] | Callable[[UtteranceScore], Hashable]) -> dict[Any, Score]:
+        """A score for each key, in order of first appearance; keys are one for each utterance, or a rule."""
+        listed = [keys(utterance) for utterance in self.utterances] if callable(keys) else keys
+        if len(listed) != len(self):
+            raise UserError(f"{len(listed)} keys for {len(self)} utterances; expected one for each")
+        members: dict[Hashable, list[int]] = {}
+        for number, key in enumerate(listed):
+            members.setdefault(key, []).append(number)
+        return {key: self.select(numbers) for key, numbers in members.items()}
+
+    @cached_property
+    def by_speaker(self) -> dict[str, Score]:
+        """Empty where speakers are unknown."""
+        return {} if self.speakers is None else self.group(self.speakers)
+
+    @cached_property
+    def confusions(self) -> Counter[tuple[str, str]]:
+        """How often (unit of the reference, unit of the hypothesis) were substituted."""
+        return self._errors_by_kind[0]
+
+    @cached_property
+    def deletions(self) -> Counter[str]:
+        return self._errors_by_kind[1]
+
+    @cached_property
+    def insertions(self) -> Counter[str]:
+        return self._errors_by_kind[2]
+
+    @cached_property
+    def edits(self) -> Edits:
+        """Every error with its place; pairs are numbered in the order of ids."""
+        return find_edits(self._pairs(self.unit), self.align)
+
+    @cached_property
+    def _errors_by_kind(self) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
+        confusions: Counter[tuple[str, str]] = Counter()
+        deletions: Counter[str] = Counter()
+        insertions: Counter[str] = Counter()
+        edits = self.edits
+        last, said, heard = -1, [""], [""]
+        for pair, kind, i, j in zip(
+            *(
+                column.tolist()
+                for column in (edits.pair_E, edits.kind_E, edits.reference_E, edits.hypothesis_E)
+            ),
+            strict=True,
+        ):
+            if pair != last:
+                last = pair
+                said = split_units(self.references[pair], self.unit)
+                heard = split_units(self.hypotheses[pair] or "", self.unit)
+            if kind == SUBSTITUTION:
+                confusions[said[i], heard[j]] += 1
+            elif kind == DELETION:
+                deletions[said[i]] += 1
+            else:
+                assert kind == INSERTION
+                insertions[heard[j]] += 1
+        return confusions, deletions, insertions
+
+    def _pairs(self, unit: Unit) -> Iterator[tuple[list[str], list[str]]]:
+        for reference, hypothesis in zip(self.references, self.hypotheses, strict=True):
+            yield split_units(reference, unit), split_units(hypothesis or "", unit)
+
+    def bleu(self) -> float:
+        """Corpus BLEU with sacrebleu's defaults, 0 to 100."""
+        try:
+            import sacrebleu
+        except ImportError as error:
+            raise UserError(
+                "BLEU is computed by sacrebleu, which is not here; pip install sacrebleu"
+            ) from error
+        texts = [hypothesis or "" for hypothesis in self.hypotheses]
+        return float(sacrebleu.corpus_bleu(texts, [list(self.references)]).score)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a program wants to know, in plain types that JSON has: None for an infinite rate."""
+        interval = self.interval
+        return {
+            "utterances": len(self),
+            "speakers": None if self.speakers is None else len(set(self.speakers)),
+            "missing_hypotheses": len(self.missing),
+            "unit": self.unit,
+            "align": self.align,
+            **dataclasses.asdict(self.counts),
+            "reference_length": self.counts.reference_length,
+            "errors": self.counts.errors,
+            "error_rate": _finite(self.error_rate),
+            "interval": None if interval is None else [interval.low, interval.high],
+            "confidence": self.confidence,
+            "resamples": self.resamples,
+            "resampled_by": self.resampled_by,
+            "match_error_rate": self.counts.match_error_rate,
+            "information_lost": self.counts.information_lost,
+            "character_error_rate": _finite(self.character_error_rate),
+            "sentence_errors": self.sentence_errors,
+            "sentence_error_rate": self.sentence_error_rate,
+        }
+
+    def __str__(self) -> str:
+        return format_table({"": self})
+
+
+def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
+    """A row for each score, under its name: counts, rates in percent, and the interval of the first rate."""
+    if not scores:
+        return ""
+    first = next(iter(scores.values()))
+    interval = f"{100 * first.confidence:g} % interval"
+    rate = RATE_NAMES[first.unit]
+    names = ["utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %", interval]
+    names += ["CER %"] * (first.unit != "characters") + ["SER %"]
+    table = [[title, *names]]
+    for name, score in scores.items():
+        counts = score.counts
+        numbers = (len(score), counts.reference_length, *dataclasses.astuple(counts))
+        rates = [score.error_rate, score.character_error_rate, score.sentence_error_rate]
+        if first.unit == "characters":
+            del rates[1]
+        shown = [_percent(rate) for rate in rates]
+        shown.insert(
+            1,
+            ""
+            if score.interval is None
+            else f"{_percent(score.interval.low)} - {_percent(score.interval.high)}",
+        )
+        table.append([str(name), *(f"{number:,}" for number in numbers), *shown])
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
+        for row in table
+    ]
+    return "\n".join(line.rstrip() if widths[0] else line[2:].rstrip() for line in lines)
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.2f}"
+
+
+def count_pairs(pairs: Iterable[tuple[list[str], list[str]]], method: Method) -> np.ndarray:
+    """A row for each pair: correct, substituted, deleted and inserted units."""
+    lengths: list[int] = []
+
+    def note_lengths() -> Iterator[tuple[list[str], list[str]]]:
+        for reference, hypothesis in pairs:
+            lengths.append(len(reference))
+            yield reference, hypothesis
+
+    edits = find_edits(note_lengths(), method)
+    return count_operations(edits, np.array(lengths))
+
+
+def divide(errors: float, length: float) -> float:
+    """The rate; of nothing, 0 without errors and infinite with some."""
+    if length == 0:
+        return 0.0 if errors == 0 else math.inf
+    return errors / length

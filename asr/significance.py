@@ -1,0 +1,264 @@
+"""Which of two systems is better: paired tests on the same utterances, and the verdict in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from asr.alignments import INSERTION, Edits
+from asr.errors import UserError
+from asr.intervals import Interval, are_drawn, find_ratio_interval, number_groups, resample, sum_groups
+from asr.score_result import RATE_NAMES, Score
+
+# Shapes: E errors, M segments, P utterances, G groups of them that are drawn together in a resample.
+
+SIGNIFICANCE_LEVEL = 0.05
+GOOD_UNITS_BETWEEN = 2
+"""Correct in both systems; they part two segments of MAPSSWE, as in NIST sc_stats."""
+MIN_NORMAL = 50
+"""Segments or speakers from which on the normal distribution will do; of fewer all cases are counted."""
+
+
+@dataclass(frozen=True)
+class MatchedPairs:
+    """MAPSSWE: do the errors of two systems differ over the stretches where either has any?"""
+
+    segments: int
+    mean_difference: float
+    """Errors of the first less those of the second, for each segment."""
+    z: float
+    p: float
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Is one system more often the only one to have a sentence right? Exact test."""
+
+    only_first_right: int
+    only_second_right: int
+    p: float
+
+
+@dataclass(frozen=True)
+class SignedRanks:
+    """Wilcoxon: has one system the lower rate for most speakers, and by more? Ties share their ranks."""
+
+    speakers: int
+    """Those with a difference; others say nothing."""
+    first_better: int
+    second_better: int
+    p: float
+
+
+@dataclass(frozen=True)
+class PairedBootstrap:
+    """Both systems on the same resampled utterances or speakers."""
+
+    resamples: int
+    resampled_by: str
+    interval: Interval | None
+    """Of the difference in error rate, first less second; None where a single group cannot tell."""
+    probability_of_improvement: float
+    """Part of the resamples in which the first has fewer errors; a draw counts half."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first system against the second; print it for the verdict."""
+
+    names: tuple[str, str]
+    error_rates: tuple[float, float]
+    rate_name: str
+    confidence: float
+    matched_pairs: MatchedPairs
+    mcnemar: McNemar
+    signed_ranks: SignedRanks | None
+    """None where fewer than two speakers are known."""
+    bootstrap: PairedBootstrap | None
+    """None with resamples=0."""
+
+    @property
+    def difference(self) -> float:
+        """In error rate, first less second: negative if the first is better."""
+        return self.error_rates[0] - self.error_rates[1]
+
+    @property
+    def p(self) -> float:
+        """Of the matched pairs: the test that sees every error."""
+        return self.matched_pairs.p
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "undecided"]:
+        """Of the first system, at SIGNIFICANCE_LEVEL."""
+        if self.p >= SIGNIFICANCE_LEVEL or not self.difference:
+            return "undecided"
+        return "better" if self.difference < 0 else "worse"
+
+    def __str__(self) -> str:
+        first, second = self.names if self.verdict != "worse" else self.names[::-1]
+        sign = 1 if self.verdict != "worse" else -1
+        points = f"{100 * sign * self.difference:+.1f} points {self.rate_name}"
+        if self.bootstrap is not None and self.bootstrap.interval is not None:
+            ends = self.bootstrap.interval.low, self.bootstrap.interval.high
+            points += " [{:+.1f}, {:+.1f}]".format(*sorted(100 * sign * end for end in ends))
+        numbers = f"{points}, {_format_p(self.p)}"
+        if self.verdict == "undecided":
+            return f"no sure difference between {first} and {second}: {numbers}"
+        return f"{first} is better than {second}: {numbers}"
+
+
+def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "second")) -> Comparison:
+    """Test whether two systems differ on the same references, which must be in both scores.
+
+    Settings of the bootstrap are those of the first score.
+    """
+    second = _match(first, second, names)
+    differences_P = first.errors_P - second.errors_P
+    return Comparison(
+        names=names,
+        error_rates=(first.error_rate, second.error_rate),
+        rate_name=RATE_NAMES[first.unit],
+        confidence=first.confidence,
+        matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits)),
+        mcnemar=compute_mcnemar(first.errors_P == 0, second.errors_P == 0),
+        signed_ranks=_rank_speakers(first, differences_P),
+        bootstrap=_bootstrap(first, differences_P) if first.resamples else None,
+    )
+
+
+def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
+    """The second score with its utterances in the order of the first."""
+    settings = [(score.unit, score.align) for score in (first, second)]
+    if settings[0] != settings[1]:
+        raise UserError(
+            "{0} counts {2} aligned as {3}, {1} {4} aligned as {5}; score both alike".format(
+                *names, *settings[0], *settings[1]
+            )
+        )
+    if first.ids != second.ids:
+        places = {id: number for number, id in enumerate(second.ids)}
+        alone = [id for id in first.ids if id not in places] or list(set(second.ids) - set(first.ids))
+        if alone:
+            raise UserError(
+                f"utterance {alone[0]} is scored in one of {names[0]} and {names[1]} only; "
+                "paired tests need the same utterances in both"
+            )
+        second = second.select([places[id] for id in first.ids])
+    for id, one, other in zip(first.ids, first.references, second.references, strict=True):
+        if one != other:
+            raise UserError(
+                f"utterance {id} has two references, {one!r} for {names[0]} and {other!r} for {names[1]}; "
+                "score both systems against the same text, normalised alike"
+            )
+    return second
+
+
+def count_segment_errors(first: Edits, second: Edits) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of either system in each stretch of an utterance between GOOD_UNITS_BETWEEN correct units.
+
+    Errors of both are sorted along each reference, an insertion before the unit that follows it. Two
+    neighbours belong together unless enough correct units lie between.
+    """
+    system_E = np.repeat([0, 1], [len(first), len(second)])
+    pair_E = np.concatenate([first.pair_E, second.pair_E])
+    unit_E = np.concatenate([first.reference_E, second.reference_E])
+    is_insertion_E = np.concatenate([first.kind_E, second.kind_E]) == INSERTION
+    order = np.lexsort([2 * unit_E + ~is_insertion_E, pair_E])
+    pair_E, unit_E, is_insertion_E, system_E = (
+        column[order] for column in (pair_E, unit_E, is_insertion_E, system_E)
+    )
+    # After an insertion, the unit that follows may be correct already.
+    good_between = unit_E[1:] - (unit_E + ~is_insertion_E)[:-1]
+    starts_E = np.ones(len(order), bool)
+    starts_E[1:] = (pair_E[1:] != pair_E[:-1]) | (good_between >= GOOD_UNITS_BETWEEN)
+    segment_E = np.cumsum(starts_E) - 1
+    num_segments = int(starts_E.sum())
+    errors_M = [np.bincount(segment_E[system_E == system], minlength=num_segments) for system in (0, 1)]
+    return errors_M[0], errors_M[1]
+
+
+def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> MatchedPairs:
+    """From the errors of both systems in each segment, two-sided.
+
+    By the normal distribution, as NIST sc_stats; below MIN_NORMAL segments, where it promises too much, or
+    if all differences are the same, exactly: how often would chance, giving each to either, come as far?
+    """
+    difference_M = first_M - second_M
+    num_segments = len(difference_M)
+    mean = float(difference_M.mean()) if num_segments else 0.0
+    spread = float(difference_M.std(ddof=1)) if num_segments > 1 else 0.0
+    if not spread:
+        z = math.copysign(math.inf, mean) if mean else 0.0
+    else:
+        z = mean / spread * math.sqrt(num_segments)
+    if num_segments < MIN_NORMAL or not spread:
+        return MatchedPairs(num_segments, mean, z, compute_sign_flip_p(difference_M))
+    return MatchedPairs(num_segments, mean, z, math.erfc(abs(z) / math.sqrt(2)))
+
+
+def compute_sign_flip_p(values: np.ndarray) -> float:
+    """How likely the sum of whole numbers is as far from zero, were each sign the toss of a coin."""
+    weights = np.abs(values)
+    total = int(weights.sum())
+    below = int(weights[values < 0].sum())
+    # The chance of each sum of those that come up negative.
+    chances = np.zeros(total + 1)
+    chances[0] = 1
+    for weight in weights[weights > 0].tolist():
+        shifted = np.zeros_like(chances)
+        shifted[weight:] = chances[:-weight]
+        chances = (chances + shifted) / 2
+    return min(1.0, 2 * float(chances[: min(below, total - below) + 1].sum()))
+
+
+def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> McNemar:
+    """From which sentences each system has wholly right; binomial, two-sided."""
+    only_first = int(np.count_nonzero(first_right_P & ~second_right_P))
+    only_second = int(np.count_nonzero(second_right_P & ~first_right_P))
+    from scipy.special import bdtr
+
+    number = only_first + only_second
+    p = min(1.0, 2 * float(bdtr(min(only_first, only_second), number, 0.5))) if number else 1.0
+    return McNemar(only_first, only_second, p)
+
+
+def _rank_speakers(first: Score, differences_P: np.ndarray) -> SignedRanks | None:
+    if first.speakers is None or not are_drawn(first.speakers):
+        return None
+    groups_P = number_groups(first.speakers, len(first))
+    errors_G, lengths_G = sum_groups(np.stack([differences_P, first.lengths_P], axis=1), groups_P).T
+    spoken = lengths_G > 0
+    return compute_signed_ranks(errors_G[spoken] / lengths_G[spoken])
+
+
+def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
+    """From differences in error rate, first less second, one for each speaker; two-sided."""
+    # Differences that only rounding tells apart are the same.
+    difference_G = np.round(difference_G, 12)
+    difference_G = difference_G[difference_G != 0]
+    number = len(difference_G)
+    _, order_G, counts = np.unique(np.abs(difference_G), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    doubled_ranks_G = (2 * last - counts + 1)[order_G]  # twice the mean rank of each: whole numbers
+    values_G = np.sign(difference_G).astype(np.int64) * doubled_ranks_G
+    if number < MIN_NORMAL:
+        p = compute_sign_flip_p(values_G)
+    else:
+        p = math.erfc(abs(float(values_G.sum())) / math.sqrt(2 * float((values_G**2).sum())))
+    first_better = int(np.count_nonzero(difference_G < 0))
+    return SignedRanks(number, first_better, number - first_better, p)
+
+
+def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:
+    sums_G2 = sum_groups(np.stack([differences_P, first.lengths_P], axis=1), first.groups_P)
+    difference_S = resample(sums_G2, first.resamples, first.seed)[:, 0]
+    better = float(np.mean(difference_S < 0) + np.mean(difference_S == 0) / 2)
+    interval = find_ratio_interval(sums_G2, first.resamples, first.confidence, first.seed)
+    return PairedBootstrap(first.resamples, first.resampled_by, interval, better)
+
+
+def _format_p(p: float) -> str:
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}" if p < 0.001 else f"p = {p:.3f}"

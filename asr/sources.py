@@ -1,0 +1,135 @@
+"""What can be transcribed, in blocks of samples: files, their parts, arrays; reading ahead in a thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from asr import audio
+from asr.errors import UserError
+
+# S samples
+
+BLOCK_SECONDS = 1.0  # what is lost before the place where a file breaks off, at most
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class AudioPart:
+    """A file, or a part of one, and what to call it."""
+
+    path: str | Path
+    start: float = 0.0
+    """Seconds."""
+    duration: float | None = None
+    """Seconds; None: up to the end."""
+    channel: int | None = None
+    """Counted from 0; None: their mean."""
+    id: str | None = None
+    """Of the transcript; None: the stem of the path."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Audio that is in memory."""
+
+    audio_S: np.ndarray
+    sample_rate: int
+
+
+AudioFile = str | Path | AudioPart
+Source = AudioFile | Samples
+
+
+def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
+    """Refuses what is no mono audio in [-1, 1]: integers would be noise at full blast."""
+    if sample_rate is None:
+        raise UserError("an array needs its sample_rate: transcribe(array, sample_rate=16000)")
+    if audio_S.ndim != 1 or audio_S.dtype.kind != "f":
+        raise UserError(
+            f"an array of shape {audio_S.shape} and type {audio_S.dtype}: expected one channel, (samples,), "
+            "of floats in [-1, 1]; take the mean of the channels, divide 16-bit integers by 32768"
+        )
+    limit = audio.MAX_LEVEL
+    if len(audio_S) and not (audio_S.min() >= -limit and audio_S.max() <= limit):
+        raise UserError("an array with samples that are not numbers, or far outside of [-1, 1]; check it")
+    return Samples(audio_S.astype(np.float32, copy=False), sample_rate)
+
+
+def describe_source(source: Source) -> tuple[str, str, float]:
+    """The id of its transcript, its path ("" for an array), and the time of its first sample."""
+    if isinstance(source, Samples):
+        return "", "", 0.0
+    if isinstance(source, AudioPart):
+        return source.id or Path(source.path).stem, str(source.path), source.start
+    return Path(source).stem, str(source), 0.0
+
+
+def read_source(source: Source, sample_rate: int) -> Iterator[np.ndarray]:
+    """float32 (samples,) in blocks. Silence is no error here: nothing is said in it."""
+    if isinstance(source, Samples):
+        samples = audio.resample(source.audio_S, source.sample_rate, sample_rate)
+        size = round(BLOCK_SECONDS * sample_rate)
+        yield from (samples[first : first + size] for first in range(0, len(samples), size))
+        return
+    part = source if isinstance(source, AudioPart) else AudioPart(source)
+    yield from audio.read_blocks(
+        part.path,
+        sample_rate,
+        block_seconds=BLOCK_SECONDS,
+        start=part.start,
+        duration=part.duration,
+        channel=part.channel,
+        allow_silence=True,
+    )
+
+
+class _End:
+    """After the last item, or in place of the rest when there was an error."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
+    """The same items, made in a thread while the caller works on those before; at most so many wait.
+
+    Close the iterator (contextlib.closing) to end the thread before the items do.
+    """
+    waiting: queue.Queue[Item | _End] = queue.Queue(max_waiting)
+    is_closed = threading.Event()
+
+    def put(item: Item | _End) -> None:
+        while not is_closed.is_set():
+            try:
+                return waiting.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        end = _End()
+        try:
+            for item in items:
+                put(item)
+                if is_closed.is_set():
+                    return
+        except BaseException as error:
+            end = _End(error)
+        put(end)
+
+    thread = threading.Thread(target=work, name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := waiting.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        is_closed.set()
+        thread.join()

@@ -1,0 +1,183 @@
+"""Where someone speaks: by the energy over the noise around, or by the model of the package silero-vad."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from asr.errors import UserError
+
+# S samples, T frames of 10 ms, C chunks of 32 ms
+
+FRAMES_PER_SECOND = 100
+SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, the quietest speech above
+AHEAD_SECONDS = 10.0  # after a frame, where its noise is measured
+_PAST_SECONDS = 20.0  # and before it
+_NOISE_SHARE = 0.1  # of these frames, at least so many hold no speech: even fast talkers close their lips
+_SILERO_ON, _SILERO_OFF = 0.5, 0.35  # its authors' thresholds, in probability
+_PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
+
+
+class Detector(Protocol):
+    """Judges frames in their order: whether they are speech, and their energy in dB of full scale."""
+
+    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+def make_detector(
+    method: Literal["energy", "silero", "none"], threshold_db: float, sample_rate: int, ahead_seconds: float
+) -> Detector:
+    if method == "silero":
+        return SileroDetector(sample_rate)
+    return EnergyDetector(sample_rate, threshold_db, ahead_seconds)
+
+
+def measure_energies(audio_S: np.ndarray, sample_rate: int) -> np.ndarray:
+    """The energy of each whole frame of 10 ms in dB of full scale, high frequencies raised."""
+    return _Energies(sample_rate).push(audio_S)
+
+
+class _Energies:
+    """What `measure_energies` gives, for audio that comes in blocks."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self.frame_samples = sample_rate / FRAMES_PER_SECOND
+        self._rest = np.zeros(0)
+        self._last = 0.0
+        self._num_frames = 0
+        self._position = 0  # of the first sample in _rest
+
+    def push(self, block_S: np.ndarray) -> np.ndarray:
+        block = block_S.astype(np.float64)
+        emphasised = block - _PRE_EMPHASIS * np.concatenate([[self._last], block[:-1]])
+        self._last = float(block[-1]) if len(block) else self._last
+        self._rest = np.concatenate([self._rest, emphasised**2])
+        count = int((self._position + len(self._rest)) / self.frame_samples) - self._num_frames
+        frames = np.arange(self._num_frames, self._num_frames + count + 1)
+        edges = np.floor(frames * self.frame_samples).astype(int) - self._position
+        sums = np.concatenate([[0.0], np.cumsum(self._rest)])
+        powers_T = np.diff(sums[edges]) / np.diff(edges)
+        self._rest = self._rest[edges[-1] :]
+        self._position += int(edges[-1])
+        self._num_frames += count
+        return np.maximum(10 * np.log10(np.maximum(powers_T, 1e-12)), SILENCE_DB)
+
+
+def smooth(values_T: np.ndarray, width: int) -> np.ndarray:
+    """Mean over `width` frames around each."""
+    padded = np.pad(values_T, width // 2, mode="edge")
+    return np.convolve(padded, np.full(width, 1 / width), mode="valid")
+
+
+class EnergyDetector:
+    """Louder than the noise around. The noise is what the quietest tenth of the frames nearby stays below."""
+
+    def __init__(self, sample_rate: int, threshold_db: float, ahead_seconds: float) -> None:
+        self._energies = _Energies(sample_rate)
+        self._threshold_db = threshold_db
+        self._ahead = round(ahead_seconds * FRAMES_PER_SECOND)
+        self._near_T = np.zeros(0)  # the frames in whose middle the next to be judged stands
+        self._judged = 0  # how many of them are
+        self._was_speech = False
+
+    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self._near_T = np.concatenate([self._near_T, self._energies.push(block_S)])
+        past = len(self._near_T) - self._ahead
+        # By whole seconds, so that the sizes of the blocks change nothing; live, at once.
+        return self._judge(past - past % FRAMES_PER_SECOND if self._ahead else past)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._judge(len(self._near_T))
+
+    def _judge(self, past: int) -> tuple[np.ndarray, np.ndarray]:
+        """Frames up to `past`, a second at a time: each second has its own noise."""
+        flags, energies = [np.zeros(0, bool)], [np.zeros(0)]
+        while self._judged < past:
+            stop = min(self._judged + FRAMES_PER_SECOND, past)
+            noise = float(np.quantile(self._near_T[: stop + self._ahead], _NOISE_SHARE))
+            own_T = self._near_T[max(self._judged - 1, 0) : stop + 1]
+            smooth_T = smooth(own_T, 3)[min(self._judged, 1) :][: stop - self._judged]
+            flags.append(self._apply_hysteresis(smooth_T, noise))
+            energies.append(self._near_T[self._judged : stop])
+            drop = max(0, stop - round(_PAST_SECONDS * FRAMES_PER_SECOND))
+            self._near_T, self._judged, past = self._near_T[drop:], stop - drop, past - drop
+        return np.concatenate(flags), np.concatenate(energies)
+
+    def _apply_hysteresis(self, energies_T: np.ndarray, noise: float) -> np.ndarray:
+        """On above the threshold, off below half of it, between as before."""
+        is_on_T = energies_T > noise + self._threshold_db
+        is_off_T = energies_T <= noise + self._threshold_db / 2
+        last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(energies_T)), -1))
+        flags_T = np.where(last_T < 0, self._was_speech, is_on_T[last_T])
+        self._was_speech = bool(flags_T[-1])
+        return flags_T
+
+
+class SileroDetector:
+    """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
+
+    def __init__(self, sample_rate: int) -> None:
+        if sample_rate not in (8_000, 16_000):
+            raise UserError(
+                f"segmentation.method = silero knows 8000 and 16000 Hz, but the model takes {sample_rate}; "
+                "use energy"
+            )
+        self._model = _load_silero()
+        self._sample_rate = sample_rate
+        self._chunk = sample_rate * 32 // 1000
+        self._energies = _Energies(sample_rate)
+        self._rest = np.zeros(0, np.float32)
+        self._energies_T = np.zeros(0)  # of all frames that are not judged
+        self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
+        self._first_chunk = self._num_judged = 0
+        self._was_speech = False
+
+    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self._energies_T = np.concatenate([self._energies_T, self._energies.push(block_S)])
+        self._hear(block_S)
+        return self._judge()
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        self._hear(np.zeros(self._chunk - len(self._rest), np.float32))
+        return self._judge()
+
+    def _hear(self, block_S: np.ndarray) -> None:
+        """Ask the model about each whole chunk."""
+        import torch
+
+        self._rest = np.concatenate([self._rest, block_S])
+        flags = []
+        with torch.inference_mode():
+            while len(self._rest) >= self._chunk:
+                chunk, self._rest = self._rest[: self._chunk], self._rest[self._chunk :]
+                probability = float(self._model(torch.from_numpy(chunk)[None], self._sample_rate))
+                self._was_speech = probability > (_SILERO_OFF if self._was_speech else _SILERO_ON)
+                flags.append(self._was_speech)
+        self._is_speech_C = np.concatenate([self._is_speech_C, np.array(flags, bool)])
+
+    def _judge(self) -> tuple[np.ndarray, np.ndarray]:
+        """The frames that the judged chunks cover."""
+        chunk_frames = self._chunk / self._energies.frame_samples
+        covered = int((self._first_chunk + len(self._is_speech_C)) * chunk_frames)
+        count = min(covered - self._num_judged, len(self._energies_T))
+        chunk_T = (np.arange(self._num_judged, self._num_judged + count) / chunk_frames).astype(int)
+        flags_T, energies_T = self._is_speech_C[chunk_T - self._first_chunk], self._energies_T[:count]
+        self._energies_T = self._energies_T[count:]
+        self._num_judged += count
+        done = int(self._num_judged / chunk_frames) - self._first_chunk
+        self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
+        return flags_T, energies_T
+
+
+def _load_silero() -> Any:
+    try:
+        return importlib.import_module("silero_vad").load_silero_vad()
+    except ImportError:
+        raise UserError(
+            "segmentation.method = silero needs the package silero-vad, which is not installed; "
+            "run: pip install silero-vad, or use energy"
+        ) from None

@@ -1,0 +1,246 @@
+"""Subtitles: a transcript cut into cues that fit the screen and can be read in their time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pydantic
+
+from asr.config import Config
+from asr.transcript import Segment
+
+# Costs of a division into cues; the division with the lowest sum is taken.
+CUE_COST = 10.0  # each further cue: few full ones rather than many short ones
+UNEVEN_COST = 4.0  # a cue that is nearly empty, since a lone last word flashes by
+BREAK_COST = 3.0  # a cue that ends neither at a pause nor at the end of a sentence
+PAUSE_SECONDS = 0.3  # a pause of this length is a good place to end a cue
+MAX_PAUSE_SECONDS = 1.5  # a cue does not reach over a longer one, or it would tell what comes
+SENTENCE_ENDS = tuple(".!?…。！？؟।")
+
+
+class SubtitlesConfig(Config):
+    """How srt and vtt divide a text."""
+
+    line_width: int = pydantic.Field(default=42, ge=8, le=200)
+    """Columns of a line at most; a Chinese or Japanese character takes two. 42 is usual for films."""
+    max_lines: int = pydantic.Field(default=2, ge=1, le=10)
+    """Lines that are shown at once."""
+    max_seconds: float = pydantic.Field(default=7.0, ge=0.1)
+    """A cue stays no longer."""
+    min_seconds: float = pydantic.Field(default=1.0, ge=0)
+    """A cue stays at least as long, where the next one leaves it the time."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> SubtitlesConfig:
+        if self.min_seconds > self.max_seconds:
+            raise ValueError(
+                f"min_seconds = {self.min_seconds} is above max_seconds = {self.max_seconds}; lower it"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Cue:
+    """What is on the screen at one time."""
+
+    start_ms: int
+    end_ms: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What is not broken: a word, or a part of one that is wider than a line."""
+
+    text: str
+    start: float
+    end: float
+    glued: bool
+    """No space between it and the one before it."""
+
+    @property
+    def width(self) -> int:
+        return measure_width(self.text)
+
+
+def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:
+    """Cues in the order of time, none over another; a cue never reaches over two segments."""
+    groups = [
+        group
+        for segment in sorted(segments, key=lambda segment: segment.start)
+        for group in _divide(_pieces(segment, config.line_width), config)
+    ]
+    cues: list[Cue] = []
+    free_ms = 0  # the end of the cue before
+    limit_ms = to_milliseconds(duration)
+    for index, group in enumerate(groups):
+        start_ms = max(free_ms, to_milliseconds(group[0].start))
+        end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in group)))
+        following = groups[index + 1][0].start if index + 1 < len(groups) else math.inf
+        next_ms = max(limit_ms, end_ms) if math.isinf(following) else to_milliseconds(following)
+        wished_ms = start_ms + to_milliseconds(config.min_seconds)
+        end_ms = max(end_ms, min(wished_ms, next_ms))
+        # Rounded down, so that the limit holds.
+        end_ms = min(end_ms, start_ms + max(1, math.floor(Fraction(config.max_seconds) * 1000)))
+        free_ms = end_ms
+        cues.append(Cue(start_ms, end_ms, tuple(_balance(group, config))))
+    return cues
+
+
+def to_milliseconds(seconds: float) -> int:
+    """The nearest; never below 0. The product of two floats would be rounded twice."""
+    return max(0, round(Fraction(seconds) * 1000))
+
+
+def measure_width(text: str) -> int:
+    """Columns on a screen: 2 for wide characters, 0 for accents that stand on the one before."""
+    if text.isascii():
+        return len(text)
+    return sum(_character_width(character) for character in text)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+# --- pieces -------------------------------------------------------------------------------------
+
+
+def _pieces(segment: Segment, line_width: int) -> list[_Piece]:
+    """The words of a segment with their times. Its text is what is shown; times come from its words."""
+    pieces = _with_word_times(segment)
+    if pieces is None:
+        whole = _Piece(segment.text, segment.start, segment.end, False)
+        pieces = _share_time(whole, segment.text.split(), glued=False)
+    return [part for piece in pieces for part in _break_long(piece, line_width)]
+
+
+def _with_word_times(segment: Segment) -> list[_Piece] | None:
+    """Each word at its place in the text; None if the words do not spell the text."""
+    pieces: list[_Piece] = []
+    place = 0
+    for word in segment.words:
+        # A word with spaces in it, from an odd tokenizer, is several, which share its time.
+        found = []
+        for part in word.text.split():
+            start = place
+            while start < len(segment.text) and segment.text[start].isspace():
+                start += 1
+            if not segment.text.startswith(part, start):
+                return None
+            found.append((part, start == place and place > 0))
+            place = start + len(part)
+        whole = _Piece(word.text, word.start, max(word.start, word.end), False)
+        timed = _share_time(whole, [part for part, _ in found], glued=False)
+        pieces += [
+            _Piece(piece.text, piece.start, piece.end, glued)
+            for piece, (_, glued) in zip(timed, found, strict=True)
+        ]
+    return pieces if not segment.text[place:].strip() else None
+
+
+def _share_time(whole: _Piece, parts: Sequence[str], glued: bool) -> list[_Piece]:
+    """The parts one after the other, each with time in proportion to its characters."""
+    ends = list(itertools.accumulate(len(part) for part in parts))
+    span = whole.end - whole.start
+    shares = [0.0, *(end / ends[-1] for end in ends)] if ends else []
+    return [
+        _Piece(
+            part,
+            whole.start + span * shares[index],
+            whole.start + span * shares[index + 1],
+            whole.glued if index == 0 else glued,
+        )
+        for index, part in enumerate(parts)
+    ]
+
+
+def _break_long(piece: _Piece, line_width: int) -> list[_Piece]:
+    """Scripts without spaces, and freaks: parts that fill a line; accents stay with their letter."""
+    if piece.width <= line_width:
+        return [piece]
+    parts = [""]
+    width = 0
+    for character in piece.text:
+        width += _character_width(character)
+        if width > line_width:
+            parts.append("")
+            width = _character_width(character)
+        parts[-1] += character
+    return _share_time(piece, parts, glued=True)
+
+
+# --- division -----------------------------------------------------------------------------------
+
+
+def _divide(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[list[_Piece]]:
+    """Groups for one cue each. Of all divisions that keep the limits, the one that costs least."""
+    best: list[tuple[float, int]] = [(0.0, 0)]  # for the first n pieces: cost, and where the last cue starts
+    for end in range(1, len(pieces) + 1):
+        options = []
+        for start in range(end - 1, -1, -1):
+            group = pieces[start:end]
+            if start < end - 1 and not _fits(group, config):
+                break
+            options.append((best[start][0] + _cost(group, pieces[end : end + 1], config), start))
+        best.append(min(options))
+    groups: list[list[_Piece]] = []
+    end = len(pieces)
+    while end:
+        start = best[end][1]
+        groups.insert(0, list(pieces[start:end]))
+        end = start
+    return groups
+
+
+def _fits(group: Sequence[_Piece], config: SubtitlesConfig) -> bool:
+    if max(piece.end for piece in group) - group[0].start > config.max_seconds:
+        return False
+    if any(after.start - before.end > MAX_PAUSE_SECONDS for before, after in itertools.pairwise(group)):
+        return False
+    return len(_fill(group, config.line_width)) <= config.max_lines
+
+
+def _cost(group: Sequence[_Piece], following: Sequence[_Piece], config: SubtitlesConfig) -> float:
+    filled = sum(piece.width + (not piece.glued) for piece in group) / (config.line_width * config.max_lines)
+    cost = CUE_COST + UNEVEN_COST * max(0.0, 1 - filled) ** 2
+    if following:
+        pause = following[0].start - group[-1].end
+        if pause < PAUSE_SECONDS and not group[-1].text.endswith(SENTENCE_ENDS):
+            cost += BREAK_COST
+    return cost
+
+
+def _fill(group: Sequence[_Piece], line_width: int) -> list[str]:
+    """Lines, each as full as it can be: no other way needs fewer."""
+    lines: list[str] = []
+    width = 0
+    for piece in group:
+        gap = "" if piece.glued else " "
+        if lines and width + len(gap) + piece.width <= line_width:
+            lines[-1] += gap + piece.text
+            width += len(gap) + piece.width
+        else:
+            lines.append(piece.text)
+            width = piece.width
+    return lines
+
+
+def _balance(group: Sequence[_Piece], config: SubtitlesConfig) -> list[str]:
+    """As few lines as can be, of nearly one length: the narrowest width that needs no more lines."""
+    lines = _fill(group, config.line_width)
+    low, high = max(piece.width for piece in group), config.line_width
+    while low < high:
+        middle = (low + high) // 2
+        if len(_fill(group, middle)) <= len(lines):
+            high = middle
+        else:
+            low = middle + 1
+    return _fill(group, low)

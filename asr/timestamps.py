@@ -1,0 +1,221 @@
+"""When each word was said and how sure the model is: by the CTC head, or else by cross-attention.
+
+A head tells near which encoded step a token was recognised, not how far its sound reaches: CTC gives a token
+one or two steps and calls the rest blank. So the head decides between which moments a word begins and ends,
+and the energy of the audio where: at the pause in between, or at the quietest moment if there is no pause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.features import FeaturesConfig
+from asr.models import SpeechModel
+from asr.models.alignment import align_tokens
+from asr.speech_detection import FRAMES_PER_SECOND, measure_energies
+from asr.tokenizer import BLANK_ID, PAD_ID, SOS_ID, Tokenizer
+from asr.transcript import Word
+
+# B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
+
+_PAUSE_SECONDS = 0.04  # a shorter dip is a part of a sound
+_PAUSE_DB = 6.0  # over the quietest moment: noise in a pause varies by so much
+_REACH_SECONDS = 1.0  # the first word begins, and the last one ends, no farther than this from their tokens
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When an encoded step is, by the geometry of the front end and of the subsampling."""
+
+    first: float
+    """Seconds from the first sample to the middle of what step 0 sees."""
+    seconds_per_step: float
+
+    def time(self, step: float) -> float:
+        return self.first + step * self.seconds_per_step
+
+
+def make_clock(features: FeaturesConfig, model: SpeechModel) -> Clock:
+    """Convolutions of width 3, stride 2, padding 1 are centred on each second input, stacks on the middle."""
+    config = model.config.encoder
+    shift = features.shift_samples / features.sample_rate
+    # Kaldi's first window begins at the first sample, Whisper's is centred there.
+    middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
+    factor = config.subsampling.factor
+    frames = (factor - 1) / 2 if config.subsampling.type == "stack" else 0.0
+    pairs = getattr(config, "pyramid_layers", 0)  # of an LSTM: two steps side by side, as in a stack
+    frames += factor * (2**pairs - 1) / 2
+    return Clock(middle + frames * shift, shift * model.encoder.subsampling_factor)
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenTime:
+    """First and last encoded step at which a token was recognised, and its probability there."""
+
+    first: float
+    last: float
+    probability: float
+
+
+def align_by_ctc(
+    log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
+) -> list[list[TokenTime]]:
+    """By forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
+    tokens_BU, counts_B = _pad(tokens)
+    first_BU, past_BU = align_tokens(log_probabilities_BTV, lengths_B.cpu(), tokens_BU, counts_B, BLANK_ID)
+    scores_BTV = log_probabilities_BTV.float().cpu()
+    aligned = []
+    for row, ids in enumerate(tokens):
+        times = []
+        for column, token in enumerate(ids):
+            first = int(first_BU[row, column])
+            past = max(int(past_BU[row, column]), first + 1)
+            best = float(scores_BTV[row, first:past, token].max()) if first < scores_BTV.size(1) else -np.inf
+            times.append(TokenTime(first, past - 1, float(np.exp(best))))
+        aligned.append(times)
+    return aligned
+
+
+@torch.inference_mode()
+def align_by_attention(
+    model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
+) -> list[list[TokenTime]]:
+    """By dynamic time warping over the cross-attention of the decoder's last layer, the mean of its heads."""
+    assert model.decoder is not None
+    tokens_BU, _ = _pad(tokens)
+    inputs_BN = torch.cat([tokens_BU.new_full((len(tokens), 1), SOS_ID), tokens_BU], dim=1)
+    last, heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
+    scores_BNV, weights = model.decoder(
+        inputs_BN.to(encoded_BTD.device), encoded_BTD, lengths_B, {last: heads}
+    )
+    probabilities_BNV = scores_BNV.float().softmax(-1).cpu()
+    weights_BNT = weights[last].mean(1).float().cpu().numpy()
+    aligned = []
+    for row, (ids, length) in enumerate(zip(tokens, lengths_B.tolist(), strict=True)):
+        firsts, pasts = warp(weights_BNT[row, : len(ids), :length])
+        times = []
+        for column, (token, first, past) in enumerate(zip(ids, firsts, pasts, strict=True)):
+            # Warping hands out all steps, silence too; the token stands where the decoder looked most.
+            peak = first + int(np.argmax(weights_BNT[row, column, first:past])) if past > first else first
+            times.append(TokenTime(peak, peak, float(probabilities_BNV[row, column, token])))
+        aligned.append(times)
+    return aligned
+
+
+def warp(weights_UT: np.ndarray) -> tuple[list[int], list[int]]:
+    """First step and one past the last of each token on the path of most attention that never turns back.
+
+    The path goes through all steps and each token; with fewer steps than tokens it is a straight line.
+    """
+    num_tokens, num_steps = weights_UT.shape
+    if num_tokens == 0 or num_steps < num_tokens:
+        edges = np.linspace(0, num_steps, num_tokens + 1).astype(int).tolist()
+        return edges[:-1], edges[1:]
+    gains_UT = np.log(weights_UT + 1e-8)
+    best_U = np.full(num_tokens, -np.inf)
+    best_U[0] = gains_UT[0, 0]
+    moved_UT = np.zeros((num_tokens, num_steps), bool)  # whether the path came from the token before
+    for step in range(1, num_steps):
+        from_before_U = np.concatenate([[-np.inf], best_U[:-1]])
+        moved_UT[:, step] = from_before_U > best_U
+        best_U = np.maximum(from_before_U, best_U) + gains_UT[:, step]
+    firsts, pasts = [0] * num_tokens, [num_steps] * num_tokens
+    token = num_tokens - 1
+    for step in range(num_steps - 1, 0, -1):
+        if moved_UT[token, step]:
+            firsts[token] = pasts[token - 1] = step
+            token -= 1
+    return firsts, pasts
+
+
+def _pad(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    counts = [len(ids) for ids in tokens]
+    tokens_BU = torch.full((len(tokens), max(counts, default=0)), PAD_ID)
+    for row, ids in enumerate(tokens):
+        tokens_BU[row, : len(ids)] = torch.tensor(list(ids), dtype=torch.long)
+    return tokens_BU, torch.tensor(counts)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """A word and the tokens that spell it."""
+
+    text: str
+    first: int
+    past: int
+
+
+def has_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether its texts have spaces between words; without, each character counts as a word."""
+    return tokenizer.type == "words" or any(" " in token or "▁" in token for token in tokenizer.tokens)
+
+
+def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
+    """The words of the decoded text. The text of the first tokens is the first part of the whole text."""
+    ends = [len(tokenizer.decode(tokens[: count + 1])) for count in range(len(tokens))]
+    text = tokenizer.decode(tokens)
+    spans = []
+    for found in re.finditer(r"\S+" if has_spaces(tokenizer) else r"\S", text):
+        first = next(index for index, end in enumerate(ends) if end > found.start())
+        past = next(index for index, end in enumerate(ends) if end >= found.end()) + 1
+        spans.append(TokenSpan(found[0], first, past))
+    return spans
+
+
+def time_words(
+    spans: Sequence[TokenSpan],
+    token_times: Sequence[TokenTime],
+    clock: Clock,
+    audio_S: np.ndarray,
+    sample_rate: int,
+    offset: float = 0.0,
+) -> list[Word]:
+    """The words of a segment that starts at `offset`; confidence is the geometric mean over their tokens."""
+    if not spans:
+        return []
+    duration = len(audio_S) / sample_rate
+    energies_T = measure_energies(audio_S, sample_rate)
+    begins = [min(clock.time(token_times[span.first].first), duration) for span in spans]
+    ends = [min(clock.time(token_times[span.past - 1].last), duration) for span in spans]
+    ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
+    starts = [find_boundary(energies_T, max(0.0, begins[0] - _REACH_SECONDS), begins[0])[1]]
+    stops = []
+    for end, begin in zip(ends, begins[1:], strict=False):
+        stop, start = find_boundary(energies_T, end, max(begin, end))
+        stops.append(stop)
+        starts.append(start)
+    stops.append(find_boundary(energies_T, ends[-1], min(duration, ends[-1] + _REACH_SECONDS))[0])
+    words = []
+    for span, start, stop in zip(spans, starts, stops, strict=True):
+        chances = [max(token.probability, 1e-10) for token in token_times[span.first : span.past]]
+        confidence = float(np.exp(np.mean(np.log(chances))))
+        words.append(Word(span.text, offset + start, offset + max(start, stop), confidence))
+    return words
+
+
+def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[float, float]:
+    """Between two moments: where the sound before ends and where the sound after begins, in seconds."""
+    first, past = int(begin * FRAMES_PER_SECOND), min(int(end * FRAMES_PER_SECOND) + 1, len(energies_T))
+    if past - first < 2:
+        return (begin + end) / 2, (begin + end) / 2
+    own_T = energies_T[first:past]
+    is_quiet_T = np.concatenate([[False], own_T <= own_T.min() + _PAUSE_DB, [False]])
+    edges = np.flatnonzero(np.diff(is_quiet_T.astype(np.int8)))
+    lengths = edges[1::2] - edges[::2]
+    longest = int(np.argmax(lengths))
+    stop, start = (first + edges[2 * longest]), (first + edges[2 * longest + 1])
+    if lengths[longest] < _PAUSE_SECONDS * FRAMES_PER_SECOND:
+        stop = start = first + int(np.argmin(own_T)) + 0.5
+    return float(stop) / FRAMES_PER_SECOND, float(start) / FRAMES_PER_SECOND

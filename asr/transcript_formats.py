@@ -1,0 +1,177 @@
+"""Reads trn, stm, ctm, Kaldi text and plain text: the formats of transcripts that are one line each."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from asr.manifest import shorten
+from asr.text_lines import Lines, open_lines
+from asr.transcript import Word
+
+Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "kaldi", "plain"]
+Role = Literal["reference", "hypothesis"]
+
+_KALDI_BLANKS = " \t\v\f"
+_KALDI_GAP = re.compile(f"[{_KALDI_BLANKS}]+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NO_FIELDS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one file says about one utterance."""
+
+    text: str | None
+    """None where nobody has written it down, or where it must not be scored."""
+    speaker: str | None = None
+    start: float | None = None
+    """Seconds from the beginning of the recording."""
+    duration: float | None = None
+    """Seconds."""
+    audio: str | None = None
+    """Path of the audio file; a relative one starts at the folder of the file that was read."""
+    recording: str | None = None
+    """Name of the recording that the utterance is a part of, for files that count time in recordings."""
+    channel: str | None = None
+    fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
+    """Whatever else is known, such as language or gender."""
+    words: tuple[Word, ...] = ()
+    """With their times in the recording, where the file tells them."""
+
+
+Record = tuple[int, str, Entry]  # (line, id, what it says)
+Reader = Callable[[Lines, Role, list[str]], Iterator[Record]]
+
+
+def is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+def read_plain(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """Line N is utterance N; a blank one is an utterance in which nothing is said."""
+    for number, line in lines.numbered:
+        yield number, str(number), Entry(line.strip())
+
+
+def read_kaldi_text(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`id word word`; an id alone is an empty text."""
+    for number, line in lines.numbered:
+        if stripped := line.strip(_KALDI_BLANKS):
+            id, *text = _KALDI_GAP.split(stripped, maxsplit=1)
+            yield number, id, Entry(text[0] if text else "")
+
+
+def add_speakers(path: str, entries: dict[str, Entry], notes: list[str]) -> dict[str, Entry]:
+    """With the speakers of `utt2spk`, if `path` is the `text` of a Kaldi folder."""
+    table = os.path.join(os.path.dirname(path), "utt2spk")
+    if os.path.basename(path) != "text" or not os.path.isfile(table):
+        return entries
+    speakers: dict[str, str] = {}
+    with open_lines(table) as lines:
+        for number, line in lines.numbered:
+            if columns := line.split():
+                if len(columns) != 2:
+                    raise lines.error(number, f"{shorten(line)}: expected an utterance and its speaker")
+                speakers[columns[0]] = columns[1]
+    notes.append(f"speakers come from {table}")
+    return {id: replace(entry, speaker=speakers.get(id)) for id, entry in entries.items()}
+
+
+def read_trn(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`word word (id)`; a line that begins with ;; is a comment."""
+    alternatives = 0
+    for number, line in lines.numbered:
+        if not line.strip() or line.startswith(";;"):
+            continue
+        match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
+        if match is None:
+            raise lines.error(number, f"{shorten(line)}: expected a text, and last its id in brackets")
+        text = match[1].strip()
+        alternatives += bool(re.search(r"(^|\s)\{\s.*\s/\s.*\s\}(\s|$)", text))
+        yield number, match[2], Entry(text)
+    if alternatives:
+        notes.append(
+            f"{alternatives:,} texts offer alternatives, {{ a / b }}, which are compared as they stand"
+        )
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def read_stm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`recording channel speaker start end [<label>] text`. Times that are to be ignored have no text."""
+    ignored = 0
+    for number, line in lines.numbered:
+        if not line.strip() or line.startswith(";;"):
+            continue
+        columns = line.split(maxsplit=5)
+        if len(columns) < 5 or not (is_number(columns[3]) and is_number(columns[4])):
+            raise lines.error(
+                number, f"{shorten(line)}: expected recording, channel, speaker, start, end, text"
+            )
+        recording, channel, speaker = columns[:3]
+        start, end = float(columns[3]), float(columns[4])
+        if end < start:
+            raise lines.error(number, f"the segment ends at {end:g} s, before its start at {start:g} s")
+        text, label = (columns[5] if len(columns) > 5 else "").strip(), ""
+        if match := re.match(r"<([^<>\s]*)>(\s+|$)", text):
+            label, text = match[1], text[match.end() :]
+        is_ignored = text.upper().startswith("IGNORE_TIME_SEGMENT_IN_SCORING")
+        ignored += is_ignored
+        id = f"{recording}-{channel}-{start * 1000:07.0f}-{end * 1000:07.0f}"
+        yield (
+            number,
+            id,
+            Entry(
+                None if is_ignored else text,
+                speaker=speaker,
+                start=start,
+                duration=end - start,
+                recording=recording,
+                channel=channel,
+                fields={"label": label} if label else {},
+            ),
+        )
+    if ignored:
+        notes.append(f"{ignored:,} segments say that they are to be ignored in scoring")
+
+
+def read_ctm(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """`recording channel start duration word [confidence]`: the words of each recording, in order of time."""
+    words: dict[tuple[str, str], list[Word]] = defaultdict(list)
+    first_line: dict[tuple[str, str], int] = {}
+    for number, line in lines.numbered:
+        if not line.strip() or line.startswith(";;"):
+            continue
+        columns = line.split()
+        if "*" in columns[2:4]:
+            raise lines.error(number, "alternatives (<ALT_BEGIN>) are not read; keep one of them")
+        if len(columns) < 5 or not (is_number(columns[2]) and is_number(columns[3])):
+            raise lines.error(number, f"{shorten(line)}: expected recording, channel, start, duration, word")
+        start, duration = float(columns[2]), float(columns[3])
+        sure = float(columns[5]) if len(columns) > 5 and is_number(columns[5]) else math.nan
+        key = (columns[0], columns[1])
+        first_line.setdefault(key, number)
+        words[key].append(Word(columns[4], start, start + duration, sure))
+    channels: dict[str, int] = defaultdict(int)
+    for recording, _ in words:
+        channels[recording] += 1
+    for (recording, channel), found in words.items():
+        found.sort(key=lambda word: word.start)  # stable: words of the same time stay in their order
+        yield (
+            first_line[recording, channel],
+            recording if channels[recording] == 1 else f"{recording}-{channel}",
+            Entry(
+                " ".join(word.text for word in found),
+                start=0.0,
+                recording=recording,
+                channel=channel,
+                words=tuple(found),
+            ),
+        )

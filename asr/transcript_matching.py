@@ -1,0 +1,253 @@
+"""Brings the hypotheses of one file to the utterances of another: by id, by order of lines, or by time."""
+
+from __future__ import annotations
+
+import bisect
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from asr.errors import UserError
+from asr.manifest import shorten
+from asr.transcript import Word
+from asr.transcript_files import TranscriptFile
+from asr.transcript_formats import Entry
+
+MAX_EXAMPLES = 3
+STYLE_SAMPLE = 2000  # texts that are looked at to tell how a file writes
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Hypotheses by the ids of the references."""
+
+    entries: dict[str, Entry]
+    """In the order of the references; what is missing there was not in the file, or had no text."""
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What a person should know, such as which ids are missing or unknown."""
+
+
+def match_transcripts(reference: TranscriptFile, hypothesis: TranscriptFile) -> Matched:
+    """The hypotheses of the utterances that have a reference; an error if they are of another corpus."""
+    notes: list[str] = []
+    found = hypothesis.entries
+    if (reference.format == "plain") != (hypothesis.format == "plain"):
+        found = _match_by_order(reference, hypothesis, notes)
+    elif reference.format == "plain":
+        _require_as_many(reference, hypothesis)
+    elif not found.keys() & reference.entries.keys():
+        found = _match_by_time(reference, hypothesis, notes)
+    scored = scored_ids(reference)
+    entries = {id: found[id] for id in scored if id in found and found[id].text is not None}
+    if not entries:
+        raise UserError(_explain_strangers(reference, hypothesis))
+    missing = tuple(id for id in scored if id not in entries)
+    if missing:
+        notes.append(
+            f"{len(missing):,} of {len(scored):,} utterances have no hypothesis; all their words count as "
+            f"deletions: {list_examples(missing)}"
+        )
+    if unknown := [id for id in found if id not in reference.entries]:
+        notes.append(
+            f"{len(unknown):,} ids are not in {reference.path} and are left out: {list_examples(unknown)}"
+        )
+    return Matched(entries, missing, tuple(notes))
+
+
+def scored_ids(reference: TranscriptFile) -> list[str]:
+    """The utterances that somebody has written down."""
+    return [id for id, entry in reference.entries.items() if entry.text is not None]
+
+
+def describe_reference(reference: TranscriptFile) -> list[str]:
+    """What makes some utterances of a reference special."""
+    notes = []
+    unwritten = [id for id, entry in reference.entries.items() if entry.text is None]
+    if len(unwritten) == len(reference.entries):
+        raise UserError(f"{reference.path}: no utterance has a text; expected what is said, to compare with")
+    if unwritten:
+        notes.append(
+            f"{len(unwritten):,} utterances have no text and are not scored: {list_examples(unwritten)}"
+        )
+    if empty := [
+        id for id, entry in reference.entries.items() if entry.text is not None and not entry.text.split()
+    ]:
+        notes.append(
+            f"{len(empty):,} references are empty; whatever was recognised there counts as insertions: "
+            f"{list_examples(empty)}"
+        )
+    return notes
+
+
+def list_examples(ids: Sequence[str]) -> str:
+    """The first few, for a message."""
+    shown = ", ".join(shorten(id)[1:-1] for id in ids[:MAX_EXAMPLES])
+    return shown + (", ..." if len(ids) > MAX_EXAMPLES else "")
+
+
+def _explain_strangers(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
+    ours, theirs = list(reference.entries), list(hypothesis.entries)
+    if {id.casefold() for id in ours} & {id.casefold() for id in theirs}:
+        hint = "they differ in upper and lower case: write them alike"
+    elif {re.split(r"[/\\]", id)[-1].rsplit(".", 1)[0] for id in theirs} & set(ours):
+        hint = "they are paths of files: keep the names only"
+    else:
+        hint = (
+            "is it of another corpus, or read as the wrong format? (a prefix such as kaldi: says the format)"
+        )
+    return (
+        f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {list_examples(theirs)} "
+        f"(read as {hypothesis.format}), and there {list_examples(ours)} (read as {reference.format}); {hint}"
+    )
+
+
+# --- by order -----------------------------------------------------------------------------------
+
+
+def _match_by_order(
+    reference: TranscriptFile, hypothesis: TranscriptFile, notes: list[str]
+) -> dict[str, Entry]:
+    _require_as_many(reference, hypothesis)
+    notes.append("only one of the two files has ids: utterance N is compared with utterance N")
+    return dict(zip(reference.entries, hypothesis.entries.values(), strict=True))
+
+
+def _require_as_many(reference: TranscriptFile, hypothesis: TranscriptFile) -> None:
+    if len(reference.entries) != len(hypothesis.entries):
+        raise UserError(
+            f"{hypothesis.path} has {len(hypothesis.entries):,} utterances ({hypothesis.format}), "
+            f"{reference.path} {len(reference.entries):,} ({reference.format}); without ids on both sides, "
+            f"line N is compared with line N, so expected as many: add ids, or the missing lines"
+        )
+
+
+# --- by time ------------------------------------------------------------------------------------
+
+_Key = tuple[str, str | None]  # recording and channel
+
+
+def _match_by_time(
+    reference: TranscriptFile, hypothesis: TranscriptFile, notes: list[str]
+) -> dict[str, Entry]:
+    """Words of whole recordings go to the segments of the reference, as sclite does it.
+
+    A word belongs to the first segment that ends after the middle of the word; what comes after the last
+    segment of a recording, to the last one. So words between two segments are insertions in the later one.
+    """
+    segments = _segments_by_recording(reference)
+    by_recording: dict[str, list[_Key]] = defaultdict(list)
+    for recording, channel in segments:
+        by_recording[recording].append((recording, channel))
+    words: dict[str, list[Word]] = defaultdict(list)
+    covered: set[str] = set()
+    strangers: dict[str, Entry] = {}
+    for id, entry in hypothesis.entries.items():
+        key = _find_recording(by_recording, id, entry)
+        if key is None or not (entry.words or entry.text == ""):
+            strangers[id] = entry
+            continue
+        ids, ends = segments[key]
+        covered.update(ids)
+        for word in entry.words:
+            position = bisect.bisect_right(ends, (word.start + word.end) / 2)
+            words[ids[min(position, len(ids) - 1)]].append(word)
+    if not covered:
+        return strangers
+    notes.append("words are given to the segments of the reference by the middle of their time")
+    matched = {
+        id: Entry(" ".join(word.text for word in words[id]), words=tuple(words[id]))
+        for id in reference.entries
+        if id in covered
+    }
+    return matched | strangers
+
+
+def _segments_by_recording(reference: TranscriptFile) -> dict[_Key, tuple[list[str], list[float]]]:
+    """Ids and ends of the segments of each recording, in order of time."""
+    found: dict[_Key, list[tuple[float, float, str]]] = defaultdict(list)
+    for id, entry in reference.entries.items():
+        if entry.recording is not None and entry.start is not None and entry.duration is not None:
+            found[entry.recording, entry.channel].append((entry.start + entry.duration, entry.start, id))
+    return {
+        key: ([id for _, _, id in sorted(parts)], [end for end, _, _ in sorted(parts)])
+        for key, parts in found.items()
+    }
+
+
+def _find_recording(by_recording: dict[str, list[_Key]], id: str, entry: Entry) -> _Key | None:
+    for recording in (entry.recording, id):
+        keys = by_recording.get(recording, []) if recording is not None else []
+        if (recording, entry.channel) in keys:
+            return keys[keys.index((str(recording), entry.channel))]
+        # A file with one channel may call it 1 or A, or not at all.
+        if len(keys) == 1:
+            return keys[0]
+    return None
+
+
+# --- style --------------------------------------------------------------------------------------
+
+
+def compare_styles(references: Iterable[str], hypotheses: Iterable[str]) -> list[str]:
+    """Differences of writing that would be counted as errors of recognition."""
+    ours, theirs = _Style.of(references), _Style.of(hypotheses)
+    if not ours.letters or not theirs.letters:
+        return []
+    notes = []
+    if ours.case != theirs.case and ours.case and theirs.case:
+        notes.append(f"the references are {ours.case} and the hypotheses {theirs.case}")
+    for what, first, second in (
+        ("punctuation", ours.punctuation / ours.words, theirs.punctuation / theirs.words),
+        ("digits", ours.digits / ours.words, theirs.digits / theirs.words),
+    ):
+        if min(first, second) < 0.001 and max(first, second) > 0.02:
+            notes.append(f"only the {'references' if first > second else 'hypotheses'} have {what}")
+    if ours.is_composed != theirs.is_composed and ours.marked and theirs.marked:
+        notes.append("accents are written as parts of letters (NFC) in one and as marks (NFD) in the other")
+    return notes
+
+
+@dataclass
+class _Style:
+    words: int = 0
+    letters: int = 0
+    upper: int = 0
+    lower: int = 0
+    punctuation: int = 0
+    digits: int = 0
+    marked: int = 0
+    """Texts with accents."""
+    is_composed: bool = True
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> _Style:
+        style = cls()
+        for number, text in enumerate(texts):
+            if number == STYLE_SAMPLE:
+                break
+            text = text[:1000]
+            style.words += len(text.split())
+            style.letters += sum(map(str.isalpha, text))
+            style.upper += sum(map(str.isupper, text))
+            style.lower += sum(map(str.islower, text))
+            style.punctuation += len(
+                re.findall(r"[.,?!;:\u3002\uff0c\uff1f\u061f\u060c\u0964](?=\s|$)", text)
+            )
+            style.digits += len(re.findall(r"\d+", text))
+            if not text.isascii():
+                composed = unicodedata.normalize("NFC", text)
+                style.marked += composed != unicodedata.normalize("NFD", text)
+                style.is_composed &= composed == text
+        return style
+
+    @property
+    def case(self) -> str:
+        cased = self.upper + self.lower
+        if cased < 10:
+            return ""
+        if self.upper > 0.98 * cased:
+            return "in upper case"
+        return "in lower case" if self.lower > 0.995 * cased else "in mixed case"

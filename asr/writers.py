@@ -1,0 +1,283 @@
+"""Transcripts as text in the formats that people use: txt, json, jsonl, srt, vtt, tsv, ctm, stm, trn."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asr.errors import UserError
+from asr.subtitles import Cue, SubtitlesConfig, build_cues, to_milliseconds
+from asr.transcript import Segment, Transcript
+
+WriteOne = Callable[[Transcript, SubtitlesConfig], str]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How one format writes a recording, and what stands around recordings in one file."""
+
+    write: WriteOne
+    """The lines of one recording."""
+    header: str = ""
+    """Before the first recording."""
+    holds_several: bool = True
+    """Whether one file may hold several recordings. Subtitles belong to one."""
+
+
+def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:
+    """The whole content of a file for one recording, in the format `name`."""
+    writer = WRITERS[name]
+    return writer.header + writer.write(transcript, config or SubtitlesConfig())
+
+
+class TranscriptStream:
+    """One stream for all recordings, such as standard output: pieces of text, to be written one by one.
+
+    As txt, each line of `several` recordings begins with the path of its audio. json is one array, jsonl
+    has a line for each recording.
+    """
+
+    def __init__(self, name: str, config: SubtitlesConfig | None = None, several: bool = True) -> None:
+        if several and not WRITERS[name].holds_several:
+            raise UserError(f"{name} holds one recording: give --output-dir for one {name} file to each")
+        self._name = name
+        self._config = config or SubtitlesConfig()
+        self._several = several
+        self._is_empty = True
+
+    def add(self, transcript: Transcript) -> str:
+        """What to write for this recording. After an error, the stream can go on with the next one."""
+        writer = WRITERS[self._name]
+        if self._name == "json":
+            text = _dump_json(describe(transcript), indent=2)
+            before = "[\n" if self._is_empty else ",\n"
+        else:
+            text = writer.write(transcript, self._config)
+            before = writer.header if self._is_empty else ""
+        if self._name == "txt" and self._several:
+            lines = text.splitlines() or [""]
+            text = "".join(f"{_clean(transcript.audio)}: {line}".rstrip() + "\n" for line in lines)
+        self._is_empty = False
+        return before + text
+
+    def end(self) -> str:
+        """What to write after the last recording."""
+        if self._name == "json":
+            return "[]\n" if self._is_empty else "\n]\n"
+        return WRITERS[self._name].header if self._is_empty else ""
+
+
+# --- plain text and JSON ------------------------------------------------------------------------
+
+
+def _write_txt(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """A line for each stretch between pauses."""
+    return "".join(f"{_clean(segment.text)}\n" for segment in _spoken(transcript))
+
+
+def describe(transcript: Transcript) -> dict[str, Any]:
+    """The record that json and jsonl hold: times in seconds to the millisecond."""
+    record: dict[str, Any] = {
+        "id": transcript.id,
+        "audio": transcript.audio,
+        "duration": _seconds(transcript.duration),
+        "text": transcript.text,
+    }
+    if transcript.speaker is not None:
+        record["speaker"] = transcript.speaker
+    if transcript.warnings:
+        record["warnings"] = list(transcript.warnings)
+    return record | {"segments": [_describe_segment(segment) for segment in transcript.segments]}
+
+
+def _describe_segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "start": _seconds(segment.start),
+        "end": _seconds(segment.end),
+        "text": segment.text,
+        "confidence": _share(segment.confidence),
+        "decoding": segment.decoding,
+        "warnings": list(segment.warnings),
+        "words": [
+            {
+                "text": word.text,
+                "start": _seconds(word.start),
+                "end": _seconds(word.end),
+                "confidence": _share(word.confidence),
+            }
+            for word in segment.words
+        ],
+    }
+
+
+def _write_json(transcript: Transcript, config: SubtitlesConfig) -> str:
+    return _dump_json(describe(transcript), indent=2) + "\n"
+
+
+def _write_jsonl(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """All of the recording on one line, so that the files of many can be put one after the other."""
+    return _dump_json(describe(transcript)) + "\n"
+
+
+def _dump_json(record: dict[str, Any], indent: int | None = None) -> str:
+    dumped = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
+    # Half characters, as in file names that are not UTF-8, cannot be encoded; they only stand in strings. The
+    # others are line ends to some readers of lines.
+    return re.sub("[\ud800-\udfff\u2028\u2029\x85]", lambda found: f"\\u{ord(found[0]):04x}", dumped)
+
+
+# --- subtitles ----------------------------------------------------------------------------------
+
+
+def _write_srt(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """SubRip knows no escapes: only the arrow, which would look like a line of times, is rewritten."""
+    blocks = []
+    for number, cue in enumerate(_cues(transcript, config), 1):
+        times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
+        lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
+        blocks.append(f"{number}\n{times}\n{lines}\n\n")
+    return "".join(blocks)
+
+
+def _write_vtt(transcript: Transcript, config: SubtitlesConfig) -> str:
+    blocks = []
+    for cue in _cues(transcript, config):
+        times = f"{_clock(cue.start_ms, '.')} --> {_clock(cue.end_ms, '.')}"
+        lines = "\n".join(html.escape(line, quote=False) for line in cue.lines)
+        blocks.append(f"{times}\n{lines}\n\n")
+    return "".join(blocks)
+
+
+def _cues(transcript: Transcript, config: SubtitlesConfig) -> list[Cue]:
+    segments = [
+        Segment(segment.start, segment.end, _clean(segment.text), segment.words)
+        for segment in _spoken(transcript)
+    ]
+    return build_cues(segments, transcript.duration, config)
+
+
+def _clock(milliseconds: int, mark: str) -> str:
+    seconds, milliseconds = divmod(milliseconds, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{mark}{milliseconds:03}"
+
+
+# --- tables: a line is a segment or a word, columns are parted by a tab or a space ---------------
+
+
+def _write_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """No quotes, no escapes: a text never holds a tab or a line end, which become spaces."""
+    rows = []
+    for segment in _spoken(transcript):
+        confidence = _share(segment.confidence)
+        row = [
+            _clean(transcript.id),
+            _decimal(segment.start),
+            _decimal(segment.end),
+            "" if confidence is None else f"{confidence:.4f}",
+            _clean(segment.text),
+        ]
+        rows.append("\t".join(row) + "\n")
+    return "".join(rows)
+
+
+def _write_ctm(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """NIST's table of words: recording, channel, start, duration, word, confidence."""
+    name, rows = escape_id(transcript.id), []
+    for segment in _spoken(transcript):
+        if not segment.words:
+            raise UserError(
+                f"{transcript.id}: ctm needs the times of words, and this transcript has none; "
+                "write stm, trn or txt"
+            )
+        for word in segment.words:
+            start, end = to_milliseconds(word.start), to_milliseconds(word.end)
+            confidence = _share(word.confidence)
+            row = [name, "1", _milli(start), _milli(max(0, end - start)), "_".join(_clean(word.text).split())]
+            rows.append(" ".join([*row, *([] if confidence is None else [f"{confidence:.4f}"])]) + "\n")
+    return "".join(rows)
+
+
+def _write_stm(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """NIST's table of segments: recording, channel, speaker, start, end, label, text.
+
+    The label is always there, since a text that begins with < would be taken for one.
+    """
+    speaker = escape_id(transcript.speaker or "unknown")
+    whole = Segment(0.0, transcript.duration, "")  # says that nothing was found, not that nobody looked
+    return "".join(
+        f"{escape_id(transcript.id)} 1 {speaker} {_decimal(segment.start)} {_decimal(segment.end)} <NA> "
+        f"{_clean(segment.text)}".rstrip()
+        + "\n"
+        for segment in _spoken(transcript) or [whole]
+    )
+
+
+def _write_trn(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """NIST's list of texts, each followed by its id in brackets."""
+    return f"{_clean(transcript.text)} ({escape_id(transcript.id)})\n".lstrip()
+
+
+WRITERS: dict[str, Writer] = {
+    "txt": Writer(_write_txt),
+    "json": Writer(_write_json),
+    "jsonl": Writer(_write_jsonl),
+    "srt": Writer(_write_srt, holds_several=False),
+    "vtt": Writer(_write_vtt, header="WEBVTT\n\n", holds_several=False),
+    "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\ttext\n"),
+    "ctm": Writer(_write_ctm),
+    "stm": Writer(_write_stm),
+    "trn": Writer(_write_trn),
+}
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def escape_id(name: str) -> str:
+    """A name for ctm, stm and trn, as in URLs: %20 for a space. What has meaning there: white space,
+    brackets, the semicolon of a comment; and the percent sign, so that different names stay different."""
+    return (
+        re.sub(
+            r"[\s\x00-\x1f\x7f-\x9f();%\ud800-\udfff]",
+            lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass")),
+            name,
+        )
+        or "%"
+    )
+
+
+def _spoken(transcript: Transcript) -> list[Segment]:
+    return [segment for segment in transcript.segments if _clean(segment.text)]
+
+
+def _clean(text: str) -> str:
+    """One line: any white space is a space, and characters that are none are left out."""
+    text = " ".join(text.split())
+    if text.isprintable():
+        return text
+    return " ".join(re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "", text).split())
+
+
+def _share(value: float) -> float | None:
+    """A confidence; None where there is none."""
+    return round(value, 4) if math.isfinite(value) else None
+
+
+def _seconds(value: float) -> float:
+    return to_milliseconds(value) / 1000
+
+
+def _decimal(seconds: float) -> str:
+    return _milli(to_milliseconds(seconds))
+
+
+def _milli(milliseconds: int) -> str:
+    """Seconds with three decimals, from integers: a sum of two is exact."""
+    return f"{milliseconds // 1000}.{milliseconds % 1000:03}"

@@ -1,0 +1,68 @@
+"""A recipe of tones with two small systems, for the tests of what recipes do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asr.recipe import Job, load_recipe
+
+RECIPE = '''"""Words as tones: a corpus of this test."""
+from pathlib import Path
+from asr.manifest import read_manifest, write_manifest
+
+LICENCE = "public domain"
+HOURS = 0.01
+URLS = ()
+
+def download(target_dir):
+    return target_dir
+
+def prepare(corpus_dir, output_dir):
+    for split, source in (("train", "train"), ("dev", "dev"), ("test", "dev")):
+        write_manifest(output_dir / f"{{split}}.jsonl", read_manifest(Path("{tones}") / f"{{source}}.jsonl"))
+'''
+
+COMMON = """
+output_dir: runs/tones/{name}
+data: {{train: data/tones/train.jsonl, dev: data/tones/dev.jsonl}}
+features: {{num_mels: 20, cmvn: utterance}}
+batches: {{max_seconds: 40, max_utterances: 16, num_workers: 0}}
+optim: {{learning_rate: 3e-3, warmup_steps: 3}}
+train: {{steps: 4, precision: float32, device: cpu, validate_every: 2, save_every: 2, log_every: 1, keep_best: 2}}
+"""
+
+SYSTEMS = {
+    "ctc_lstm": """
+model:
+  encoder: {type: lstm, dim: 16, num_layers: 1, subsampling: {channels: 4}}
+  decoder: null
+  ctc_weight: 1.0
+""",
+    "transformer": """
+model:
+  encoder: {type: transformer, dim: 16, num_layers: 1, num_heads: 2, feed_forward_dim: 16, subsampling: {channels: 4}}
+  decoder: {type: transformer, dim: 16, num_layers: 1, num_heads: 2, feed_forward_dim: 16}
+  guided_attention: {}
+""",
+}
+
+
+def write_tones_recipe(folder: Path, tones: Path) -> Path:
+    """recipes/tones and conf/tones below `folder`; returns the folder of recipes."""
+    recipe = folder / "recipes" / "tones" / "recipe.py"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text(RECIPE.format(tones=tones), encoding="utf-8")
+    for name, model in SYSTEMS.items():
+        write_conf(folder, name, COMMON.format(name=name) + model)
+    return recipe.parents[1]
+
+
+def write_conf(folder: Path, name: str, text: str) -> Path:
+    path = folder / "conf" / "tones" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def make_job(recipes_dir: Path, **wanted: object) -> Job:
+    return Job(load_recipe("tones", recipes_dir), **wanted)  # type: ignore[arg-type]

@@ -1,0 +1,161 @@
+"""Alignments against a table filled cell by cell, and against jiwer's."""
+
+from __future__ import annotations
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr import alignments
+from asr.alignments import KINDS, Operation, align, count_operations, find_edits, split_units
+from asr.errors import UserError
+
+few_words = st.lists(st.sampled_from(["a", "b", "cc", "ü"]), max_size=9)
+COSTS = {"jiwer": (1, 1), "sclite": (4, 3)}
+
+
+def fill_table(reference: list[str], hypothesis: list[str], substitution: int, gap: int) -> np.ndarray:
+    costs = np.zeros((len(reference) + 1, len(hypothesis) + 1), int)
+    costs[:, 0] = gap * np.arange(len(reference) + 1)
+    costs[0] = gap * np.arange(len(hypothesis) + 1)
+    for i, said in enumerate(reference):
+        for j, heard in enumerate(hypothesis):
+            pair = costs[i, j] + (0 if said == heard else substitution)
+            costs[i + 1, j + 1] = min(pair, costs[i, j + 1] + gap, costs[i + 1, j] + gap)
+    return costs
+
+
+def trace_as_sclite(reference: list[str], hypothesis: list[str]) -> list[str]:
+    """From the end: a pair if it is as cheap as anything, else an insertion if it is as cheap as a deletion."""
+    costs = fill_table(reference, hypothesis, 4, 3)
+    i, j = len(reference), len(hypothesis)
+    kinds = []
+    while i or j:
+        same = i and j and reference[i - 1] == hypothesis[j - 1]
+        if i and j and costs[i, j] == costs[i - 1, j - 1] + (0 if same else 4):
+            kinds.append("correct" if same else "substitution")
+            i, j = i - 1, j - 1
+        elif j and costs[i, j] == costs[i, j - 1] + 3:
+            kinds.append("insertion")
+            j -= 1
+        else:
+            kinds.append("deletion")
+            i -= 1
+    return kinds[::-1]
+
+
+@pytest.mark.parametrize("method", ["jiwer", "sclite"])
+@given(reference=few_words, hypothesis=few_words)
+def test_alignment_spells_both_texts_at_least_cost(method, reference, hypothesis) -> None:
+    operations = align(reference, hypothesis, method)
+    assert [step.reference for step in operations if step.reference is not None] == reference
+    assert [step.hypothesis for step in operations if step.hypothesis is not None] == hypothesis
+    substitution, gap = COSTS[method]
+    prices = {"correct": 0, "substitution": substitution, "deletion": gap, "insertion": gap}
+    for kind, said, heard in operations:
+        assert kind == (
+            "insertion"
+            if said is None
+            else "deletion"
+            if heard is None
+            else "correct"
+            if said == heard
+            else "substitution"
+        )
+    cost = fill_table(reference, hypothesis, substitution, gap)[-1, -1]
+    assert sum(prices[step.kind] for step in operations) == cost
+
+
+@given(few_words, few_words)
+def test_sclite_breaks_ties_in_its_order(reference, hypothesis) -> None:
+    assert [step.kind for step in align(reference, hypothesis, "sclite")] == trace_as_sclite(
+        reference, hypothesis
+    )
+
+
+@pytest.mark.parametrize("method", ["jiwer", "sclite"])
+@settings(max_examples=30)
+@given(pairs=st.lists(st.tuples(few_words, few_words), max_size=12), cells=st.sampled_from([1, 60, 10**6]))
+def test_many_pairs_are_aligned_as_each_alone(method, pairs, cells) -> None:
+    whole = alignments.CELLS_OF_BATCH
+    alignments.CELLS_OF_BATCH = cells
+    try:
+        together = find_edits(pairs, method)
+    finally:
+        alignments.CELLS_OF_BATCH = whole
+    for number, pair in enumerate(pairs):
+        alone = find_edits([pair], method)
+        of_pair = together.pair_E == number
+        for column in ("kind_E", "reference_E", "hypothesis_E"):
+            assert getattr(together, column)[of_pair].tolist() == getattr(alone, column).tolist()
+    counts = count_operations(together, [len(reference) for reference, _ in pairs])
+    for row, pair in zip(counts, pairs, strict=True):
+        kinds = [step.kind for step in align(*pair, method)]
+        assert row.tolist() == [kinds.count(kind) for kind in KINDS]
+
+
+@given(few_words.filter(bool), few_words)
+def test_default_takes_the_same_steps_as_jiwer(reference, hypothesis) -> None:
+    theirs = jiwer.process_words(" ".join(reference), " ".join(hypothesis))
+    names = {"equal": "correct", "substitute": "substitution", "delete": "deletion", "insert": "insertion"}
+    kinds = [
+        names[chunk.type]
+        for chunk in theirs.alignments[0]
+        for _ in range(max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx))
+    ]
+    assert [step.kind for step in align(reference, hypothesis)] == kinds
+
+
+def test_sclite_rather_matches_than_substitutes_twice() -> None:
+    """Worked by hand: two edits either way, but at 4/3/3 a deletion and an insertion cost 6, two substitutions 8."""
+    assert align(["a", "b"], ["b", "c"], "sclite") == [
+        Operation("deletion", "a", None),
+        Operation("correct", "b", "b"),
+        Operation("insertion", None, "c"),
+    ]
+
+
+def test_long_pair_is_refused_by_sclite_with_the_way_out(monkeypatch) -> None:
+    monkeypatch.setattr(alignments, "MAX_CELLS", 100)
+    with pytest.raises(UserError, match=r"utterance number 2: 10 units against 10 .* align as jiwer does"):
+        find_edits([(["a"], ["b"]), (list("abcdefghij"), list("klmnopqrst"))], "sclite")
+
+
+def test_utterance_that_would_take_hours_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(alignments, "MAX_CELLS_OF_BITS", 6)
+    with pytest.raises(UserError, match=r"utterance number 1: 3 units against 3 are too long to align; cut"):
+        find_edits([(["a"] * 3, ["b"] * 3)])
+    assert len(find_edits([(["a"] * 9, ["a"] * 9), (["a"] * 3, ["b"] * 2)])) == 3
+
+
+def test_thousands_of_words_in_one_utterance() -> None:
+    random = np.random.default_rng(0)
+    reference = random.choice(list("abcdefgh"), 1500).tolist()
+    hypothesis = [word for word in reference if random.random() > 0.1]
+    edits = find_edits([(reference, hypothesis)], "sclite")
+    assert count_operations(edits, [1500]).tolist() == [[len(hypothesis), 0, 1500 - len(hypothesis), 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "units"),
+    [
+        ("  the\tcat \n", "words", ["the", "cat"]),
+        ("", "words", []),
+        (" a  bc ", "characters", ["a", " ", "b", "c"]),
+        ("e\u0301t", "characters", ["e", "\u0301", "t"]),
+        ("我用Python写code 3 次", "mixed", ["我", "用", "Python", "写", "code", "3", "次"]),
+        ("カタカナーと한국어 말", "mixed", ["カ", "タ", "カ", "ナ", "ー", "と", "한국어", "말"]),
+        ("שלום עולם", "words", ["שלום", "עולם"]),
+    ],
+)
+def test_units(text, unit, units) -> None:
+    assert split_units(text, unit) == units
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UserError, match="'letters'; expected one of words, characters, mixed"):
+        split_units("a", "letters")
+    with pytest.raises(UserError, match="'kaldi'; expected one of jiwer, sclite"):
+        find_edits([], "kaldi")

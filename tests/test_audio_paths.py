@@ -1,0 +1,110 @@
+"""Files, patterns, folders: which are found, in which order, under which names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from asr.audio_paths import Recording, find_recordings
+from asr.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (
+        *("a.wav", "b.FLAC", "notes.txt", "sub/a.wav", "sub/deep/c d.mp3", "sub/.hidden.wav", ".git/x.wav"),
+        *("other/a.wav", "other/a.ogg", "talk.part 2"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def found(*arguments: str, recursive: bool = False) -> list[tuple[str, str]]:
+    return [(item.path, item.name) for item in find_recordings(arguments, recursive)]
+
+
+def test_files_are_named_by_their_stem(folder: Path) -> None:
+    assert found("b.FLAC", "sub/a.wav", "notes.txt") == [
+        *(("b.FLAC", "b"), ("sub/a.wav", "a"), ("notes.txt", "notes"))
+    ]
+    assert found(str(folder / "sub" / "a.wav")) == [(str(folder / "sub" / "a.wav"), "a")]
+    assert found("talk.part 2") == [("talk.part 2", "talk.part 2")]
+
+
+def test_missing_files_are_kept_for_their_error() -> None:
+    assert found("no/such.wav", "a\0b.wav") == [("no/such.wav", "such"), ("a\0b.wav", "a_b")]
+
+
+def test_standard_input() -> None:
+    assert found("-", "-") == [("-", "stdin")]
+
+
+@pytest.mark.usefixtures("folder")
+def test_each_file_once() -> None:
+    assert found("a.wav", "./a.wav", "sub/../a.wav", "*.wav") == [("a.wav", "a")]
+
+
+@pytest.mark.usefixtures("folder")
+def test_patterns() -> None:
+    assert [path for path, _ in found("sub/*.wav")] == ["sub/a.wav"]
+    assert [path for path, _ in found("**/*.mp3")] == ["sub/deep/c d.mp3"]
+    with pytest.raises(UserError, match="no file fits this pattern"):
+        found("*.nothing")
+
+
+def test_a_file_whose_name_looks_like_a_pattern(folder: Path) -> None:
+    (folder / "talk [1].wav").touch()
+    assert found("talk [1].wav") == [("talk [1].wav", "talk [1]")]
+
+
+def test_folders(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(UserError, match="add --recursive"):
+        found("sub")
+    caplog.set_level("INFO")
+    assert found(".", recursive=True) == [
+        *(
+            ("./a.wav", "a"),
+            ("./b.FLAC", "b"),
+            ("./other/a.ogg", "other/a.ogg"),
+            ("./other/a.wav", "other/a.wav"),
+        ),
+        *(("./sub/a.wav", "sub/a"), ("./sub/deep/c d.mp3", "sub/deep/c d")),
+    ]
+    assert "1 .txt" in caplog.text
+    assert found("sub", recursive=True) == [("sub/a.wav", "a"), ("sub/deep/c d.mp3", "deep/c d")]
+
+
+def test_a_folder_without_audio(folder: Path) -> None:
+    (folder / "sub" / "empty").mkdir()
+    with pytest.raises(UserError, match="no audio file in this folder"):
+        found("sub/empty", recursive=True)
+
+
+def test_links_to_folders_are_not_followed(folder: Path) -> None:
+    (folder / "sub" / "loop").symlink_to(folder)
+    assert len(found("sub", recursive=True)) == 2
+
+
+def test_equal_names_keep_more_of_their_path(folder: Path) -> None:
+    assert [name for _, name in found("other/a.wav", "other/a.ogg")] == ["a.wav", "a.ogg"]
+    assert [name for _, name in found("a.wav", "sub/a.wav", "b.FLAC")] == ["a.wav", "sub/a.wav", "b"]
+    names = [name for _, name in found("sub", "other", recursive=True)]
+    assert names == ["sub/a.wav", "deep/c d", "a.ogg", "other/a.wav"]
+    (folder / "A.wav").touch()
+    assert [name for _, name in found("a.wav", "A.wav")] == ["a.wav", "A.wav"]
+
+
+def test_names_stay_below_their_folder(folder: Path) -> None:
+    """Whatever is given, no name climbs out of the folder of outputs."""
+    os.chdir(folder / "sub")
+    for name in (item.name for item in find_recordings(["../a.wav", "a.wav", "../other"], recursive=True)):
+        assert ".." not in name.split("/") and not os.path.isabs(name)
+
+
+def test_recordings_are_plain_records() -> None:
+    assert find_recordings(["x.wav"]) == [Recording("x.wav", "x")]

@@ -1,0 +1,206 @@
+"""Beam search against brute force over every text, and against greedy decoding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from decoding_examples import (
+    BigramModel,
+    build_talker,
+    ctc_scores,
+    decoder_scores,
+    random_encoded,
+    rank_all,
+)
+from model_examples import NUM_SPECIAL, SYSTEMS, WITH_DECODER
+
+from asr.decoding.beam import search_beams
+from asr.decoding.greedy import decode_greedily
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
+
+HYBRID = [name for name in WITH_DECODER if SYSTEMS[name].ctc_weight > 0]
+every_decoder = pytest.mark.parametrize("name", WITH_DECODER)
+
+
+def texts(hypotheses: list[Hypothesis]) -> list[tuple[int, ...]]:
+    return [hypothesis.tokens for hypothesis in hypotheses]
+
+
+@every_decoder
+@torch.inference_mode()
+def test_a_beam_of_one_is_greedy(name: str) -> None:
+    endings = set()
+    for seed in range(4):
+        for bias in (-3.0, 0.0, 3.0):
+            model = build_talker(name, seed, bias)
+            lengths = [20, 15, 10, 6, 1, 18]
+            encoded = random_encoded(model, lengths, seed)
+            for max_tokens in (None, 4):
+                found = search_beams(model, *encoded, DecodingConfig(beam=1, max_tokens=max_tokens))
+                expected = decode_greedily(model, *encoded, max_tokens)
+                assert [list(hypotheses[0].tokens) for hypotheses in found] == expected
+                endings |= {len(tokens) < length for tokens, length in zip(expected, lengths, strict=True)}
+    assert endings == {True, False}
+
+
+CASES = [
+    (0.0, DecodingConfig()),
+    (0.3, DecodingConfig()),
+    (1.0, DecodingConfig()),
+    (0.3, DecodingConfig(length_bonus=1.5)),
+    (0.0, DecodingConfig(length_bonus=-1.0)),
+    (0.5, DecodingConfig(length_normalization=1.0)),
+    (0.0, DecodingConfig(length_bonus=2.0, length_normalization=1.5)),
+    (0.0, DecodingConfig(language_model_weight=0.8)),
+    (0.4, DecodingConfig(language_model_weight=0.5, length_bonus=1.0)),
+]
+
+
+@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("ctc_weight, config", CASES)
+@torch.inference_mode()
+def test_an_exhaustive_beam_finds_what_brute_force_finds(
+    name: str, ctc_weight: float, config: DecodingConfig
+) -> None:
+    """The best five of every text of up to three tokens, and their scores; in a padded batch."""
+    config = config.model_copy(update={"beam": 9**3, "nbest": 5, "max_tokens": 3})
+    language_model = BigramModel() if config.language_model_weight else None
+    for seed in range(2):
+        model = build_talker(name, seed, end_bias=-2.0)
+        encoded_BTD, lengths_B = random_encoded(model, [8, 3, 5, 1], seed)
+        found = search_beams(model, encoded_BTD, lengths_B, config, language_model, ctc_weight=ctc_weight)
+        for row, length in enumerate(lengths_B.tolist()):
+            encoded_TD = encoded_BTD[row, :length]
+            longest = min(3, length)
+            expected = rank_all(model, encoded_TD, config, longest, ctc_weight, language_model)[:5]
+            assert texts(found[row])[: len(expected)] == [text for _, text in expected]
+            scores = [hypothesis.score for hypothesis in found[row]][: len(expected)]
+            assert scores == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("ctc_weight", [0.0, 0.3])
+@torch.inference_mode()
+def test_parts_of_the_score_are_those_of_the_text(ctc_weight: float) -> None:
+    model = build_talker("transformer-hybrid", 0, -2.0)
+    encoded_BTD, lengths_B = random_encoded(model, [20, 12, 5])
+    config = DecodingConfig(beam=6, nbest=6, length_bonus=0.5, length_normalization=0.5)
+    found = search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=ctc_weight)
+    for row, length in enumerate(lengths_B.tolist()):
+        assert len(found[row]) == len(set(texts(found[row]))) >= 3
+        for hypothesis in found[row]:
+            arguments = (model, encoded_BTD[row, :length], [hypothesis.tokens])
+            assert hypothesis.log_probability == pytest.approx(decoder_scores(*arguments)[0], abs=1e-4)
+            total = (1 - ctc_weight) * hypothesis.log_probability
+            if ctc_weight:
+                assert hypothesis.ctc_log_probability == pytest.approx(ctc_scores(*arguments)[0], abs=1e-4)
+                total += ctc_weight * hypothesis.ctc_log_probability
+            else:
+                assert math.isnan(hypothesis.ctc_log_probability)
+            count = len(hypothesis.tokens)
+            expected = (total + 0.5 * count) / (count + 1) ** 0.5
+            assert hypothesis.score == pytest.approx(expected, abs=1e-6)
+        scores = [hypothesis.score for hypothesis in found[row]]
+        assert scores == sorted(scores, reverse=True)
+
+
+@every_decoder
+@torch.inference_mode()
+def test_attended_steps_are_those_of_the_last_layer(name: str) -> None:
+    model = build_talker(name, 1, -2.0)
+    assert model.decoder is not None
+    encoded_BTD, lengths_B = random_encoded(model, [18, 7, 1])
+    last, heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
+    found = search_beams(model, encoded_BTD, lengths_B, DecodingConfig(beam=4, nbest=2))
+    for row, length in enumerate(lengths_B.tolist()):
+        for hypothesis in found[row]:
+            inputs = torch.tensor([[SOS_ID, *hypothesis.tokens]])
+            _, weights = model.decoder(
+                inputs, encoded_BTD[row : row + 1, :length], torch.tensor([length]), {last: heads}
+            )
+            mean_NT = weights[last].mean(1)[0]
+            expected = [sum(step * weight for step, weight in enumerate(row_T)) for row_T in mean_NT.tolist()]
+            assert hypothesis.attended_steps == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("ctc_weight, beam", [(0.0, 1), (0.0, 5), (0.3, 5), (0.3, 30), (1.0, 5)])
+@torch.inference_mode()
+def test_batch_and_padding_change_nothing(name: str, ctc_weight: float, beam: int) -> None:
+    model = build_talker(name, 2, -1.0)
+    lengths = [20, 3, 14, 1, 9, 17, 2]
+    encoded_BTD, lengths_B = random_encoded(model, lengths)
+    config = DecodingConfig(beam=beam, nbest=min(3, beam))
+    together = search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=ctc_weight)
+    for row, length in enumerate(lengths):
+        alone = (encoded_BTD[row : row + 1, :length], lengths_B[row : row + 1])
+        (expected,) = search_beams(model, *alone, config, ctc_weight=ctc_weight)
+        assert texts(together[row]) == texts(expected)
+        scores = [hypothesis.score for hypothesis in together[row]]
+        assert scores == pytest.approx([hypothesis.score for hypothesis in expected], abs=1e-4)
+
+
+@torch.inference_mode()
+def test_a_wider_beam_finds_no_worse(name: str = "transformer-hybrid") -> None:
+    """Not a law, but so in all of these, and strictly better in some: the beam is used."""
+    better = 0
+    for seed in range(5):
+        model = build_talker(name, seed, -2.0)
+        encoded = random_encoded(model, [20, 15, 12], seed)
+        for narrow, wide in zip(
+            search_beams(model, *encoded, DecodingConfig(beam=1)),
+            search_beams(model, *encoded, DecodingConfig(beam=20)),
+            strict=True,
+        ):
+            assert wide[0].score >= narrow[0].score - 1e-6
+            better += wide[0].score > narrow[0].score + 1e-3
+    assert better >= 3
+
+
+@torch.inference_mode()
+def test_a_decoder_that_never_ends_is_stopped() -> None:
+    """At one token a step, or earlier on demand; the end that it never said is in its score."""
+    model = build_talker("lstm-hybrid")
+    assert model.decoder is not None
+    model.decoder.output.bias.data[NUM_SPECIAL] = 1e3
+    encoded = random_encoded(model, [9, 4])
+    found = search_beams(model, *encoded, DecodingConfig(beam=1))
+    assert [hypotheses[0].tokens for hypotheses in found] == [(NUM_SPECIAL,) * 9, (NUM_SPECIAL,) * 4]
+    assert all(hypotheses[0].log_probability < -900 for hypotheses in found)
+    limited = search_beams(model, *encoded, DecodingConfig(beam=1, max_tokens=3))
+    assert [hypotheses[0].tokens for hypotheses in limited] == [(NUM_SPECIAL,) * 3] * 2
+
+
+@torch.inference_mode()
+def test_a_search_ends_as_soon_as_nothing_can_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that is sure of the end takes one step, not one for each encoded step."""
+    model = build_talker("lstm-hybrid", 0, end_bias=30.0)
+    assert model.decoder is not None
+    counts = []
+    step = model.decoder.step
+    monkeypatch.setattr(model.decoder, "step", lambda *args: counts.append(1) or step(*args))
+    encoded = random_encoded(model, [20, 20])
+    search_beams(model, *encoded, DecodingConfig(beam=5))
+    assert len(counts) == 1
+    counts.clear()
+    search_beams(model, *encoded, DecodingConfig(beam=5, length_normalization=1.0))
+    assert 1 <= len(counts) <= 3
+    counts.clear()
+    search_beams(model, *encoded, DecodingConfig(beam=5, length_bonus=50.0))  # longer texts do win
+    assert len(counts) == 21
+
+
+@pytest.mark.parametrize("token", [BLANK_ID, PAD_ID, SOS_ID])
+@torch.inference_mode()
+def test_special_tokens_are_never_said(token: int) -> None:
+    model = build_talker("transformer-hybrid", 0, -2.0)
+    assert model.decoder is not None
+    model.decoder.output.bias.data[token] = 20.0
+    for ctc_weight in (0.0, 0.3):
+        found = search_beams(
+            model, *random_encoded(model, [9, 7]), DecodingConfig(beam=3, nbest=3), ctc_weight=ctc_weight
+        )
+        said = {token for hypotheses in found for hypothesis in hypotheses for token in hypothesis.tokens}
+        assert said and said.isdisjoint({BLANK_ID, PAD_ID, SOS_ID, EOS_ID})

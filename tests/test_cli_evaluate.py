@@ -1,0 +1,160 @@
+"""`asr evaluate`: the table, JSON, the effect of each option, bad files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from hostile_audio import make_speechlike
+from system_examples import save_talker
+
+from asr import cli
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_talker(tmp_path_factory.mktemp("talker") / "model"))
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    rows = []
+    for number in range(4):
+        seconds = 0.6 + 0.2 * number
+        soundfile.write(tmp_path / f"{number}.wav", make_speechlike(seconds, seed=number), 16_000)
+        row = {"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "nine four two"}
+        rows.append(json.dumps(row | {"speaker": f"s{number % 2}"}) + "\n")
+    (tmp_path / "test.jsonl").write_text("".join(rows))
+    return str(tmp_path / "test.jsonl")
+
+
+def evaluate(*arguments: str) -> int:
+    return cli.main(["evaluate", *arguments])
+
+
+def read_ways(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert evaluate(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)["ways"]
+
+
+def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(talker, manifest, "--decoding", "ctc_greedy", "--decoding", "joint") == 0
+    title, _, header, *rows = capsys.readouterr().out.splitlines()
+    assert title == "4 utterances of 2 speakers, 12 words, 3.6 s of audio"
+    assert header.split() == [
+        "decoding",
+        "WER",
+        "%",
+        "95",
+        "%",
+        "interval",
+        "CER",
+        "%",
+        "real-time",
+        "factor",
+    ]
+    assert [row.split()[0] for row in rows] == ["ctc_greedy", "joint"]
+    ways = read_ways(capsys, talker, manifest, "--decoding", "ctc_greedy", "--decoding", "joint")
+    for row, way in zip(rows, ways.values(), strict=True):
+        assert row.split()[1] == f"{100 * way['score']['error_rate']:.2f}"
+        low, high = way["score"]["interval"]
+        assert f"[{100 * low:.2f}, {100 * high:.2f}]" in row
+        assert way["real_time_factor"] == pytest.approx(way["seconds"] / way["audio_seconds"])
+
+
+def test_decoding(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(read_ways(capsys, talker, manifest)) == ["joint"]
+    everything = read_ways(capsys, talker, manifest, "--decoding", "all")
+    assert list(everything) == ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+    assert evaluate(talker, manifest, "--decoding", "joint", "--set", "decoding.method=joint") == 2
+    assert "leave one out" in capsys.readouterr().err
+
+
+def test_beam_and_set(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def read(*arguments: str) -> Any:
+        return read_ways(capsys, talker, manifest, "--decoding", "ctc_beam", *arguments)["ctc_beam"]
+
+    greedy = read_ways(capsys, talker, manifest, "--decoding", "ctc_greedy")["ctc_greedy"]
+    assert read("--beam", "1")["score"] == greedy["score"] != read("--beam", "10")["score"]
+    assert read("--beam", "7")["decoding"]["beam"] == 7
+    assert read("--set", "decoding.beam=7")["score"] == read("--beam", "7")["score"]
+    assert evaluate(talker, manifest, "--set", "subtitles.line_width=9") == 2
+    assert "unknown key subtitles" in capsys.readouterr().err
+
+
+def test_language_model(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(manifest).with_name("one.arpa")
+    path.write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-99\t<s>\n-0.1\tone\n-2\t</s>\n-9\t<unk>\n\n\\end\\\n"
+    )
+    plain = read_ways(capsys, talker, manifest, "--decoding", "all")
+    fused = read_ways(capsys, talker, manifest, "--decoding", "all", "--language-model", str(path))
+    assert list(fused) == list(plain)[1:]
+    assert fused["ctc_beam"]["decoding"]["language_model_weight"] == 0.3
+    assert fused["ctc_beam"]["score"] != plain["ctc_beam"]["score"]
+
+
+def test_batch_size(
+    talker: str, manifest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asr import evaluation
+
+    sizes: list[int] = []
+    decode = evaluation.decode
+
+    def count(model: Any, encoded: Any, *arguments: Any) -> Any:
+        sizes.append(len(encoded))
+        return decode(model, encoded, *arguments)
+
+    monkeypatch.setattr(evaluation, "decode", count)
+    scores = [
+        read_ways(capsys, talker, manifest, "--batch-size", size)["joint"]["score"] for size in ("1", "3")
+    ]
+    assert sizes == [1, 1, 1, 1, 3, 1] and scores[0] == scores[1]
+    assert evaluate(talker, manifest, "--batch-size", "0") == 2
+
+
+def test_device_and_rules_are_said(talker: str, manifest: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert evaluate(talker, manifest, "--device", "cpu") == 0
+    assert "device: cpu (1 thread)" in caplog.messages
+    assert "texts were made alike by text.scoring: strip_invisible, nfc, collapse_spaces" in caplog.messages
+
+
+def test_output_dir(talker: str, manifest: str, tmp_path: Path) -> None:
+    assert evaluate(talker, manifest, "--decoding", "ctc_beam", "--output-dir", str(tmp_path / "out")) == 0
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == ["ctc_beam.jsonl", "ctc_beam.trn", "reference.jsonl", "reference.trn"]
+    assert (tmp_path / "out" / "reference.trn").read_text().splitlines()[0] == "nine four two (u0)"
+
+
+def test_a_bad_file_is_said(
+    talker: str, manifest: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    (Path(manifest).parent / "2.wav").unlink()
+    assert evaluate(talker, manifest, "--json") == 1
+    record = json.loads(capsys.readouterr().out)
+    assert list(record["failed"]) == ["u2"] and record["ways"]["joint"]["score"]["utterances"] == 3
+    assert "1 of 4 utterances could not be read and are not scored" in caplog.messages
+
+
+def test_nothing_to_read_is_wrong_input(
+    talker: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in Path(manifest).parent.glob("*.wav"):
+        path.unlink()
+    assert evaluate(talker, manifest) == 2
+    assert "none of its 4 utterances could be read" in capsys.readouterr().err
+
+
+def test_infinite_rates_are_null(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words where none was said, and nothing else: the rate has no finite value."""
+    path = Path(manifest)
+    path.write_text(path.read_text().replace("nine four two", ""))
+    assert read_ways(capsys, talker, manifest)["joint"]["score"]["error_rate"] is None
+    assert evaluate(talker, manifest) == 0
+    assert "inf" in capsys.readouterr().out

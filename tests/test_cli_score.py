@@ -1,0 +1,285 @@
+"""`asr score`: every option has its effect, tables and JSON agree, and nothing odd passes in silence."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import pytest
+
+from asr.cli import score as command
+from asr.errors import UserError
+
+REFERENCE = [
+    {"id": "u1", "text": "the cat sat on the mat", "speaker": "ann", "extras": {"room": "hall"}},
+    {"id": "u2", "text": "hello world", "speaker": "bob", "extras": {"room": "lab"}},
+    {"id": "u3", "text": "one two three", "speaker": "ann", "extras": {"room": "hall"}},
+    {"id": "u4", "text": "good morning to you all", "speaker": "bob"},
+]
+FIRST = {
+    "u1": "the cat sat on a mat mat",
+    "u2": "hello",
+    "u3": "one two three",
+    "u4": "good morning to you all",
+}
+SECOND = {"u1": "a cat", "u2": "hello world", "u3": "one", "u4": "good evening"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.jsonl").write_text("".join(json.dumps(record) + "\n" for record in REFERENCE))
+    (tmp_path / "one.trn").write_text("".join(f"{text} ({id})\n" for id, text in FIRST.items()))
+    (tmp_path / "two.txt").write_text("".join(f"{id} {text}\n" for id, text in reversed(SECOND.items())))
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert run(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_numbers_are_those_of_jiwer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_json(capsys, "ref.jsonl", "one.trn", "two.txt")
+    references = [str(item["text"]) for item in REFERENCE]
+    for system, hypotheses in zip(record["systems"], (FIRST, SECOND), strict=True):
+        words = jiwer.process_words(references, list(hypotheses.values()))
+        assert system["error_rate"] == pytest.approx(words.wer)
+        assert system["character_error_rate"] == pytest.approx(
+            jiwer.cer(references, list(hypotheses.values()))
+        )
+        assert (system["correct"], system["substitutions"]) == (words.hits, words.substitutions)
+        assert (system["deletions"], system["insertions"]) == (words.deletions, words.insertions)
+    assert [system["format"] for system in record["systems"]] == ["trn", "kaldi"]
+    assert record["reference"]["format"] == "jsonl"
+
+
+def test_the_table_agrees_with_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run_json(capsys, "ref.jsonl", "one.trn", "two.txt", "--by", "speaker")
+    assert run("ref.jsonl", "one.trn", "two.txt", "--by", "speaker") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "ref.jsonl (jsonl) against one.trn (trn), two.txt (kaldi)" in lines[0]
+    assert lines[1] == "unit: words, normalize: none, align: jiwer, intervals by speaker"
+    rows = {line.split()[0]: line.split()[1:] for line in reversed(lines) if line.strip()}
+    for system in record["systems"]:
+        shown = rows[system["name"]]
+        names = ("utterances", "reference_length", "correct", "substitutions", "deletions", "insertions")
+        assert shown[:6] == [str(system[name]) for name in names]
+        assert shown[6] == f"{100 * system['error_rate']:.2f}"
+        assert [float(shown[7]), float(shown[9])] == pytest.approx(
+            [100 * x for x in system["interval"]], abs=0.006
+        )
+        assert shown[-2:] == [
+            f"{100 * system[name]:.2f}" for name in ("character_error_rate", "sentence_error_rate")
+        ]
+    ann = record["systems"][0]["by"]["speaker"]["ann"]
+    assert rows["ann"][:6] == ["2", "9", "8", "1", "0", "1"]
+    assert (ann["utterances"], ann["reference_length"], ann["correct"]) == (2, 9, 8)
+    assert record["comparisons"][0]["summary"] in lines
+
+
+def test_several_systems_are_compared_in_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "three.trn").write_text((folder / "one.trn").read_text())
+    record = run_json(capsys, "ref.jsonl", "one.trn", "two.txt", "three.trn")
+    assert len(record["comparisons"]) == 3
+    difference = record["systems"][0]["error_rate"] - record["systems"][1]["error_rate"]
+    assert record["comparisons"][0]["difference"] == pytest.approx(difference)
+    assert record["comparisons"][1]["verdict"] == "undecided"  # the same hypotheses
+
+
+def test_by_length_and_by_any_field(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by = run_json(capsys, "ref.jsonl", "one.trn", "--by", "length", "--by", "room")["systems"][0]["by"]
+    assert {name: group["utterances"] for name, group in by["length"].items()} == {"1-5": 3, "6-10": 1}
+    assert {name: group["utterances"] for name, group in by["room"].items()} == {
+        "(unknown)": 1,
+        "hall": 2,
+        "lab": 1,
+    }
+    with pytest.raises(UserError, match=r"--by gender: .*it has length, speaker, room"):
+        run("ref.jsonl", "one.trn", "--by", "gender")
+
+
+def test_errors_and_worst_utterances_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ref.jsonl", "one.trn", "--show", "1") == 0
+    out = capsys.readouterr().out
+    assert "confusions, 1 of 1\n      1  the -> " in out and "deletions, 1 of 1\n      1  world" in out
+    assert "utterances with most errors, 1 of 2" in out
+    assert "u1, ann: 2 errors in 6\n  REF:  the cat sat on " in out
+    assert "confusions" not in (run("ref.jsonl", "one.trn", "--show", "0"), capsys.readouterr().out)[1]
+    with pytest.raises(UserError, match="--show -1"):
+        run("ref.jsonl", "one.trn", "--show", "-1")
+
+
+def test_unit_and_align_change_the_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    characters = run_json(capsys, "ref.jsonl", "one.trn", "--unit", "characters")["systems"][0]
+    assert characters["reference_length"] == sum(len(str(item["text"])) for item in REFERENCE)
+    (folder / "r.trn").write_text("a b c (u1)\n")
+    (folder / "h.trn").write_text("b d e (u1)\n")
+    counts = {}
+    for align in ("jiwer", "sclite"):
+        system = run_json(capsys, "r.trn", "h.trn", "--align", align)["systems"][0]
+        counts[align] = (
+            system["correct"],
+            system["substitutions"],
+            system["deletions"],
+            system["insertions"],
+        )
+    # sclite: b stays, at the price of a deletion and an insertion more; both ways have three errors.
+    assert counts == {"jiwer": counts["jiwer"], "sclite": (1, 1, 1, 1)}
+    (folder / "r.txt").write_text("u_1 你好 world\n")
+    (folder / "h.txt").write_text("u_1 你 好world\n")
+    assert run_json(capsys, "r.txt", "h.txt", "--unit", "mixed")["systems"][0]["error_rate"] == 0
+
+
+def test_normalization_is_printed_and_never_silent(
+    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "r.trn").write_text("IT IS TWENTY FIVE DOLLARS [NOISE] (u1)\nTHE COLOUR IS FINE (u2)\n")
+    (folder / "h.trn").write_text("It's $25. (u1)\nThe color is fine. (u2)\n")
+    rates = {}
+    for name in ("none", "basic", "english"):
+        caplog.clear()
+        record = run_json(capsys, "r.trn", "h.trn", "--normalize", name)
+        rates[name] = record["systems"][0]["error_rate"]
+        warned = "the references are in upper case and the hypotheses in mixed case" in caplog.text
+        assert warned == (name == "none")
+        assert ("--normalize makes texts alike" in caplog.text) == (name == "none")
+        assert record["normalize"] == name
+        run("r.trn", "h.trn", "--normalize", name)
+        assert f"normalize: {name}," in capsys.readouterr().out
+    assert rates["none"] == 1.0 and rates["english"] == 0.0 and 0 < rates["basic"] < 1
+
+
+def test_what_is_odd_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "part.trn").write_text("the cat sat on the mat (u1)\nwhat is this (v9)\n")
+    notes = run_json(capsys, "ref.jsonl", "part.trn")["notes"]
+    assert any("3 of 4 utterances have no hypothesis" in note and "u2, u3, u4" in note for note in notes)
+    assert any("1 ids are not in ref.jsonl and are left out: v9" in note for note in notes)
+    assert all(note in caplog.text for note in notes)
+    record = run_json(capsys, "ref.jsonl", "part.trn")["systems"][0]
+    assert (record["missing_hypotheses"], record["deletions"]) == (3, 10)
+    (folder / "r.trn").write_text(" (u1)\n... (u2)\na (u3)\n")
+    (folder / "h.trn").write_text("x (u1)\n (u2)\na (u3)\n")
+    notes = run_json(capsys, "r.trn", "h.trn", "--normalize", "basic")["notes"]
+    assert any("1 references are empty; whatever" in note for note in notes)
+    assert any("1 references are empty after --normalize basic" in note for note in notes)
+
+
+def test_speakers_of_a_part_do_not_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.jsonl").write_text('{"id": "u1", "text": "a", "speaker": "x"}\n{"id": "u2", "text": "b"}\n')
+    (folder / "h.trn").write_text("a (u1)\nc (u2)\n")
+    record = run_json(capsys, "r.jsonl", "h.trn", "--by", "speaker")
+    assert any("1 of 2 utterances have no speaker" in note for note in record["notes"])
+    assert record["systems"][0]["resampled_by"] == "utterance"
+    assert set(record["systems"][0]["by"]["speaker"]) == {"x", "(unknown)"}
+
+
+def test_files_are_written(folder: Path) -> None:
+    assert run("ref.jsonl", "one.trn", "--html", "page.html", "--write", "x.pra", "--write", "y/z.sgml") == 0
+    assert "REF:  the cat sat" in (folder / "x.pra").read_text()
+    assert '<SYSTEM title="one"' in (folder / "y/z.sgml").read_text()
+    assert "<h2>Summary</h2>" in (folder / "page.html").read_text()
+    assert run("ref.jsonl", "one.trn", "two.txt", "--write", "{}.dtl") == 0
+    assert "FOR THE SYSTEM: two" in (folder / "two.dtl").read_text()
+    with pytest.raises(UserError, match=r"put \{\} where"):
+        run("ref.jsonl", "one.trn", "two.txt", "--write", "x.dtl")
+    with pytest.raises(UserError, match=r"--write x.txt: expected a name that ends in .pra, .dtl, .sgml"):
+        run("ref.jsonl", "one.trn", "--write", "x.txt")
+
+
+def test_bleu_needs_sacrebleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if importlib.util.find_spec("sacrebleu") is None:
+        with pytest.raises(UserError, match="pip install sacrebleu"):
+            run("ref.jsonl", "one.trn", "--bleu")
+        return
+    import sacrebleu
+
+    expected = sacrebleu.corpus_bleu(list(FIRST.values()), [[str(item["text"]) for item in REFERENCE]]).score
+    assert run_json(capsys, "ref.jsonl", "one.trn", "--bleu")["systems"][0]["bleu"] == pytest.approx(expected)
+
+
+def test_names_of_systems(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "hyp.trn").write_text((folder / "one.trn").read_text())
+    record = run_json(capsys, "ref.jsonl", "a/hyp.trn", "b/hyp.trn")
+    assert [system["name"] for system in record["systems"]] == ["a/hyp.trn", "b/hyp.trn"]
+    with pytest.raises(UserError, match="given twice"):
+        run("ref.jsonl", "one.trn", "trn:one.trn")
+
+
+def test_an_infinite_rate_is_null(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.trn").write_text(" (u1)\n")
+    (folder / "h.trn").write_text("x (u1)\n")
+    assert run_json(capsys, "r.trn", "h.trn")["systems"][0]["error_rate"] is None
+
+
+def test_a_system_that_has_everything_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.txt").write_text("".join(f"u_{number} one two\n" for number in range(30)))
+    (folder / "h.txt").write_text("".join(f"u_{number}\n" for number in range(30)))
+    system = run_json(capsys, "r.txt", "h.txt")["systems"][0]
+    assert (system["error_rate"], system["deletions"], system["interval"]) == (1.0, 60, [1.0, 1.0])
+
+
+def test_ctm_against_stm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.stm").write_text("rec 1 ann 0 2 <f> hello world\nrec 1 bob 3 5 <m> good morning\n")
+    (folder / "h.ctm").write_text("rec 1 0.1 0.3 hello\nrec 1 0.9 0.3 word\nrec 1 3.1 0.3 good\n")
+    record = run_json(capsys, "r.stm", "h.ctm", "--by", "speaker", "--by", "label")["systems"][0]
+    assert (record["correct"], record["substitutions"], record["deletions"]) == (2, 1, 1)
+    assert set(record["by"]["label"]) == {"f", "m"}
+
+
+def test_wrong_use_ends_with_a_message_and_without_a_traceback(folder: Path, caplog: Any) -> None:
+    (folder / "other.trn").write_text("a b (x1)\n")
+    with pytest.raises(UserError, match=r"no utterance of ref\.jsonl"):
+        run("ref.jsonl", "other.trn")
+    with pytest.raises(UserError, match="once only"):
+        run("-", "-")
+    with pytest.raises(UserError, match="cannot read the file"):
+        run("ref.jsonl", "nothing.trn")
+    with pytest.raises(SystemExit) as exit_info:
+        run("ref.jsonl")
+    assert exit_info.value.code == 2
+
+
+def test_help_names_at_most_ten_options_and_loads_little(folder: Path) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    options = [action for action in parser._actions if action.option_strings and action.dest != "help"]
+    assert len(options) <= 10
+    script = (
+        "import sys, asr.cli.score; print([m for m in ('numpy', 'torch', 'rapidfuzz') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_a_million_utterances_in_another_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logging.disable(logging.CRITICAL)
+    count = 1_000_000
+    with open("r.txt", "w") as ours, open("h.txt", "w") as theirs:
+        for number in range(count):
+            ours.write(f"u{number:07d} one two {number}\n")
+            theirs.write(f"u{count - 1 - number:07d} one too {count - 1 - number}\n")
+    started = time.perf_counter()
+    record = run_json(capsys, "r.txt", "h.txt")["systems"][0]
+    logging.disable(logging.NOTSET)
+    assert (record["utterances"], record["substitutions"], record["correct"]) == (count, count, 2 * count)
+    assert time.perf_counter() - started < 120

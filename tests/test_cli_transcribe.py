@@ -1,0 +1,523 @@
+"""`asr transcribe`: what each option does, bad files, resuming, standard input and output."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hostile_audio import HOSTILE_AUDIO, make_speechlike
+from system_examples import WORDS, save_talker
+
+from asr import cli
+from asr.decoding.checks import ChecksConfig
+from asr.writers import WRITERS
+
+
+@pytest.fixture(scope="session")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_talker(tmp_path_factory.mktemp("talker") / "model"))
+
+
+@pytest.fixture
+def audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """a.wav and b.wav in the current folder, sub/a.wav and sub/c.flac below it."""
+    for seed, name in enumerate(("a.wav", "b.wav", "sub/a.wav", "sub/c.flac")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        soundfile.write(path, make_speechlike(0.6 + 0.2 * seed, seed=seed), 16_000)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# What random weights say would rightly be doubted.
+BELIEVE = [f"--set=checks.{name}=null" for name in ChecksConfig.model_fields if name != "still_seconds"]
+
+
+def transcribe(talker: str, *arguments: str) -> int:
+    return cli.main(["transcribe", *arguments, "--model", talker, *BELIEVE])
+
+
+def is_text(line: str) -> bool:
+    return bool(line) and set(line.split()) <= set(WORDS)
+
+
+# --- standard output ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("audio")
+def test_one_file_is_its_text(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "a.wav") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert is_text(line)
+
+
+@pytest.mark.usefixtures("audio")
+def test_several_files_say_which_is_which(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "b.wav", "a.wav") == 0
+    lines = [line.split(": ") for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, _ in lines] == ["b.wav", "a.wav"]
+    assert all(is_text(text) for _, text in lines)
+
+
+@pytest.mark.usefixtures("audio")
+def test_patterns_and_folders(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "*.wav", "sub", "--recursive") == 0
+    shown = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["a.wav", "b.wav", "sub/a.wav", "sub/c.flac"]
+    assert transcribe(talker, "sub") == 2
+    assert "--recursive" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("audio")
+@pytest.mark.parametrize("name", WRITERS)
+def test_formats(name: str, talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "a.wav", "--format", name) == 0
+    out = capsys.readouterr().out
+    if name in ("json", "jsonl"):
+        record = json.loads(out)
+        record = record[0] if name == "json" else record
+        assert (record["id"], record["audio"], record["duration"]) == ("a", "a.wav", 0.6)
+        assert is_text(record["text"]) and len(record["segments"][0]["words"]) == len(record["text"].split())
+    else:
+        assert out.startswith(WRITERS[name].header) and any(word in out for word in WORDS)
+
+
+@pytest.mark.usefixtures("audio")
+def test_json_of_several_is_one_array_even_with_a_bad_file(
+    talker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe(talker, "a.wav", "none.wav", "b.wav", "--format", "json") == 1
+    assert [record["id"] for record in json.loads(capsys.readouterr().out)] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("audio")
+def test_what_does_not_fit_standard_output(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "a.wav", "--format", "srt", "--format", "txt") == 2
+    assert "give --output-dir" in capsys.readouterr().err
+    assert transcribe(talker, "a.wav", "b.wav", "--format", "srt") == 2
+    assert "give --output-dir" in capsys.readouterr().err
+
+
+def test_a_terminal_without_our_letters(
+    talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.rename("a.wav", "字.wav")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert transcribe(talker, "字.wav", "b.wav") == 0
+    assert out.buffer.getvalue().startswith(b"\\u5b57.wav: ")  # type: ignore[attr-defined]
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def read_record(talker: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert transcribe(talker, "b.wav", "--format", "jsonl", *arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("audio")
+@pytest.mark.parametrize("method", ["ctc_greedy", "ctc_beam"])
+def test_decoding(method: str, talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record = read_record(talker, capsys, "--decoding", method)
+    assert [segment["decoding"] for segment in record["segments"]] == [method]
+
+
+@pytest.mark.usefixtures("audio")
+def test_beam(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [
+        read_record(talker, capsys, "--decoding", "ctc_beam", "--beam", beam)["text"] for beam in ("1", "10")
+    ]
+    greedy = read_record(talker, capsys, "--decoding", "ctc_greedy")["text"]
+    assert texts[0] == greedy != texts[1]
+
+
+@pytest.mark.usefixtures("audio")
+def test_set(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    same = ["--set", "decoding.method=ctc_beam", "--set", "decoding.beam=1"]
+    assert read_record(talker, capsys, *same) == read_record(
+        talker, capsys, "--decoding", "ctc_beam", "--beam", "1"
+    )
+    for width in (8, 20):
+        assert transcribe(talker, "b.wav", "--format", "srt", "--set", f"subtitles.line_width={width}") == 0
+        lines = capsys.readouterr().out.splitlines()
+        texts = [line for line in lines if re.match("[a-z]", line)]
+        assert width - 7 < max(map(len, texts)) <= width
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "decoding.beem=3"], "did you mean decoding.beam?"),
+        (["--set", "decoding.beam=0"], "greater than 0"),
+        (["--beam", "0"], "decoding.beam = 0"),
+        (["--beam", "3", "--set", "decoding.beam=3"], "given already"),
+        (["--set", "subtitles.line_width"], "expected key=value"),
+        (["--batch-size", "0"], "expected 1 or more"),
+    ],
+)
+def test_wrong_settings(
+    arguments: list[str], message: str, talker: str, audio: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe(talker, "a.wav", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["transcribe", "--set", "list"]) == 0
+    out = capsys.readouterr().out
+    for key in ("decoding.beam = 10", "subtitles.line_width = 42", "segmentation.max_seconds", "precision"):
+        assert key in out
+
+
+def test_what_is_missing_is_said(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["a.wav"], ["--model", talker], ["a.wav", "--model", "nowhere"]):
+        assert cli.main(["transcribe", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.count("expected AUDIO... --model MODEL") == 2 and "nowhere: no model here" in err
+
+
+@pytest.mark.usefixtures("audio")
+def test_language_model(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An ARPA file in which only "one" is likely: enough weight turns every word into it."""
+    others = "".join(f"-8\t{word}\n" for word in ("</s>", "<unk>", *WORDS[1:]))
+    Path("one.arpa").write_text(
+        f"\\data\\\nngram 1={len(WORDS) + 3}\n\n\\1-grams:\n-99\t<s>\n-0.001\tone\n{others}\n\\end\\\n"
+    )
+    plain, fused, heavy = (
+        read_record(talker, capsys, "--decoding", "ctc_beam", *arguments)["text"]
+        for arguments in (
+            [],
+            ["--language-model", "one.arpa"],
+            ["--language-model", "one.arpa", "--set", "decoding.language_model_weight=3"],
+        )
+    )
+    ones = [text.split().count("one") / len(text.split()) for text in (plain, fused, heavy) if text]
+    assert len({plain, fused, heavy}) > 1 and ones == sorted(ones) and ones[-1] > ones[0]
+    assert transcribe(talker, "a.wav", "--set", "decoding.language_model_weight=1") == 2
+    assert "there is no language model" in capsys.readouterr().err
+    assert transcribe(talker, "a.wav", "--language-model", "none.arpa") == 2
+
+
+@pytest.mark.usefixtures("audio")
+def test_device_is_said(talker: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert transcribe(talker, "a.wav", "--device", "cpu") == 0
+    assert "device: cpu (1 thread)" in caplog.messages
+
+
+@pytest.mark.usefixtures("audio")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "a.wav", "--device", "cuda") == 2
+    assert "device cuda: cannot be used here" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("audio")
+def test_batch_size(talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text does not depend on it; how many segments the model gets at once does."""
+    from asr.transcription import Recognizer
+
+    sizes: list[int] = []
+    recognize = Recognizer.recognize
+
+    def count(self: Recognizer, segments: Any, request: Any) -> Any:
+        sizes.append(len(segments))
+        return recognize(self, segments, request)
+
+    monkeypatch.setattr(Recognizer, "recognize", count)
+    for name in "def":
+        soundfile.write(f"{name}.wav", make_speechlike(0.9, seed=ord(name)), 16_000)
+    texts = []
+    for batch_size in (1, 3):
+        assert transcribe(talker, "d.wav", "e.wav", "f.wav", "--batch-size", str(batch_size)) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and sizes == [1, 1, 1, 3]
+
+
+# --- standard input -------------------------------------------------------------------------------
+
+
+def pipe_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG"])
+def test_standard_input(
+    container: str,
+    talker: str,
+    audio: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sound = io.BytesIO()
+    soundfile.write(sound, make_speechlike(0.8, seed=1), 16_000, format=container)
+    pipe_in(monkeypatch, sound.getvalue())
+    assert transcribe(talker, "-", "--format", "jsonl") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["id"], record["audio"]) == ("stdin", "-") and is_text(record["text"])
+    if container != "OGG":
+        assert record["text"] == read_record(talker, capsys)["text"]
+
+
+@pytest.mark.parametrize("data", [b"", b"no sound"])
+def test_bad_standard_input(
+    data: bytes, talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe_in(monkeypatch, data)
+    assert transcribe(talker, "-") == 1
+    assert "standard input" in caplog.text and "/tmp" not in caplog.text and "asr-" not in caplog.text
+
+
+# --- a folder of outputs --------------------------------------------------------------------------
+
+
+def listing(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+@pytest.mark.usefixtures("audio")
+def test_a_file_for_each_recording_and_format(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, ".", "-r", "--output-dir", "out", "--format", "srt", "--format", "jsonl") == 0
+    assert capsys.readouterr().out == ""
+    written = listing(Path("out"))
+    names = ("a", "b", "sub/a", "sub/c")
+    assert list(written) == [f"{name}.{suffix}" for name in names for suffix in ("jsonl", "srt")]
+    assert [json.loads(written[f"{name}.jsonl"])["id"] for name in names] == list(names)
+    assert all(written[f"{name}.srt"].startswith("1\n00:00:0") for name in names)
+
+
+@pytest.mark.usefixtures("audio")
+def test_an_interrupted_folder_is_resumed(
+    talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from asr import output_folder
+
+    caplog.set_level("INFO")
+    whole = output_folder.replace_file
+    num_files = 0
+
+    def break_down(path: Path) -> Any:
+        nonlocal num_files
+        num_files += 1
+        if num_files == 3:
+            raise KeyboardInterrupt
+        return whole(path)
+
+    monkeypatch.setattr(output_folder, "replace_file", break_down)
+    arguments = [".", "-r", "--output-dir", "out"]
+    assert transcribe(talker, *arguments) == 130
+    before = listing(Path("out"))
+    assert len(before) == 2
+    stamps = {name: (Path("out") / name).stat().st_mtime_ns for name in before}
+    assert transcribe(talker, *arguments) == 0
+    assert "2 of 4 were finished by an earlier call" in caplog.messages
+    assert any(message.startswith("2 transcribed, 2 finished before; ") for message in caplog.messages)
+    assert len(listing(Path("out"))) == 4
+    assert stamps == {name: (Path("out") / name).stat().st_mtime_ns for name in before}
+    caplog.clear()
+    assert transcribe(talker, *arguments) == 0
+    assert caplog.messages[-1] == "0 transcribed, 4 finished before"
+    assert transcribe(talker, *arguments, "--beam", "1") == 0
+    assert caplog.messages[-1].startswith("4 transcribed; ")
+
+
+@pytest.mark.usefixtures("audio")
+def test_a_new_model_makes_all_anew(talker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert transcribe(talker, "a.wav", "--output-dir", "out") == 0
+    other = save_talker(tmp_path / "other", seed=1)
+    assert transcribe(str(other), "a.wav", "--output-dir", "out") == 0
+    assert caplog.messages[-1].startswith("1 transcribed; ")
+
+
+@pytest.mark.usefixtures("audio")
+def test_references_beside_the_audio_are_kept(talker: str, caplog: pytest.LogCaptureFixture) -> None:
+    Path("a.txt").write_text("what was really said")
+    assert transcribe(talker, "a.wav", "b.wav", "--output-dir", ".") == 1
+    assert Path("a.txt").read_text() == "what was really said" and is_text(Path("b.txt").read_text().strip())
+    assert "a.txt: is there already" in caplog.text
+
+
+@pytest.mark.usefixtures("audio")
+def test_the_audio_is_not_written_over(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.rename("a.wav", "a.txt")
+    before = Path("a.txt").read_bytes()
+    assert transcribe(talker, "a.txt", "--output-dir", ".") == 2
+    assert (
+        "would be written over a recording" in capsys.readouterr().err
+        and Path("a.txt").read_bytes() == before
+    )
+
+
+# --- bad files ------------------------------------------------------------------------------------
+
+
+def test_hostile_among_good_files(talker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """30 of each: 30 transcripts, 30 clear errors, nothing lost."""
+    caplog.set_level("INFO")
+    chosen = [
+        name
+        for name in HOSTILE_AUDIO
+        if not re.search("^folder$|cut|silent|NaN|infinity|integers|hole|rates", name)
+    ]
+    paths, bad = [], {}
+    for number in range(30):
+        good = tmp_path / f"good{number}.wav"
+        soundfile.write(good, make_speechlike(0.5, seed=number), 16_000)
+        folder = tmp_path / f"bad{number}"
+        folder.mkdir()
+        hostile = str(HOSTILE_AUDIO[chosen[number]].build(folder))
+        bad[hostile] = HOSTILE_AUDIO[chosen[number]].message
+        paths += [hostile, str(good)]
+    assert transcribe(talker, *paths, "--output-dir", str(tmp_path / "out")) == 1
+    written = listing(tmp_path / "out")
+    assert sorted(written) == sorted(f"good{number}.txt" for number in range(30))
+    assert all(is_text(text.strip()) for text in written.values())
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 30
+    for (path, message), error in zip(bad.items(), errors, strict=True):
+        assert path in error and message in error and "Traceback" not in error
+    assert any(message.startswith("30 transcribed, 30 failed; ") for message in caplog.messages)
+    assert caplog.messages[-1] == "  and 10 more, see above"
+
+
+@pytest.mark.parametrize("name", ["WAV cut short", "NaN"])
+def test_a_recording_that_breaks_off(
+    name: str,
+    talker: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What came before is written, the fault is said, and the next call tries again."""
+    path = HOSTILE_AUDIO[name].build(tmp_path)
+    for _ in range(2):
+        caplog.clear()
+        assert transcribe(talker, str(path), "--output-dir", str(tmp_path / "out"), "--format", "json") == 1
+        assert HOSTILE_AUDIO[name].message in caplog.text
+    written = listing(tmp_path / "out")
+    if written:
+        (record,) = map(json.loads, written.values())
+        assert is_text(record["text"]) and HOSTILE_AUDIO[name].message in record["warnings"][0]
+        assert "the transcript has the" in caplog.text
+
+
+def test_nothing_but_bad_files(talker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, str(tmp_path / "none.wav")) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_doubted_text_is_said(talker: str, audio: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two heads of random weights contradict each other."""
+    caplog.set_level("INFO")
+    assert cli.main(["transcribe", "a.wav", "--model", talker]) == 0
+    assert (
+        "in 1 stretches of speech the decoder was not believed; the warnings in json say why"
+        in caplog.messages
+    )
+
+
+# --- live -----------------------------------------------------------------------------------------
+
+
+def make_pcm(seconds: float) -> bytes:
+    """Speechlike, a pause, speechlike."""
+    parts = [make_speechlike(seconds), 1e-3 * make_speechlike(1.0), make_speechlike(seconds, seed=1)]
+    return (np.concatenate(parts) * 32767).astype("<i2").tobytes()
+
+
+def stream(
+    talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> str:
+    pipe_in(monkeypatch, make_pcm(1.5))
+    settings = ["--set=segmentation.method=none", "--set=streaming.max_seconds=2"]
+    assert transcribe(talker, "--stream", *settings, *arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_stream(
+    talker: str,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level("INFO")
+    lines = stream(talker, capsys, monkeypatch).splitlines()
+    assert lines and all(map(is_text, lines))
+    records = [
+        json.loads(line) for line in stream(talker, capsys, monkeypatch, "--format", "jsonl").splitlines()
+    ]
+    final = [word["text"] for record in records for word in record["final"]]
+    assert final == " ".join(lines).split()
+    assert len([record for record in records if record["segment_ends"]]) == len(lines)
+    assert any(record["tentative"] for record in records)
+    assert re.search(
+        rf"{len(final)} words in 4.0 s of audio; written .* computing took 0.\d\d s", caplog.text
+    )
+
+
+def test_stream_is_written_word_by_word(
+    talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some audio, and long before its end, some text is there."""
+    shown = []
+
+    class Pipe(io.BytesIO):
+        def read1(self, size: int | None = -1) -> bytes:
+            shown.append(capsys.readouterr().out)
+            return super().read1(size)
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_pcm(3.0))))
+    assert transcribe(talker, "--stream", "--set=segmentation.method=none") == 0
+    assert len(shown) == 71 and "".join(shown[:60]).strip()
+
+
+def test_streaming_settings(
+    talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often, seldom = (
+        stream(talker, capsys, monkeypatch, "--format=jsonl", f"--set=streaming.step_seconds={step}").count(
+            "\n"
+        )
+        for step in (0.2, 2)
+    )
+    assert often > seldom
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["a.wav"], ["--output-dir", "out"], ["-r"], ["--format", "srt"], ["--format=txt", "--format=jsonl"]],
+)
+def test_what_does_not_go_with_stream(
+    arguments: list[str], talker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe(talker, "--stream", *arguments) == 2
+    assert "--stream" in capsys.readouterr().err
+
+
+# --- as a program ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_pipe_in_a_shell(talker: str, audio: Path) -> None:
+    """Real streams: results on standard output, all else on standard error, no bar without a terminal."""
+    command = f"cat a.wav | {sys.executable} -m asr transcribe - --model {talker} {' '.join(BELIEVE)}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100, cwd=audio)
+    assert done.returncode == 0 and is_text(done.stdout.strip()) and len(done.stdout.splitlines()) == 1
+    assert "device: " in done.stderr and "%|" not in done.stderr

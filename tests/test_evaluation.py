@@ -1,0 +1,213 @@
+"""Decoding a split: every utterance in every way, scores that others confirm, faults that cost one utterance."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hostile_audio import make_speechlike
+from system_examples import WORDS, save_talker
+
+from asr import audio
+from asr.checkpoint import System, load_system
+from asr.decoding.greedy import decode_ctc_greedily
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.evaluation import (
+    DecodedSplit,
+    choose_ways,
+    decode_utterances,
+    describe_device,
+    offered_methods,
+    read_references,
+    score_ways,
+    write_texts,
+)
+from asr.manifest import Utterance
+from asr.scoring import score
+from asr.transcript_files import read_transcripts
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> System:
+    return load_system(save_talker(tmp_path_factory.mktemp("talker") / "model"))
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Five utterances of two files, of unlike lengths, by two speakers."""
+    soundfile.write(tmp_path / "long.wav", make_speechlike(5.0), 16_000)
+    soundfile.write(tmp_path / "short.wav", make_speechlike(0.7, seed=1), 16_000)
+    rows = [
+        {"id": "a", "audio": "long.wav", "start": 0.0, "duration": 1.0, "speaker": "x", "text": "one two"},
+        {
+            "id": "b",
+            "audio": "long.wav",
+            "start": 1.0,
+            "duration": 2.5,
+            "speaker": "y",
+            "text": "nine four seven",
+        },
+        {"id": "c", "audio": "short.wav", "duration": 0.7, "speaker": "x", "text": "Two"},
+        {"id": "d", "audio": "long.wav", "start": 4.0, "duration": 0.5, "speaker": "y", "text": ""},
+        {"id": "e", "audio": "long.wav", "start": 3.0, "duration": 0.001, "speaker": "y", "text": "ten"},
+    ]
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run(system: System, utterances: list[Utterance], *methods: str, batch_size: int = 2) -> DecodedSplit:
+    ways = choose_ways(system, methods or offered_methods(system), DecodingConfig(beam=4))  # type: ignore[arg-type]
+    return decode_utterances(system, utterances, ways, device=CPU, batch_size=batch_size)
+
+
+def test_every_utterance_in_every_way(system: System, manifest: Path) -> None:
+    split = run(system, read_references(manifest))
+    assert list(split.ways) == ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+    for name, decoded in split.ways.items():
+        assert decoded.config.method == name and decoded.config.beam == 4
+        assert set(decoded.texts) == set("abcde")
+        assert all(set(text.split()) <= set(WORDS) for text in decoded.texts.values())
+        assert decoded.audio_seconds == pytest.approx(4.701) and decoded.seconds > 0
+        assert decoded.real_time_factor == decoded.seconds / decoded.audio_seconds
+        assert decoded.texts["e"] == ""  # one millisecond is no frame
+    assert split.faults == {}
+
+
+def test_texts_are_those_of_the_decoder(system: System, manifest: Path) -> None:
+    """One utterance at a time, by hand."""
+    split = run(system, read_references(manifest), "ctc_greedy")
+    for item in read_references(manifest)[:4]:
+        samples = audio.read(item.audio, start=item.start, duration=item.duration)
+        features, lengths = system.front_end(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
+        with torch.inference_mode():
+            encoded, encoded_lengths = system.model.encode(features, lengths)
+            scores = system.model.ctc_log_probabilities(encoded)
+        (tokens,) = decode_ctc_greedily(scores, encoded_lengths)
+        assert split.ways["ctc_greedy"].texts[item.id] == system.tokenizer.decode(tokens) != ""
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_batch_size_does_not_matter(batch_size: int, system: System, manifest: Path) -> None:
+    utterances = read_references(manifest)
+    expected = run(system, utterances)
+    other = run(system, utterances, batch_size=batch_size)
+    assert all(other.ways[name].texts == decoded.texts for name, decoded in expected.ways.items())
+
+
+def test_auto_is_resolved_once(system: System) -> None:
+    ways = choose_ways(system, ["auto", "joint", "ctc_greedy"], DecodingConfig())
+    assert list(ways) == ["joint", "ctc_greedy"]
+
+
+def test_methods_are_those_of_the_heads(tmp_path: Path) -> None:
+    system = load_system(save_talker(tmp_path / "model", decoder=False))
+    assert offered_methods(system) == ["ctc_greedy", "ctc_beam"]
+    assert offered_methods(system, with_language_model=True) == ["ctc_beam"]
+    with pytest.raises(UserError, match="needs a decoder"):
+        choose_ways(system, ["joint"], DecodingConfig())
+
+
+def test_a_bad_file_costs_its_utterances(system: System, manifest: Path) -> None:
+    (manifest.parent / "short.wav").write_bytes(b"no sound")
+    utterances = read_references(manifest)
+    split = run(system, utterances, "ctc_greedy")
+    assert list(split.faults) == ["c"] and "short.wav" in split.faults["c"]
+    assert set(split.ways["ctc_greedy"].texts) == set("abde")
+    assert score_ways(split, utterances, system)["ctc_greedy"].ids == ("a", "b", "d", "e")
+
+
+def test_scores_are_those_of_jiwer(system: System, manifest: Path) -> None:
+    utterances = read_references(manifest)
+    split = run(system, utterances)
+    for name, result in score_ways(split, utterances, system).items():
+        texts = split.ways[name].texts
+        said = [item.text for item in utterances if item.text]
+        heard = [texts[item.id] for item in utterances if item.text]
+        assert texts["d"] != ""  # insertions into an empty reference, which jiwer refuses
+        inserted = len(texts["d"].split())
+        expected = jiwer.process_words(said, heard)
+        errors = expected.substitutions + expected.deletions + expected.insertions + inserted
+        assert result.counts.errors == errors and result.counts.reference_length == 7
+        assert result.error_rate == errors / 7
+        assert result.resampled_by == "speaker"
+
+
+def test_rules_of_the_run_are_used(manifest: Path, tmp_path: Path) -> None:
+    """ "Two" is no word of the model until the rules make it one."""
+    rates = []
+    for rules in (["nfc"], ["nfc", "lowercase"]):
+        system = load_system(save_talker(tmp_path / "model", f"text.scoring={json.dumps(rules)}"))
+        utterances = [item for item in read_references(manifest) if item.id == "c"]
+        split = run(system, utterances, "ctc_greedy")
+        split.ways["ctc_greedy"].texts["c"] = "two"
+        rates.append(score_ways(split, utterances, system)["ctc_greedy"].error_rate)
+    assert rates == [1.0, 0.0]
+
+
+def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Path) -> None:
+    utterances = read_references(manifest)
+    split = run(system, utterances, "ctc_greedy", "joint")
+    paths = write_texts(tmp_path / "out", split, utterances, system)
+    assert sorted(path.name for path in paths) == sorted(path.name for path in (tmp_path / "out").iterdir())
+    scores = score_ways(split, utterances, system)
+    for kind in ("jsonl", "trn"):
+        references = read_transcripts(tmp_path / "out" / f"reference.{kind}").entries
+        speakers = [entry.speaker for entry in references.values()]
+        for name in ("ctc_greedy", "joint"):
+            for path in (tmp_path / "out" / f"{name}.trn", tmp_path / "out" / f"{name}.jsonl"):
+                again = score(
+                    {key: entry.text for key, entry in references.items()},
+                    {key: entry.text for key, entry in read_transcripts(path).entries.items()},
+                    speakers=speakers if all(speakers) else None,  # type: ignore[arg-type]
+                )
+                assert again.counts == scores[name].counts
+                if kind == "jsonl":  # it knows the speakers
+                    assert again.interval == scores[name].interval
+    for name in ("ctc_greedy", "joint"):
+        path = tmp_path / "out" / f"{name}.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [record["id"] for record in records] == list("abcde")
+        assert all(record["text"] == split.ways[name].texts[record["id"]] for record in records)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "no utterance in it"),
+        ('{"id": "a", "audio": "a.wav", "duration": 1.0}\n', "utterance a has no text"),
+        ('{"id": "a", "audio": "a.wav", "duration": 1.0, "text": "x"}\n' * 2, "the id a stands there twice"),
+    ],
+)
+def test_manifests_that_cannot_be_scored(lines: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text(lines)
+    with pytest.raises(UserError, match=message):
+        read_references(tmp_path / "m.jsonl")
+
+
+def test_progress_is_told(system: System, manifest: Path) -> None:
+    told: list[float] = []
+    utterances = read_references(manifest)
+    ways = choose_ways(system, ["ctc_greedy"], DecodingConfig())
+    decode_utterances(system, utterances, ways, device=CPU, batch_size=2, report=told.append)
+    assert len(told) == 3 and sum(told) == pytest.approx(4.701)
+
+
+def test_nothing_has_no_speed() -> None:
+    from asr.evaluation import Decoded
+
+    assert math.isnan(Decoded(DecodingConfig()).real_time_factor)
+    assert np.isnan(Decoded(DecodingConfig(), seconds=1.0).real_time_factor)
+
+
+def test_the_device_is_described() -> None:
+    assert describe_device(CPU) == "cpu (1 thread)"

@@ -1,0 +1,304 @@
+"""N-grams: estimates equal to those of KenLM's lmplz, scores equal to a plain walk through the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.checkpoint import load_language_model
+from asr.cli import ngram as command
+from asr.decoding import ngram
+from asr.decoding.arpa import NO_PROBABILITY, Arpa, Ngram, read_arpa, write_arpa
+from asr.decoding.fusion import score_texts
+from asr.decoding.ngram import NgramModel, token_vocabulary
+from asr.decoding.ngram_estimation import estimate_ngrams
+from asr.decoding.word_ngram import WordNgramModel
+from asr.errors import UserError
+from asr.run import RunConfig
+from asr.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, Tokenizer, TokenizerConfig
+
+FOUR = [text.split() for text in ("A AB", "AB", "BA AB", "A A")]
+
+
+def make_sentences() -> list[list[str]]:
+    """200 sentences of the words a to l, the first ones likelier; the numbers are those of Park and Miller."""
+    number, sentences = 1, []
+    for length in range(200):
+        words = []
+        for _ in range(length % 5 + 1):
+            number = number * 16807 % 2147483647
+            words.append("abcdefghijkl"[int(12 * (number / 2147483647) ** 2)])
+        sentences.append(words)
+    return sentences
+
+
+# --- estimation ---------------------------------------------------------------------------------
+
+# Printed by `lmplz -o 2 --discount_fallback` for FOUR; its discounts of order 1 are 0.2, 1.7 and 3.
+LMPLZ_FOUR = {
+    ("<unk>",): (-0.782516, 0), ("</s>",): (-0.69357497, 0), ("A",): (-0.69357497, -0.30103),
+    ("AB",): (-0.782516, -0.30103), ("BA",): (-0.5767541, -0.30103), ("A", "</s>"): (-0.57200027, 0),
+    ("AB", "</s>"): (-0.22094493, 0), ("<s>", "A"): (-0.45438367, 0), ("A", "A"): (-0.57200027, 0),
+    ("<s>", "AB"): (-0.68298185, 0), ("A", "AB"): (-0.6035101, 0), ("BA", "AB"): (-0.23470409, 0),
+    ("<s>", "BA"): (-0.5892228, 0),
+}  # fmt: skip
+# Some lines of `lmplz -o 3 --discount_fallback` for make_sentences(). Discounts of order 1 are fallbacks; of
+# order 2 they are 0.471698, 1.24191, 1.61635, and of order 3 0.661808, 0.904594, 1.84184.
+LMPLZ_MANY = {
+    ("<unk>",): (-1.992814, 0), ("</s>",): (-1.0614344, 0), ("g",): (-1.0995787, -0.34161723),
+    ("d",): (-1.0614344, -0.39599878), ("k",): (-1.1876793, -0.3140379), ("h",): (-1.1413988, -0.37957957),
+    ("a", "</s>"): (-0.7096045, 0), ("j", "a"): (-0.72315043, -0.1792683), ("b", "f"): (-1.3462975, -0.1792683),
+    ("<s>", "j"): (-1.3573247, -0.27921122), ("<s>", "a", "</s>"): (-0.5983799, 0), ("a", "d", "a"): (-0.48495507, 0),
+    ("a", "a", "c"): (-1.319502, 0), ("f", "b", "i"): (-1.1258969, 0), ("c", "i", "h"): (-0.9365825, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sentences", "expected", "counts"),
+    [(FOUR, LMPLZ_FOUR, [6, 8]), (make_sentences(), LMPLZ_MANY, [15, 137, 345])],
+)
+def test_estimates_equal_those_of_lmplz(
+    sentences: list[list[str]], expected: dict[Ngram, tuple[float, float]], counts: list[int]
+) -> None:
+    arpa = estimate_ngrams(sentences, order=len(counts))
+    assert [len(order) for order in arpa.orders] == counts
+    for words, (log_probability, back_off) in expected.items():
+        ours = arpa.orders[len(words) - 1][words]
+        assert ours == pytest.approx((log_probability, back_off), abs=3e-7), words
+
+
+sentence_lists = st.lists(st.lists(st.sampled_from("xyz"), max_size=6), min_size=1, max_size=8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sentence_lists, st.integers(1, 4), st.lists(st.sampled_from("xyz"), max_size=4))
+def test_what_may_follow_sums_to_one(sentences: list[list[str]], order: int, context: list[str]) -> None:
+    vocabulary = ["<s>", "</s>", "<unk>", *"wxyz"]
+    model = NgramModel(estimate_ngrams(sentences, order, list("wxyz")), vocabulary)
+    state = model.start(1, torch.device("cpu"))
+    for word in ["<s>", *context]:
+        scores_RV = state.score(torch.tensor([vocabulary.index(word)]))
+    assert float(scores_RV.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    assert float(scores_RV[0, 0]) == -math.inf, "a start is never said"
+
+
+def test_what_cannot_be_estimated_is_said() -> None:
+    with pytest.raises(UserError, match="there are none"):
+        estimate_ngrams([], 2)
+    with pytest.raises(UserError, match="stand for start and end"):
+        estimate_ngrams([["a", "</s>"]], 2)
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def walk(arpa: Arpa, words: Ngram) -> float:
+    """log10 of the last word after those before, as the definition of ARPA has it."""
+    words = words[-len(arpa.orders) :]
+    entry = arpa.orders[len(words) - 1].get(words)
+    if entry is not None:
+        return entry[0]
+    if len(words) == 1:
+        return arpa.orders[0].get(("<unk>",), (NO_PROBABILITY, 0))[0]
+    return arpa.orders[len(words) - 2].get(words[:-1], (0.0, 0.0))[1] + walk(arpa, words[1:])
+
+
+def without_some(arpa: Arpa) -> Arpa:
+    """As if pruned: every third n-gram of the highest order is gone."""
+    kept = {words: v for index, (words, v) in enumerate(arpa.orders[-1].items()) if index % 3}
+    return Arpa([*arpa.orders[:-1], kept])
+
+
+@pytest.mark.parametrize("max_dense", [ngram.MAX_DENSE, 0])
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_scores_equal_a_plain_walk(order: int, max_dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While rows are reordered, as a beam does it; "w" is unknown to the file."""
+    monkeypatch.setattr(ngram, "MAX_DENSE", max_dense)
+    arpa = without_some(estimate_ngrams(make_sentences(), order))
+    vocabulary = ["<s>", "</s>", "<unk>", *"abcdefghijklw"]
+    state = NgramModel(arpa, vocabulary).start(5, torch.device("cpu"))
+    random = torch.Generator().manual_seed(order)
+    tokens_R = torch.zeros(5, dtype=torch.long)
+    texts: list[Ngram] = [()] * 5
+    for _ in range(12):
+        scores_RV = state.score(tokens_R)
+        texts = [(*text, vocabulary[token]) for text, token in zip(texts, tokens_R.tolist(), strict=True)]
+        for text, scores_V in zip(texts, scores_RV, strict=True):
+            expected = [walk(arpa, (*text, word)) * math.log(10) for word in vocabulary[1:]]
+            assert scores_V[1:].tolist() == pytest.approx(expected, abs=1e-5)
+        rows = torch.randint(5, (5,), generator=random)
+        state.select(rows)
+        texts = [texts[row] for row in rows]
+        tokens_R = torch.randint(2, len(vocabulary), (5,), generator=random)
+
+
+def test_searches_do_not_share_states() -> None:
+    model = NgramModel(estimate_ngrams(FOUR, 2), ["<s>", "</s>", "<unk>", "A", "AB", "BA"])
+    first, second = model.start(1, torch.device("cpu")), model.start(1, torch.device("cpu"))
+    expected = first.score(torch.tensor([0]))
+    second.score(torch.tensor([4]))
+    assert torch.equal(model.start(1, torch.device("cpu")).score(torch.tensor([0])), expected)
+
+
+# --- words as characters ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_text_is_as_likely_as_its_words(order: int) -> None:
+    """And <unk> is spelled by one of 4 symbols at a time: A, B, the unknown token, or the end of the word."""
+    tokenizer = Tokenizer.train(TokenizerConfig(), ["A B"])
+    arpa = estimate_ngrams(FOUR, order)
+    model = WordNgramModel(arpa, tokenizer)
+    for text in ("A AB", "AB", "BA A AB BA", "B", "A ABBA AB", "BB B"):
+        tokens = torch.tensor([tokenizer.encode(text)])
+        ours = float(score_texts(model, tokens, torch.tensor([tokens.size(1)]), SOS_ID, EOS_ID))
+        expected, history = 0.0, ("<s>",)
+        for word in text.split():
+            known = word if (word,) in arpa.orders[0] else "<unk>"
+            unknown = 10 ** walk(arpa, (*history, "<unk>")) * 4.0 ** -(len(word) + 1)
+            share = 10 ** walk(arpa, (*history, word)) if known == word else 0.0
+            expected += math.log(share + unknown)
+            history = (*history, known)
+        expected += walk(arpa, (*history, "</s>")) * math.log(10)
+        assert ours == pytest.approx(expected, rel=1e-4), text
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(alphabet="AB ", max_size=8), st.integers(1, 3))
+def test_characters_that_may_follow_sum_to_one(text: str, order: int) -> None:
+    """After any text: with unknown words, double spaces, and reordered rows."""
+    tokenizer = Tokenizer.train(TokenizerConfig(), ["A B"])
+    state = WordNgramModel(estimate_ngrams(FOUR, order), tokenizer).start(2, torch.device("cpu"))
+    for step, token in enumerate([SOS_ID, *tokenizer.encode(text)]):
+        other = token if step == 0 else tokenizer.tokens.index("A")
+        scores_RV = state.score(torch.tensor([other, token]))
+        assert scores_RV.exp().sum(1).tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
+        assert scores_RV.max() <= 0
+        state.select(torch.tensor([1, 1]))
+
+
+def test_words_as_characters_need_characters(tmp_path: Path) -> None:
+    write_arpa(tmp_path / "words.arpa", estimate_ngrams(FOUR, 2))
+    characters = Tokenizer.train(TokenizerConfig(), ["A B"])
+    assert isinstance(load_language_model(tmp_path / "words.arpa", characters), WordNgramModel)
+    write_arpa(tmp_path / "letters.arpa", estimate_ngrams([["A", "B"], ["B"]], 2))
+    assert isinstance(load_language_model(tmp_path / "letters.arpa", characters), WordNgramModel), "no space"
+    pieces = Tokenizer.train(TokenizerConfig(type="words"), ["X Y"])
+    with pytest.raises(UserError, match="with a tokenizer of characters and a space, not with words"):
+        load_language_model(tmp_path / "words.arpa", pieces)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    arpa = estimate_ngrams([list("A B"), list("B\u00a0A")], 3)  # characters: a space, a no-break space
+    write_arpa(tmp_path / "a.arpa", arpa)
+    again = read_arpa(tmp_path / "a.arpa")
+    assert [list(order) for order in again.orders] == [list(order) for order in arpa.orders]
+    for ours, theirs in zip(arpa.orders, again.orders, strict=True):
+        for words in ours:
+            assert theirs[words] == pytest.approx(ours[words], abs=1e-6)
+
+
+WHOLE = "\\data\\\nngram 1=3\nngram 2=1\n\n\\1-grams:\n-1\t<s>\t-0.5\n-1\t</s>\n-0.2 A -0.1\n\n\\2-grams:\n-0.3\tA </s>\n\n\\end\\\n"
+FAULTS = {
+    "empty": ("", "no \\data\\ or no \\end\\"),
+    "another file": ("hello\n", "no \\data\\ or no \\end\\"),
+    "cut": (WHOLE[:-8], "no \\data\\ or no \\end\\"),
+    "wrong count": (WHOLE.replace("ngram 1=3", "ngram 1=4"), "head says [4, 1]; the file is damaged"),
+    "no number": (WHOLE.replace("-0.2", "x"), ":8: 'x A -0.1', but expected a log10 probability, 1 words"),
+    "above one": (WHOLE.replace("-0.2", "0.2"), ":8: '0.2 A -0.1', but expected a log10"),
+    "nan": (WHOLE.replace("-0.2", "nan"), "expected a log10 probability"),
+    "too many words": (WHOLE.replace("A </s>", "A A A </s>"), "2 words, and a weight or none"),
+    "bad count": (WHOLE.replace("=3", "=many"), "expected a count such as ngram 1=1000"),
+    "words between": (WHOLE.replace("\n\\2-grams", "hello\n\\2-grams"), "'hello', but expected a log10"),
+    "order left out": (WHOLE.replace("\\2-grams:", "\\3-grams:"), "but expected a log10"),
+    "no beginning": (WHOLE.replace("A </s>", "B </s>"), "not its beginning, 'B'"),
+    "words": (WHOLE.replace("A", "HELLO"), "tokenizer of characters and a space"),
+}  # fmt: skip
+TOKENIZER = Tokenizer.train(TokenizerConfig(), ["AB"])
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_damage_is_said(name: str, tmp_path: Path) -> None:
+    content, message = FAULTS[name]
+    path = tmp_path / "lm.arpa"
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        load_language_model(path, TOKENIZER)
+    assert message in str(caught.value) and str(caught.value).startswith(str(path))
+    assert str(caught.value).count(str(path)) == 1
+
+
+def test_binary_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0\xff\xfe")
+    with pytest.raises(UserError, match=r"binary ones are not read|no .data"):
+        load_language_model(tmp_path / "lm.bin", TOKENIZER)
+
+
+def test_a_file_scores_the_tokens_of_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "lm.arpa").write_text(WHOLE)
+    model = load_language_model(tmp_path / "lm.arpa", TOKENIZER)
+    a_id = TOKENIZER.tokens.index("A")
+    scores = model.start(1, torch.device("cpu")).score(torch.tensor([SOS_ID]))[0]
+    log10 = math.log(10)
+    assert float(scores[a_id]) == pytest.approx((-0.5 - 0.2) * log10), "backs off from the start"
+    total = score_texts(model, torch.tensor([[a_id]]), torch.tensor([1]), SOS_ID, EOS_ID)
+    assert float(total) == pytest.approx((-0.5 - 0.2 - 0.3) * log10)
+    assert scores[[BLANK_ID, PAD_ID, SOS_ID]].tolist() == [-math.inf] * 3
+    assert float(scores[TOKENIZER.tokens.index("B")]) == -math.inf, "neither B nor <unk> is in the file"
+    assert token_vocabulary(TOKENIZER.tokens)[2:5] == ["<s>", "</s>", "<unk>"]
+
+
+# --- command ------------------------------------------------------------------------------------
+
+
+def run_command(arguments: list[str]) -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(arguments)) == 0
+
+
+@pytest.mark.parametrize(("units", "order"), [("tokens", "4"), ("words", "2")])
+def test_command(
+    tiny_run: Callable[..., RunConfig],
+    tmp_path: Path,
+    units: str,
+    order: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tiny_run()
+    output = tmp_path / "new" / "lm.arpa"
+    run_command(
+        [str(tmp_path / "run.yaml"), "--order", order, "--units", units, "--output", str(output), "--json"]
+    )
+    result = json.loads(capsys.readouterr().out)
+    arpa = read_arpa(output)
+    assert result["ngrams"] == [len(level) for level in arpa.orders] and len(arpa.orders) == int(order)
+    texts = [json.loads(line)["text"] for line in Path(config.data.dev).read_text().splitlines()]
+    rows = [("<s>", *(list(text) if units == "tokens" else text.split()), "</s>") for text in texts]
+    total = sum(walk(arpa, row[: end + 1]) for row in rows for end in range(1, len(row))) * math.log(10)
+    assert result["perplexity"] == pytest.approx(
+        math.exp(-total / sum(len(row) - 1 for row in rows)), rel=1e-4
+    )
+    num_words = sum(len(text.split()) + 1 for text in texts)
+    assert result["word_perplexity"] == pytest.approx(math.exp(-total / num_words), rel=1e-4)
+    assert result["unknown"] == 0
+    if units == "tokens":
+        load_language_model(output, Tokenizer.load(tmp_path / "run" / "tokenizer.json"))
+
+
+def test_command_refuses_a_wrong_order(tiny_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+    tiny_run()
+    with pytest.raises(UserError, match="--order 0: expected 1 to 20"):
+        run_command([str(tmp_path / "run.yaml"), "--order", "0"])

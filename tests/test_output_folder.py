@@ -1,0 +1,186 @@
+"""Outputs are whole, resumed, and never written over what is not ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from asr.audio_paths import Recording
+from asr.errors import UserError
+from asr.output_folder import JOURNAL, OutputFolder
+
+MADE_BY = {"model": "m", "beam": 5}
+CONTENTS = {"txt": "hello\n", "srt": "1\n"}
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    (tmp_path / "audio").mkdir()
+    (tmp_path / "audio" / "a.wav").write_bytes(b"sound")
+    return Recording(str(tmp_path / "audio" / "a.wav"), "sub/a")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def open_folder(
+    out: Path, made_by: object = MADE_BY, formats: tuple[str, ...] = ("txt", "srt")
+) -> OutputFolder:
+    return OutputFolder(out, formats, made_by)  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
+    folder = open_folder(out)
+    assert not folder.is_done(recording)
+    folder.write(recording, CONTENTS)
+    assert {path.name: path.read_text() for path in (out / "sub").iterdir()} == {
+        "a.txt": "hello\n",
+        "a.srt": "1\n",
+    }
+    for again in (folder, open_folder(out), open_folder(out, formats=("srt",))):
+        assert again.is_done(recording)
+
+
+def change_audio(out: Path, recording: Recording) -> None:
+    Path(recording.path).write_bytes(b"other sound")
+
+
+def change_time_of_audio(out: Path, recording: Recording) -> None:
+    os.utime(recording.path, (2e9, 2e9))
+
+
+def remove_output(out: Path, recording: Recording) -> None:
+    (out / "sub" / "a.srt").unlink()
+
+
+@pytest.mark.parametrize("change", [change_audio, change_time_of_audio, remove_output])
+def test_what_has_changed_is_done_again(change, out: Path, recording: Recording) -> None:  # type: ignore[no-untyped-def]
+    open_folder(out).write(recording, CONTENTS)
+    change(out, recording)
+    folder = open_folder(out)
+    assert not folder.is_done(recording)
+    folder.write(recording, {"txt": "better\n", "srt": "2\n"})
+    assert (out / "sub" / "a.txt").read_text() == "better\n" and open_folder(out).is_done(recording)
+
+
+def test_other_settings_or_formats_are_not_done(out: Path, recording: Recording) -> None:
+    open_folder(out).write(recording, CONTENTS)
+    assert not open_folder(out, {"model": "m", "beam": 6}).is_done(recording)
+    assert not open_folder(out, formats=("txt", "json")).is_done(recording)
+
+
+def test_formats_of_several_calls_add_up(out: Path, recording: Recording) -> None:
+    open_folder(out, formats=("txt",)).write(recording, CONTENTS)
+    open_folder(out, formats=("srt",)).write(recording, CONTENTS)
+    assert open_folder(out).is_done(recording)
+
+
+def test_a_part_is_not_done_but_ours(out: Path, recording: Recording) -> None:
+    open_folder(out).write(recording, CONTENTS, is_whole=False)
+    folder = open_folder(out)
+    assert not folder.is_done(recording)
+    folder.require_free(recording)
+    folder.write(recording, CONTENTS)
+    assert folder.is_done(recording)
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.4, 0.6, 0.95])
+def test_a_killed_call_is_resumed(cut: float, out: Path, recording: Recording) -> None:
+    """The journal is cut anywhere; outputs announced in it may be there or not."""
+    other = Recording(recording.path, "b")
+    folder = open_folder(out)
+    folder.write(recording, CONTENTS)
+    folder.write(other, CONTENTS)
+    journal = (out / JOURNAL).read_bytes()
+    first, last = journal[: journal.index(b"\n") + 1], journal.splitlines(keepends=True)[-1]
+    keep = max(len(first), round(cut * len(journal)))
+    if keep < journal.index(b'"b"'):
+        for name in ("b.txt", "b.srt"):
+            (out / name).unlink()  # announced before it is written
+    else:
+        keep = max(keep, len(journal) - len(last))
+    (out / JOURNAL).write_bytes(journal[:keep])
+    resumed = open_folder(out)
+    for item in (recording, other):
+        if not resumed.is_done(item):
+            resumed.write(item, CONTENTS)
+    assert all(open_folder(out).is_done(item) for item in (recording, other))
+
+
+def test_remains_of_a_killed_call_go(
+    out: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asr import output_folder
+
+    def die(path: Path) -> None:
+        path.parent.mkdir(parents=True)
+        (path.parent / f".{path.name}.123.tmp").write_text("hel")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(output_folder, "replace_file", die)
+        open_folder(out).write(recording, CONTENTS)
+    open_folder(out).write(recording, CONTENTS)
+    assert sorted(path.name for path in (out / "sub").iterdir()) == ["a.srt", "a.txt"]
+
+
+def test_foreign_files_are_kept(out: Path, recording: Recording) -> None:
+    """Beside a.wav there often is an a.txt: what was really said."""
+    (out / "sub").mkdir(parents=True)
+    (out / "sub" / "a.txt").write_text("a reference")
+    folder = open_folder(out)
+    for call in (lambda: folder.require_free(recording), lambda: folder.write(recording, CONTENTS)):
+        with pytest.raises(UserError, match="was not written here by `asr transcribe`"):
+            call()
+    assert (out / "sub" / "a.txt").read_text() == "a reference"
+    assert not (out / "sub" / "a.srt").exists()
+
+
+def test_corrections_by_hand_are_kept(out: Path, recording: Recording) -> None:
+    open_folder(out).write(recording, CONTENTS)
+    (out / "sub" / "a.txt").write_text("Hello.\n")
+    with pytest.raises(UserError, match="was changed after"):
+        open_folder(out).require_free(recording)
+
+
+def test_outputs_of_another_recording_are_kept(out: Path, recording: Recording, tmp_path: Path) -> None:
+    open_folder(out).write(recording, CONTENTS)
+    (tmp_path / "a.flac").write_bytes(b"another")
+    other = Recording(str(tmp_path / "a.flac"), recording.name)
+    with pytest.raises(UserError, match="is of another recording"):
+        open_folder(out).require_free(other)
+    # Where the first is gone, it has been moved.
+    os.rename(recording.path, tmp_path / "moved.wav")
+    open_folder(out).require_free(other)
+
+
+def test_audio_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"RIFF")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    with pytest.raises(UserError, match="would be written over a recording"):
+        open_folder(link).check([Recording(str(path), "a")])
+    open_folder(tmp_path / "out").check([Recording(str(path), "a")])
+
+
+def test_foreign_lines_in_the_journal_are_passed_over(out: Path, recording: Recording) -> None:
+    open_folder(out).write(recording, CONTENTS)
+    with open(out / JOURNAL, "ab") as file:
+        file.write(
+            b'\xff\xfe\nnull\n[1]\n{}\n{"outputs": 3, "name": "sub/a"}\n{"outputs": {"sub/a.txt": null}, "name": "x"}'
+        )
+    folder = open_folder(out)
+    assert folder.is_done(recording)
+    folder.write(recording, CONTENTS)
+    assert open_folder(out).is_done(recording)
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, recording: Recording) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot"):
+        open_folder(tmp_path / "file").write(recording, CONTENTS)

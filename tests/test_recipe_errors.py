@@ -1,0 +1,209 @@
+"""What `asr recipe run` says when the corpus is not what it should be, or cannot be fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr import archives
+from asr.cli import main
+from asr.corpora import compute_fingerprint
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
+URLS = 'URLS = ("http://www.openslr.org/resources/1/waves_yesno.tar.gz",)'
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
+    """A corpus of twelve recordings in the layout of yesno: its archive and its fingerprint."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "waves_yesno").mkdir()
+    for number, name in enumerate(NAMES):
+        samples = np.random.default_rng(number).integers(-2000, 2000, 4000).astype(np.int16)
+        soundfile.write(folder / name, samples, 8_000, subtype="PCM_16")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(folder / "waves_yesno", "waves_yesno")
+    return buffer.getvalue(), compute_fingerprint(folder, NAMES, 8_000)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content`; after `cut` bytes the connection ends."""
+
+    daemon_threads = True
+    content = b""
+    cut: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.ranges: list[str | None] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers["Range"]
+        self.server.ranges.append(wanted)
+        begin = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+        body = self.server.content[begin:]
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            last = len(self.server.content) - 1
+            self.send_header("Content-Range", f"bytes {begin}-{last}/{len(self.server.content)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.server.cut is None else body[: max(0, self.server.cut - begin)])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(archive: tuple[bytes, str]) -> Iterator[Server]:
+    with Server() as server:
+        server.content = archive[0]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def run(
+    server: Server,
+    archive: tuple[bytes, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, str]]:
+    """Runs the recipe of yesno, whose archive is at our server; returns exit status and message."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(archives, "BACKOFF_SECONDS", 0.0)
+    content, fingerprint = archive
+    source = (ROOT / "recipes" / "yesno" / "recipe.py").read_text()
+    (tmp_path / "recipes" / "yesno").mkdir(parents=True)
+
+    def run(*arguments: str, url: str = f"http://127.0.0.1:{server.server_port}/waves") -> tuple[int, str]:
+        values = {"SHA256": hashlib.sha256(content).hexdigest(), "FINGERPRINT": fingerprint, "NUM_FILES": 12}
+        assert URLS in source
+        text = source.replace(URLS, f"URLS = ({url!r},)")
+        for name, value in values.items():
+            start = text.index(f"\n{name} = ") + 1
+            text = text[:start] + f"{name} = {value!r}" + text[text.index("\n", start) :]
+        (tmp_path / "recipes" / "yesno" / "recipe.py").write_text(text)
+        capsys.readouterr()
+        status = main(["recipe", "run", "yesno", "--recipes-dir", "recipes", *arguments])
+        message = capsys.readouterr().err
+        assert "Traceback" not in message
+        return status, message
+
+    return run
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+def test_the_whole_corpus_is_fetched_and_prepared(run: Run) -> None:
+    assert run() == (0, "")
+    assert len(Path("data/yesno/test.jsonl").read_text().splitlines()) == 6
+
+
+def test_no_network(run: Run) -> None:
+    status, message = run(url="http://127.0.0.1:1/waves")
+    assert status == 2
+    assert "cannot download waves_yesno.tar.gz; looked at:\n  http://127.0.0.1:1/waves" in message
+    assert "cannot be reached" in message and "pass --corpus-dir FOLDER" in message
+
+
+def test_an_interrupted_download_goes_on(run: Run, server: Server) -> None:
+    server.cut = len(server.content) // 2
+    status, message = run()
+    assert status == 2
+    half, whole = len(server.content) // 2, len(server.content)
+    assert f"the connection ended after {half:,} of {whole:,} bytes" in message
+    server.cut = None
+    server.ranges.clear()
+    assert run() == (0, "")
+    assert server.ranges == [f"bytes={half}-"], "what had come is not fetched again"
+
+
+def test_another_file_than_expected(run: Run, server: Server) -> None:
+    server.content = server.content[:-1] + b"?"
+    status, message = run()
+    assert status == 2
+    assert f"sent another file: {len(server.content):,} bytes, SHA-256 " in message
+    assert "was expected" in message and not Path("data/yesno/corpus/waves_yesno.tar.gz").exists()
+
+
+def test_a_changed_archive_on_disk(run: Run) -> None:
+    path = Path("data/yesno/corpus/waves_yesno.tar.gz")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"another")
+    status, message = run()
+    assert status == 2
+    assert f"{path.absolute()}: not the expected file (its SHA-256 is not " in message
+    assert "delete it and run this again" in message
+
+
+def test_no_space(run: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    status, message = run()
+    assert status == 2
+    assert f"{len(server.content):,} bytes are to come, but 100 are free there" in message
+
+
+def test_no_space_for_the_manifests(
+    run: Run, archive: tuple[bytes, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--stage", "download") == (0, "")
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", refuse)
+        status, message = run("--stage", "prepare")
+    assert status == 2 and "train.jsonl: cannot write the file (No space left on device)" in message
+    assert not list(Path("data/yesno").glob("*.jsonl"))
+    assert run() == (0, ""), "with room, the same command goes on"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: shutil.rmtree(root / "waves_yesno"), "waves_yesno is neither here nor in a folder"),
+        (lambda root: shutil.rmtree(root), "cannot read this folder of a corpus (No such file or directory)"),
+        (
+            lambda root: [path.unlink() for path in sorted((root / "waves_yesno").iterdir())[:6]],
+            "expected 12: a part of the corpus, or another version of it",
+        ),
+        (
+            lambda root: soundfile.write(root / NAMES[0], np.zeros(4000, np.int16), 8_000, subtype="PCM_16"),
+            "differs from the published corpus",
+        ),
+    ],
+    ids=["wrong folder", "no folder", "half a corpus", "changed audio"],
+)
+def test_another_corpus(
+    run: Run, archive: tuple[bytes, str], tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    root = tmp_path / "mine"
+    with tarfile.open(fileobj=io.BytesIO(archive[0])) as tar:
+        tar.extractall(root, filter="data")
+    damage(root)
+    status, said = run("--corpus-dir", str(root))
+    assert status == 2 and f"asr: {root}" in said and message in said
+    assert "--corpus-dir" in said or "No such file" in said, "what to do"
+    assert not list(Path("data/yesno").glob("*.jsonl"))

@@ -1,0 +1,114 @@
+"""A conf with its seed and its folders is a run; in smoke mode a small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+
+from asr.errors import UserError
+from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.recipe import Job, find_recipes, load_recipe
+from asr.recipe_systems import build_runs, cut_manifests, find_all_runs, hash_settings
+from asr.run import RunConfig
+
+
+@pytest.fixture
+def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_tones_recipe(tmp_path, tones)
+
+
+def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
+    runs = build_runs(make_job(recipes_dir))
+    assert [(run.name, run.seed) for run in runs] == [("ctc_lstm", 0), ("transformer", 0)]
+    config = runs[1].config
+    assert config == RunConfig.load(runs[1].conf), "in the usual folders, `asr train CONF` makes the same run"
+
+
+def test_confs_beside_the_recipe_come_first(recipes_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "tones").rename(recipes_dir / "tones" / "conf")
+    write_conf(tmp_path, "other", "")
+    assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer"]
+
+
+def test_only_and_seeds(recipes_dir: Path) -> None:
+    runs = build_runs(make_job(recipes_dir, only=("transformer",), seeds=(0, 7)))
+    assert [(run.name, run.config.seed) for run in runs] == [
+        ("transformer", 0),
+        ("transformer-seed-7", 7),
+    ]
+    assert runs[1].config.output_dir == "runs/tones/transformer-seed-7"
+
+
+def test_an_unknown_system(recipes_dir: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"--only transfomer: no transfomer.yaml in .*; did you mean transformer\?"
+    ):
+        build_runs(make_job(recipes_dir, only=("transfomer",)))
+
+
+def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:
+    text = COMMON.replace("dev: data/tones/dev.jsonl", "dev: elsewhere/dev.jsonl")
+    write_conf(recipes_dir.parent, "transformer", text.format(name="transformer") + SYSTEMS["transformer"])
+    config = build_runs(make_job(recipes_dir, output_dir=Path("/x y"), only=("transformer",)))[0].config
+    assert config.output_dir == "/x y/runs/transformer"
+    assert (config.data.train, config.data.dev) == ("/x y/train.jsonl", "elsewhere/dev.jsonl")
+
+
+def test_runs_of_other_seeds_are_found_again(recipes_dir: Path) -> None:
+    for name in ("transformer-seed-3", "transformer-seed-x", "transformer-seed-3.old-1", "ctc_lstm"):
+        Path("runs/tones", name).mkdir(parents=True)
+    names = [run.name for run in find_all_runs(make_job(recipes_dir, seeds=(1,)))]
+    assert names == ["ctc_lstm", "ctc_lstm-seed-1", "transformer", "transformer-seed-1", "transformer-seed-3"]
+
+
+def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
+    text = COMMON.replace("batches: {{", "batches: {{feature_cache: runs/tones/transformer/cache, ")
+    write_conf(recipes_dir.parent, "ctc_lstm", text.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    assert [run.name for run in build_runs(make_job(recipes_dir))] == ["transformer", "ctc_lstm"]
+
+
+@pytest.mark.parametrize(
+    ("override", "is_other"),
+    [
+        ("seed=1", True),
+        ("optim.learning_rate=1e-4", True),
+        ("model.encoder.dropout=0.2", True),
+        ("text.scoring=[uppercase]", True),
+        ("output_dir=elsewhere", False),
+        ("data.train=elsewhere.jsonl", False),  # its content is hashed, not its place
+        ("train.log_every=3", False),
+        ("batches.num_workers=1", False),
+    ],
+)
+def test_what_makes_another_training(recipes_dir: Path, override: str, is_other: bool) -> None:
+    path = make_job(recipes_dir).recipe.find_confs()["transformer"]
+    one, two = hash_settings(RunConfig.load(path)), hash_settings(RunConfig.load(path, [override]))
+    assert (one != two) == is_other
+
+
+# --- smoke mode ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(find_recipes()))
+def test_every_system_has_a_smoke_size(name: str) -> None:
+    for run in build_runs(Job(load_recipe(name), smoke=True)):
+        config = run.config
+        assert config.train.steps <= 4 and config.batches.num_workers == 0
+        assert config.output_dir.startswith(f"runs/{name}-smoke/")
+        assert config.data.train.startswith(f"data/{name}-smoke/")
+        assert type(config.model) is type(RunConfig.load(run.conf).model)
+
+
+def test_smoke_mode_cuts_the_manifests_evenly(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        utterances = [Utterance(id=f"{split}-{n}", audio="a.wav", duration=1.0) for n in range(100)]
+        write_manifest(tmp_path / f"{split}.jsonl", utterances)
+    cut_manifests(tmp_path)
+    names = [utterance.id for utterance in read_manifest(tmp_path / "train.jsonl")]
+    assert len(names) == 32 and names[0] == "train-0" and names[-1] == "train-96"
+    assert len(list(read_manifest(tmp_path / "test.jsonl"))) == 8
+    cut_manifests(tmp_path)
+    assert len(list(read_manifest(tmp_path / "train.jsonl"))) == 32

@@ -1,0 +1,183 @@
+"""Tokenizers and trainings of a recipe: once, resumed, and anew when what they read has changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from safetensors.torch import load_file
+
+from asr.cli import main
+from asr.recipe import Job
+from asr.recipe_stages import build_tasks, run_recipe
+from asr.recipe_tasks import read_record
+from asr.train.learner import Learner
+
+
+@pytest.fixture
+def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    recipes_dir = write_tones_recipe(tmp_path, tones)
+    run_recipe(make_job(recipes_dir), "prepare")
+    return recipes_dir
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def train_all(job: Job) -> None:
+    for stage in ("tokenizer", "train"):
+        run_recipe(job, stage)
+
+
+def change_learning_rate(recipes_dir: Path) -> None:
+    text = COMMON.replace("3e-3", "2e-3").format(name="ctc_lstm")
+    write_conf(recipes_dir.parent, "ctc_lstm", text + SYSTEMS["ctc_lstm"])
+
+
+def messages(said: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    found = [record.getMessage() for record in said.records if record.name.startswith("asr.recipe")]
+    said.clear()
+    return [message for message in found if all(word in message for word in words)]
+
+
+def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
+    train_all(make_job(recipes_dir))
+    assert Path("runs/tones/ctc_lstm/model/model.safetensors").is_file()
+    assert Path("runs/tones/transformer/model/model.safetensors").is_file()
+    assert len(messages(said, "train ", "it has not been done")) == 2
+    before = Path("runs/tones/transformer/log.jsonl").read_bytes()
+    train_all(make_job(recipes_dir))
+    assert len(messages(said, "skipped, it has been done, and nothing that it reads has changed")) == 4
+    assert Path("runs/tones/transformer/log.jsonl").read_bytes() == before
+    origin = read_record(Path("runs/tones/transformer/.train.done"))["origin"]
+    assert origin["command"] == "asr recipe run tones" and origin["machine"] and origin["commit"]
+
+
+def test_a_changed_conf_trains_anew_and_keeps_the_old(
+    recipes_dir: Path, said: pytest.LogCaptureFixture
+) -> None:
+    train_all(make_job(recipes_dir))
+    old = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
+    change_learning_rate(recipes_dir)
+    messages(said)
+    train_all(make_job(recipes_dir))
+    shown = messages(said)
+    assert any(
+        "train ctc_lstm: " in line and "changed since it was done: ctc_lstm.yaml" in line for line in shown
+    ) or any("ctc_lstm: made of other data or settings" in line for line in shown)
+    assert Path("runs/tones/ctc_lstm.old-1/model/model.safetensors").read_bytes() == old
+    assert Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes() != old
+    assert any("train transformer: skipped" in line for line in shown)
+
+
+def test_a_changed_manifest_trains_anew(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
+    job = make_job(recipes_dir, only=("ctc_lstm",))
+    train_all(job)
+    lines = Path("data/tones/train.jsonl").read_text().splitlines(keepends=True)
+    Path("data/tones/train.jsonl").write_text("".join(lines[:40]))
+    messages(said)
+    train_all(job)
+    assert messages(said, "tokenizer ctc_lstm", "changed since it was done: train.jsonl")
+    assert Path("runs/tones/ctc_lstm.old-1").is_dir()
+    train_all(job)
+    assert len(messages(said, "skipped")) == 2
+
+
+def test_an_interrupted_training_goes_on(
+    recipes_dir: Path, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(recipes_dir, only=("ctc_lstm",))
+    train_all(make_job(recipes_dir, only=("ctc_lstm",), output_dir=None))
+    whole = load_file("runs/tones/ctc_lstm/model/model.safetensors")
+    Path("runs/tones/ctc_lstm").rename("whole")
+    original = Learner.update
+
+    def update(self: Learner, batches: object, step: int) -> object:
+        if step == 3:
+            raise KeyboardInterrupt
+        return original(self, batches, step)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Learner, "update", update)
+        train_all(job)
+    messages(said)
+    train_all(job)
+    assert messages(said, "train ctc_lstm: ", "going on from step-00000002")
+    resumed = load_file("runs/tones/ctc_lstm/model/model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole | resumed)
+
+
+def test_a_training_by_hand_is_taken_over(recipes_dir: Path) -> None:
+    assert main(["train", "conf/tones/ctc_lstm.yaml"]) == 0
+    before = [
+        path.read_bytes() for path in sorted(Path("runs/tones/ctc_lstm/checkpoints").rglob("*.safetensors"))
+    ]
+    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    after = [
+        path.read_bytes() for path in sorted(Path("runs/tones/ctc_lstm/checkpoints").rglob("*.safetensors"))
+    ]
+    assert before == after and not Path("runs/tones/ctc_lstm.old-1").exists()
+
+
+def test_a_dry_run_says_what_and_why_and_does_nothing(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    change_learning_rate(recipes_dir)
+    before = sorted(tmp_path.rglob("*"))
+    arguments = ["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--dry-run"]
+    assert main(arguments) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    shown = capsys.readouterr().out
+    for line in (
+        "prepare: would be skipped, it has been done",
+        "train ctc_lstm: would train it for 4 updates (changed since it was done: ctc_lstm.yaml)",
+        "train transformer: would train it for 4 updates (it has not been done)",
+    ):
+        assert line in shown
+    Path("data/tones/.prepare.done").unlink()
+    assert main([*arguments, "--seeds", "0,5"]) == 0
+    shown = capsys.readouterr().out
+    assert "prepare: would check the corpus" in shown
+    assert "train transformer-seed-5: would train it for 4 updates (it has not been done)" in shown
+
+
+def test_what_depends_on_a_stage_that_would_run(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    Path("data/tones/.prepare.done").unlink()
+    assert main(["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--dry-run"]) == 0
+    assert "train ctc_lstm: would be skipped, unless prepare makes something new" in capsys.readouterr().out
+    run_recipe(make_job(recipes_dir), "prepare")
+    assert main(["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--dry-run"]) == 0
+    assert "train ctc_lstm: would be skipped, it has been done" in capsys.readouterr().out
+
+
+def test_seeds_make_different_models(recipes_dir: Path) -> None:
+    train_all(make_job(recipes_dir, only=("ctc_lstm",), seeds=(0, 1)))
+    zero = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
+    one = Path("runs/tones/ctc_lstm-seed-1/model/model.safetensors").read_bytes()
+    assert zero != one
+    assert json.loads(Path("runs/tones/ctc_lstm-seed-1/model/state.json").read_text())["step"] == 4
+
+
+def test_the_number_of_threads_is_as_before(recipes_dir: Path) -> None:
+    text = COMMON.replace("train: {{", "train: {{threads: 1, ").format(name="ctc_lstm")
+    write_conf(recipes_dir.parent, "ctc_lstm", text + SYSTEMS["ctc_lstm"])
+    torch.set_num_threads(3)
+    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    assert torch.get_num_threads() == 3
+
+
+def test_tasks_name_what_they_read(recipes_dir: Path) -> None:
+    task = build_tasks(make_job(recipes_dir), "train")[1]
+    assert list(task.inputs()) == ["transformer.yaml", "train.jsonl", "dev.jsonl"]

@@ -1,0 +1,95 @@
+"""Published results: their figures follow from the hypotheses beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asr.recipe_results import score_results, write_texts
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = sorted(ROOT.glob("recipes/*/results/results.json"))
+
+
+def find_wrong_figures(folder: Path) -> list[str]:
+    """What a fresh scoring of the hypotheses in `folder` finds otherwise than results.json says."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    fresh = score_results(folder, results["baseline"], results["runs"])
+    return [
+        name
+        for name in ("test", "runs", "comparisons")
+        if json.loads(json.dumps(fresh[name])) != results[name]
+    ]
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-3])
+def test_published_figures_equal_a_fresh_scoring(path: Path) -> None:
+    assert find_wrong_figures(path.parent) == []
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-3])
+def test_published_results_are_whole_and_meant(path: Path) -> None:
+    results = json.loads(path.read_text(encoding="utf-8"))
+    assert results["smoke"] is False
+    for run in results["runs"]:
+        for origin in (run["training"], run["evaluation"]):
+            assert origin["command"].startswith(f"asr recipe run {results['corpus']}")
+            assert origin["commit"] and origin["machine"]
+    assert (
+        "/tmp" not in path.read_text() and "/home" not in path.read_text() and "/work" not in path.read_text()
+    )
+
+
+SUMMARIES = [
+    {
+        "name": name,
+        "system": name,
+        "seed": 0,
+        "decoding": "joint",
+        "ways": {"test": {"joint": {}, "attention": {}}},
+    }
+    for name in ("ctc_lstm", "transformer")
+]
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """Results of two systems on ten utterances of two words."""
+    write_texts(tmp_path / "reference.jsonl", {f"u{n}": {"text": "YES NO"} for n in range(10)})
+    for name, wrong, count in (("ctc_lstm", "YES", 5), ("transformer", "NO NO", 1)):
+        heard = {f"u{n}": {"text": wrong if n < count else "YES NO"} for n in range(10)}
+        write_texts(tmp_path / f"{name}.joint.jsonl", heard)
+        write_texts(tmp_path / f"{name}.attention.jsonl", {f"u{n}": {"text": "YES"} for n in range(10)})
+    found = {"baseline": "ctc_lstm", **score_results(tmp_path, "ctc_lstm", SUMMARIES)}
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    return tmp_path
+
+
+def test_figures_of_made_up_results(made_up: Path) -> None:
+    """By hand: 5 deletions and 1 substitution among 20 words; 15 and 1 x (Y E S: 3) of 60 characters."""
+    results = json.loads((made_up / "results.json").read_text())
+    assert [(run["errors"], run["words"], run["wer"]) for run in results["runs"]] == [
+        (5, 20, 0.25),
+        (1, 20, 0.05),
+    ]
+    assert [run["cer"] for run in results["runs"]] == [15 / 60, 3 / 60]
+    for run in results["runs"]:
+        assert run["ways"]["test"]["attention"] == {"wer": 0.5, "cer": 0.5}
+        assert 0 <= run["interval"][0] < run["wer"] < run["interval"][1] <= 1
+    assert results["test"] == {"utterances": 10, "words": 20, "resampled_by": "utterance"}
+    (comparison,) = results["comparisons"]
+    assert (comparison["system"], comparison["baseline"]) == ("transformer", "ctc_lstm")
+    assert comparison["difference"] == pytest.approx(-0.2) and 0 < comparison["p"] < 1
+    assert find_wrong_figures(made_up) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["reference.jsonl", "transformer.joint.jsonl", "ctc_lstm.attention.jsonl", "results.json"]
+)
+def test_a_changed_file_is_noticed(made_up: Path, name: str) -> None:
+    path = made_up / name
+    old, new = ("0.25", "0.2") if name == "results.json" else ("YES", "NO")
+    path.write_text(path.read_text().replace(old, new, 1))
+    assert find_wrong_figures(made_up) != []

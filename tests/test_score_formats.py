@@ -1,0 +1,204 @@
+"""What we write is what sclite writes; sc_stats reads it and comes to the same verdict."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asr.alignments import Operation
+from asr.score_formats import align_lines, measure_width, write_dtl, write_pra, write_sgml
+from asr.score_result import Score
+from asr.scoring import score
+
+needs_sclite = pytest.mark.skipif(
+    shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"
+)
+WORDS = [
+    "a",
+    "an",
+    "the",
+    "cat",
+    "dog",
+    "sat",
+    "on",
+    "mat",
+    "in",
+    "house",
+    "big",
+    "bird",
+    "hello",
+    "world",
+    "of",
+    "to",
+    "and",
+    "it's",
+]
+
+# Written by sclite 2.10 (options -i spu_id -o pra dtl sgml) for the four utterances below.
+PRA = """
+
+\t\tDUMP OF SYSTEM ALIGNMENT STRUCTURE
+
+System name:   h.trn
+
+Speakers: 
+    0:  spk1
+    1:  spk2
+
+Speaker sentences   0:  spk1   #utts: 2
+id: (spk1-u1)
+Scores: (#C #S #D #I) 5 1 0 1
+REF:  the cat sat on * THE mat 
+HYP:  the cat sat on A MAT mat 
+Eval:                I S       
+
+id: (spk1-u2)
+Scores: (#C #S #D #I) 1 0 1 0
+REF:  hello WORLD 
+HYP:  hello ***** 
+Eval:       D     
+
+Speaker sentences   1:  spk2   #utts: 1
+id: (spk2-u3)
+Scores: (#C #S #D #I) 0 0 0 1
+REF:  ** 
+HYP:  UH 
+Eval: I  
+
+
+"""
+SGML = """<SPEAKER id="spk1">
+<PATH id="(spk1-u1)" word_cnt="7" sequence="0">
+C,"the","the":C,"cat","cat":C,"sat","sat":C,"on","on":I,,"a":S,"the","mat":C,"mat","mat"
+</PATH>
+<PATH id="(spk1-u2)" word_cnt="2" sequence="1">
+C,"hello","hello":D,"world",
+</PATH>
+</SPEAKER>
+<SPEAKER id="spk2">
+<PATH id="(spk2-u3)" word_cnt="1" sequence="2">
+I,,"uh"
+</PATH>
+</SPEAKER>
+</SYSTEM>
+"""
+
+
+def score_by_speaker(references: dict[str, str], hypotheses: dict[str, str]) -> Score:
+    speakers = {id: id.split("-")[0] for id in references}
+    return score(references, hypotheses, speakers=speakers, align="sclite", resamples=0)
+
+
+EXAMPLE = score_by_speaker(
+    {"spk1-u1": "the cat sat on the mat", "spk1-u2": "hello world", "spk2-u3": ""},
+    {"spk1-u1": "the cat sat on a mat mat", "spk1-u2": "hello", "spk2-u3": "uh"},
+)
+
+
+def test_pra_and_sgml_of_an_example() -> None:
+    assert write_pra(EXAMPLE, "h.trn") == PRA
+    assert write_sgml(EXAMPLE, "h.trn").split("\n", 1)[1] == SGML
+
+
+def make_pairs(seed: int) -> tuple[dict[str, str], dict[str, str]]:
+    generator = random.Random(seed)
+    references, hypotheses = {}, {}
+    for number in range(120):
+        said = [generator.choice(WORDS) for _ in range(generator.randint(0, 12))]
+        heard = []
+        for word in said:
+            heard += generator.choices([[word], [], [generator.choice(WORDS)], [word, "uh"]], [80, 8, 8, 4])[
+                0
+            ]
+        id = f"s{number // 40}-u{number:03d}"
+        references[id], hypotheses[id] = " ".join(said), " ".join(heard)
+    return references, hypotheses
+
+
+def write_trn(path: Path, texts: dict[str, str]) -> None:
+    path.write_text("".join(f"{text} ({id})\n" for id, text in texts.items()))
+
+
+@needs_sclite
+def test_every_format_is_that_of_sclite(tmp_path: Path) -> None:
+    references, hypotheses = make_pairs(0)
+    write_trn(tmp_path / "ref", references)
+    write_trn(tmp_path / "hyp", hypotheses)
+    command = [
+        "sctk",
+        "sclite",
+        "-r",
+        "ref",
+        "trn",
+        "-h",
+        "hyp",
+        "trn",
+        "-i",
+        "spu_id",
+        "-o",
+        "pra",
+        "dtl",
+        "sgml",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    result = score_by_speaker(references, hypotheses)
+    assert write_pra(result, "hyp") == (tmp_path / "hyp.pra").read_text()
+    assert write_dtl(result, "hyp") == (tmp_path / "hyp.dtl").read_text()
+    ours, theirs = write_sgml(result, "hyp"), (tmp_path / "hyp.sgml").read_text()
+    assert ours.split("\n", 1)[1].strip() == theirs.split("\n", 1)[1].strip()
+
+
+@needs_sclite
+def test_sc_stats_reads_our_sgml(tmp_path: Path) -> None:
+    references, first = make_pairs(1)
+    second = {id: re.sub(r"\b(cat|on|the)\b", "x", text) for id, text in first.items()}
+    answers = []
+    for kind in ("ours", "theirs"):
+        merged = ""
+        for name, hypotheses in (("one", first), ("two", second)):
+            if kind == "ours":
+                merged += write_sgml(score_by_speaker(references, hypotheses), name)
+            else:
+                write_trn(tmp_path / "ref", references)
+                write_trn(tmp_path / name, hypotheses)
+                command = f"sctk sclite -r ref trn -h {name} trn -i spu_id -o sgml stdout".split()
+                merged += subprocess.run(
+                    command, cwd=tmp_path, check=True, capture_output=True, text=True
+                ).stdout
+        command = ["sctk", "sc_stats", "-p", "-t", "mapsswe", "-v", "-u", "-n", "-"]
+        found = subprocess.run(command, cwd=tmp_path, input=merged, capture_output=True, text=True)
+        answers.append(found.stdout)
+    assert "one" in answers[0] and "two" in answers[0]
+    assert answers[0] == answers[1]
+
+
+def test_columns_stay_below_each_other_in_any_script() -> None:
+    said, heard, marks = align_lines(
+        [
+            Operation("substitution", "你好", "你"),
+            Operation("correct", "x", "x"),
+            Operation("substitution", "e\u0301te\u0301", "ete"),
+            Operation("insertion", None, "straße"),
+        ]
+    )
+    assert said == "REF:  你好 x E\u0301TE\u0301 ******* "
+    assert heard == "HYP:  你   x ETE STRASSE "
+    assert marks == "Eval: S      S   I       "
+    assert len({measure_width(line) for line in (said, heard, marks)}) == 1
+
+
+def test_quotes_and_angle_brackets_leave_the_markup_whole() -> None:
+    text = write_sgml(score({'a"b': '5" <b>'}, {'a"b': "5"}, resamples=0), 'x"y')
+    assert '<PATH id="(a\'b)"' in text and '"5\'","5"' in text
+    assert text.startswith('<SYSTEM title="x\'y"')
+
+
+def test_unknown_speakers_and_no_words() -> None:
+    nothing = score({"a": ""}, {"a": ""}, resamples=0)
+    assert "0:  unknown" in write_pra(nothing, "x")
+    assert "Percent Total Error       =    0.0%   (   0)" in write_dtl(nothing, "x")

@@ -1,0 +1,151 @@
+"""What a score knows beyond its counts: groups, intervals, lists of errors, tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from asr.alignments import Operation
+from asr.errors import UserError
+from asr.scoring import Counts, Score, format_table, score
+
+REFERENCES = {"a-1": "the cat sat on the mat", "a-2": "hello world", "b-1": "one two three", "b-2": "yes"}
+HYPOTHESES = {"a-1": "the cat sat on mat", "b-1": "one too three four", "b-2": "yes"}
+SPEAKERS = {id: id[0] for id in REFERENCES}
+
+
+@pytest.fixture
+def small() -> Score:
+    return score(REFERENCES, HYPOTHESES, speakers=SPEAKERS)
+
+
+def test_utterances(small) -> None:
+    utterance = small.utterances[2]
+    assert (utterance.id, utterance.speaker, utterance.is_missing) == ("b-1", "b", False)
+    assert utterance.counts == Counts(2, 1, 0, 1)
+    assert utterance.operations == [
+        Operation("correct", "one", "one"),
+        Operation("substitution", "two", "too"),
+        Operation("correct", "three", "three"),
+        Operation("insertion", None, "four"),
+    ]
+    assert small.utterances[1].hypothesis == ""
+
+
+def test_errors_are_listed_by_kind(small) -> None:
+    assert small.confusions == {("two", "too"): 1}
+    assert small.deletions == {"the": 1, "hello": 1, "world": 1}
+    assert small.insertions == {"four": 1}
+
+
+@pytest.mark.parametrize("align", ["jiwer", "sclite"])
+def test_lists_of_errors_add_up_to_the_counts(align) -> None:
+    rng = np.random.default_rng(0)
+    texts = [[" ".join(rng.choice(list("abcd"), rng.integers(0, 9))) for _ in range(50)] for _ in range(2)]
+    found = score(*texts, align=align)
+    assert found.confusions.total() == found.counts.substitutions
+    assert found.deletions.total() == found.counts.deletions
+    assert found.insertions.total() == found.counts.insertions
+    steps = [step for utterance in found.utterances for step in utterance.operations]
+    for pair, times in found.confusions.items():
+        assert steps.count(Operation("substitution", *pair)) == times
+
+
+def test_worst_first(small) -> None:
+    assert [utterance.id for utterance in small.worst()] == ["a-2", "b-1", "a-1"]
+    assert [utterance.id for utterance in small.worst(1)] == ["a-2"]
+
+
+def test_sentences(small) -> None:
+    assert (small.sentence_errors, small.sentence_error_rate) == (3, 0.75)
+
+
+def test_groups(small) -> None:
+    assert {name: group.counts for name, group in small.by_speaker.items()} == {
+        "a": Counts(5, 0, 3, 0),
+        "b": Counts(3, 1, 0, 1),
+    }
+    by_length = small.group(lambda utterance: len(utterance.reference_units) > 2)
+    assert {key: group.ids for key, group in by_length.items()} == {
+        True: ("a-1", "b-1"),
+        False: ("a-2", "b-2"),
+    }
+    assert sum((group.counts for group in small.group([1, 2, 1, 3]).values()), Counts()) == small.counts
+    assert by_length[False].missing == ("a-2",)
+    with pytest.raises(UserError, match="3 keys for 4 utterances"):
+        small.group([1, 2, 3])
+    assert score(REFERENCES, HYPOTHESES).by_speaker == {}
+
+
+def test_speakers_are_drawn_where_they_are_known(small) -> None:
+    assert small.resampled_by == "speaker"
+    assert small.by_speaker["a"].resampled_by == "utterance"
+    assert score(REFERENCES, HYPOTHESES).resampled_by == "utterance"
+    # Speakers who differ widely: whole speakers come out further apart than utterances one by one.
+    rng = np.random.default_rng(0)
+    said = ["a b c d e f g h"] * 400
+    heard = [
+        " ".join(w if rng.random() > (n // 20) / 40 else "x" for w in text.split())
+        for n, text in enumerate(said)
+    ]
+    widths = []
+    for speakers in ([n // 20 for n in range(400)], None):
+        interval = score(said, heard, speakers=speakers).interval
+        widths.append(interval.high - interval.low)
+    assert widths[0] > 2 * widths[1]
+
+
+def test_interval_has_the_rate_inside_and_grows_with_confidence() -> None:
+    rng = np.random.default_rng(0)
+    said = [" ".join("abcdef")] * 100
+    heard = [" ".join(word for word in text.split() if rng.random() > 0.1) for text in said]
+    narrow, wide = (score(said, heard, confidence=confidence).interval for confidence in (0.8, 0.99))
+    rate = score(said, heard).error_rate
+    assert wide.low < narrow.low < rate < narrow.high < wide.high
+    assert score(said, heard, resamples=0).interval is None
+    assert score(said[:1], heard[:1]).interval is None
+    assert score(said, heard).interval == score(said, heard).interval != score(said, heard, seed=1).interval
+
+
+def test_table(small) -> None:
+    plain = score(REFERENCES, HYPOTHESES, resamples=0)
+    assert str(plain).splitlines() == [
+        "utterances  words  correct  sub  del  ins  WER %  95 % interval  CER %  SER %",
+        "         4     12        8    1    3    1  41.67                 42.86  75.00",
+    ]
+    low, high = small.interval.low, small.interval.high
+    assert f"{100 * low:.2f} - {100 * high:.2f}" in str(small)
+    lines = format_table(small.by_speaker, "speaker").splitlines()
+    assert [line.split()[0] for line in lines] == ["speaker", "a", "b"]
+    assert lines[2].split()[1:9] == ["2", "4", "3", "1", "0", "1", "50.00", "0.00"]
+    assert "CER %" in str(score("ab", "ac", unit="characters"))
+
+
+def test_dict_is_what_json_can_write(small) -> None:
+    written = json.loads(json.dumps(small.as_dict()))
+    assert written["error_rate"] == small.error_rate == 5 / 12
+    assert written["interval"] == [small.interval.low, small.interval.high]
+    assert (written["utterances"], written["speakers"], written["missing_hypotheses"]) == (4, 2, 1)
+    assert (written["substitutions"], written["deletions"], written["insertions"]) == (1, 3, 1)
+    empty = score([""], ["a"]).as_dict()
+    assert json.loads(json.dumps(empty, allow_nan=False))["error_rate"] is None  # infinity is no JSON
+
+
+def test_bleu_comes_from_sacrebleu(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(UserError, match="pip install sacrebleu"):
+        score("a", "a").bleu()
+
+
+def test_bleu_of_equal_texts() -> None:
+    pytest.importorskip("sacrebleu", reason="sacrebleu is missing; pip install sacrebleu to compare with it")
+    assert score(["one two three four five"], ["one two three four five"]).bleu() == pytest.approx(100)
+    assert score(["one two three four five"], [None]).bleu() == 0
+
+
+def test_results_cannot_be_changed(small) -> None:
+    with pytest.raises(AttributeError):
+        small.seed = 1

@@ -1,0 +1,157 @@
+"""Error counts against jiwer, and what happens to ids, missing texts and wrong input."""
+
+from __future__ import annotations
+
+import math
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.scoring import Counts, count_character_errors, count_word_errors, score
+
+words = st.sampled_from(["a", "b", "cat", "dog", "naïve", "e\u0301", "שלום", "猫"])
+references = st.lists(words, min_size=1, max_size=8).map(" ".join)
+hypotheses = st.lists(words, max_size=8).map(" ".join)
+pairs = st.lists(st.tuples(references, hypotheses), min_size=1, max_size=8)
+
+
+@settings(max_examples=150)
+@given(pairs)
+def test_rates_are_jiwers(pairs) -> None:
+    said, heard = map(list, zip(*pairs, strict=True))
+    found = score(said, heard)
+    theirs = jiwer.process_words(said, heard)
+    assert found.counts == Counts(theirs.hits, theirs.substitutions, theirs.deletions, theirs.insertions)
+    assert found.error_rate == pytest.approx(theirs.wer)
+    assert found.counts.match_error_rate == pytest.approx(theirs.mer)
+    assert found.counts.information_lost == pytest.approx(theirs.wil)
+    characters = jiwer.process_characters(said, heard)
+    assert found.character_error_rate == pytest.approx(characters.cer)
+    assert found.characters == Counts(
+        characters.hits, characters.substitutions, characters.deletions, characters.insertions
+    )
+    assert score(said, heard, unit="characters").counts == found.characters
+
+
+@given(pairs)
+def test_training_counts_are_the_same(pairs) -> None:
+    found = score(*zip(*pairs, strict=True))
+    word_errors = count_word_errors(pairs)
+    assert (word_errors.errors, word_errors.length) == (found.counts.errors, found.counts.reference_length)
+    assert count_character_errors(pairs).errors == found.characters.errors
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "counts", "rate"),
+    [
+        ("the cat sat", "the cat sat", (3, 0, 0, 0), 0),
+        ("the cat sat", "the dog sat", (2, 1, 0, 0), 1 / 3),
+        ("the cat sat", "the sat", (2, 0, 1, 0), 1 / 3),
+        ("the cat sat", "the cat sat down", (3, 0, 0, 1), 1 / 3),
+        ("the cat sat", "", (0, 0, 3, 0), 1),
+        ("", "the cat", (0, 0, 0, 2), math.inf),
+        ("", "", (0, 0, 0, 0), 0),
+        ("a\tb\u00a0c", " a  b c\n", (3, 0, 0, 0), 0),
+        ("a b", "c d e f g", (0, 2, 0, 3), 2.5),
+        ("Cat", "cat", (0, 1, 0, 0), 1),  # nothing is normalised in silence
+    ],
+)
+def test_one_utterance(reference, hypothesis, counts, rate) -> None:
+    found = score(reference, hypothesis)
+    assert found.counts == Counts(*counts)
+    assert found.error_rate == rate
+    assert score(reference, hypothesis, align="sclite").counts.errors == sum(counts[1:])
+
+
+def test_counts_add_up() -> None:
+    total = Counts(5, 1, 2, 3) + Counts(1, 1, 1, 1)
+    assert total == Counts(6, 2, 3, 4)
+    assert (total.reference_length, total.hypothesis_length, total.errors) == (11, 12, 9)
+    assert total.error_rate == 9 / 11
+    assert Counts().match_error_rate == 0
+    assert Counts().information_lost == 0
+    assert Counts(insertions=2).information_lost == 1
+
+
+def test_mixed_units_count_characters_of_some_scripts_and_words_of_others() -> None:
+    found = score("我用 Python 写", "我 用 python 写 了", unit="mixed")
+    assert found.counts == Counts(correct=3, substitutions=1, insertions=1)
+
+
+def test_dicts_belong_together_by_id() -> None:
+    found = score({"a": "x y", "b": "z"}, {"b": "z", "a": "x w"}, speakers={"b": "q", "a": "p"})
+    assert found.ids == ("a", "b")
+    assert found.hypotheses == ("x w", "z")
+    assert found.speakers == ("p", "q")
+    assert found.counts == Counts(correct=2, substitutions=1)
+
+
+@pytest.mark.parametrize("hypotheses", [{"b": "z"}, {"a": None, "b": "z"}, [None, "z"]])
+def test_missing_hypotheses_are_deleted_and_named(hypotheses) -> None:
+    given = {"a": "x y", "b": "z"} if isinstance(hypotheses, dict) else ["x y", "z"]
+    found = score(given, hypotheses, **({} if isinstance(given, dict) else {"ids": ["a", "b"]}))
+    assert found.missing == ("a",)
+    assert found.counts == Counts(correct=1, deletions=2)
+    assert found.utterances[0].is_missing
+    assert not score("x", "").missing  # an empty hypothesis is there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((["a", "b"], ["a"]), {}, r"1 hypotheses for 2 references; expected one for each"),
+        (({"a": "x"}, ["x"]), {}, r"by id on one side, a list on the other"),
+        (
+            ({"a": "x"}, {"b": "x", "a": "y"}),
+            {},
+            r"hypotheses for b, which no reference has; the references hold a",
+        ),
+        (([], []), {}, r"no references"),
+        (({}, {}), {}, r"no references"),
+        ((["a", "b"], ["a", "b"]), {"ids": ["u", "u"]}, r"the same id twice: u"),
+        ((["a"], ["a"]), {"ids": ["u", "v"]}, r"2 ids for 1 references"),
+        (({"a": "x"}, {"a": "x"}), {"ids": ["a"]}, r"ids were given besides texts by id"),
+        ((["a", "b"], ["a", "b"]), {"speakers": ["s"]}, r"1 speakers for 2 references"),
+        (
+            ({"a": "x"}, {"a": "x"}),
+            {"speakers": {}},
+            r"no speaker for a; name one for each utterance, or none",
+        ),
+        (([3], ["a"]), {}, r"reference 1: 3; expected a text"),
+        ((["a"], [3]), {}, r"hypothesis 1: 3; expected a text, or None"),
+        (("a", "a"), {"confidence": 95}, r"confidence 95"),
+        (("a", "a"), {"resamples": -1}, r"resamples -1"),
+        (("a", "a"), {"unit": "letters"}, r"unit 'letters'"),
+        (("a", "b"), {"align": "kaldi"}, r"alignment 'kaldi'"),
+    ],
+)
+def test_wrong_input_is_explained(arguments, options, message) -> None:
+    with pytest.raises(UserError, match=message):
+        score(*arguments, **options)
+
+
+def test_long_lists_of_ids_are_cut_short() -> None:
+    strangers = {f"u{number}": "x" for number in range(9)}
+    with pytest.raises(UserError, match=r"u0, u1, u2, u3, u4 and 4 more, which no reference has"):
+        score({"a": "x"}, strangers)
+
+
+def test_hostile_texts() -> None:
+    """NUL bytes, half of a surrogate pair, texts from right to left, a hundred thousand words on a line."""
+    assert score("a\0b c", "a\0b c").error_rate == 0
+    assert score("\ud800 a", "\ud800 b").counts == Counts(correct=1, substitutions=1)
+    rng = np.random.default_rng(0)
+    line = rng.choice(["one", "two", "three"], 100_000).tolist()
+    heard = [*line[:50_000], "more", *line[50_001:]]
+    found = score(" ".join(line), " ".join(heard))
+    assert found.counts == Counts(correct=99_999, substitutions=1)
+
+
+def test_hypothesis_of_another_corpus() -> None:
+    found = score(["one two three"], ["completely other words that nobody said"])
+    assert found.counts == Counts(substitutions=3, insertions=3)
+    assert found.error_rate == 2

@@ -1,0 +1,209 @@
+"""From encoded steps to n-best lists by every method: what each promises whatever it is asked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from decoding_examples import BigramModel, build_talker, ctc_scores, decoder_scores, random_encoded, rank_all
+from model_examples import make_utterances
+from pydantic import ValidationError
+
+from asr.decoding.greedy import decode_ctc_greedily
+from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
+from asr.errors import UserError
+
+HYBRID = "transformer-hybrid"
+METHODS: list[Method] = ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def all_texts(found: list[list[Hypothesis]]) -> list[list[tuple[int, ...]]]:
+    return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found]
+
+
+def test_auto_uses_all_heads_that_there_are() -> None:
+    expected = {"transformer-ctc": "ctc_beam", "transformer-attention": "attention", HYBRID: "joint"}
+    for name, method in expected.items():
+        assert resolve_method(build_talker(name), "auto") == method
+
+
+@pytest.mark.parametrize(
+    "name, method, message",
+    [
+        ("transformer-ctc", "joint", "needs a decoder, and this model has none; use ctc_beam"),
+        ("transformer-ctc", "attention", "needs a decoder"),
+        ("transformer-attention", "rescoring", "needs a CTC head, and this model has none; use attention"),
+        ("transformer-attention", "ctc_greedy", "needs a CTC head"),
+    ],
+)
+def test_a_method_without_its_head_is_refused(name: str, method: Method, message: str) -> None:
+    model = build_talker(name)
+    with pytest.raises(UserError, match=message):
+        decode(model, *random_encoded(model, [5]), DecodingConfig(method=method))
+
+
+@pytest.mark.parametrize(
+    "config, model, message",
+    [
+        (DecodingConfig(language_model_weight=0.3), None, "there is no language model"),
+        (DecodingConfig(), BigramModel(), "a language model was given; set the weight above 0"),
+        (DecodingConfig(method="ctc_greedy", language_model_weight=1.0), BigramModel(), "use ctc_beam"),
+    ],
+)
+def test_a_language_model_is_never_ignored(
+    config: DecodingConfig, model: BigramModel | None, message: str
+) -> None:
+    talker = build_talker(HYBRID)
+    with pytest.raises(UserError, match=message):
+        decode(talker, *random_encoded(talker, [5]), config, model)
+
+
+def test_more_hypotheses_than_beams_are_refused() -> None:
+    with pytest.raises(ValidationError, match="nbest = 5, but a beam of 3"):
+        DecodingConfig(beam=3, nbest=5)
+
+
+@every_method
+def test_without_encoded_steps_there_is_no_text(method: Method) -> None:
+    """Among others, and alone; and what lies in the padding changes nothing."""
+    model = build_talker(HYBRID, 0, -2.0)
+    encoded_BTD, lengths_B = random_encoded(model, [9, 0, 5, 0])
+    config = DecodingConfig(method=method, beam=4, nbest=2)
+    found = decode(model, encoded_BTD, lengths_B, config)
+    for hypotheses in (found[1], found[3], *decode(model, encoded_BTD[1:2], lengths_B[1:2], config)):
+        assert [(hypothesis.tokens, hypothesis.score) for hypothesis in hypotheses] == [((), 0.0)]
+    kept = torch.tensor([0, 2])
+    assert all_texts(decode(model, encoded_BTD[kept], lengths_B[kept], config)) == [
+        [hypothesis.tokens for hypothesis in found[row]] for row in (0, 2)
+    ]
+    assert decode(model, encoded_BTD[:0], lengths_B[:0], config) == []
+
+
+@every_method
+@pytest.mark.parametrize("beam", [1, 3, 40])
+def test_lists_are_ranked_distinct_and_no_longer_than_asked(method: Method, beam: int) -> None:
+    model = build_talker(HYBRID, 1, -2.0)
+    encoded = random_encoded(model, [12, 1, 6])
+    nbest = min(5, beam)
+    for hypotheses in decode(model, *encoded, DecodingConfig(method=method, beam=beam, nbest=nbest)):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True) and all(map(math.isfinite, scores))
+        assert 1 <= len(hypotheses) <= nbest
+        assert len({hypothesis.tokens for hypothesis in hypotheses}) == len(hypotheses)
+
+
+@every_method
+def test_what_was_not_asked_is_nan(method: Method) -> None:
+    model = build_talker(HYBRID, 0, -2.0)
+    for (hypothesis,) in decode(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method)):
+        assert math.isnan(hypothesis.log_probability) == method.startswith("ctc")
+        assert math.isnan(hypothesis.ctc_log_probability) == (method == "attention")
+    (hypothesis,), _ = decode(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method))
+    wanted = 0 if method.startswith("ctc") else len(hypothesis.tokens) + 1
+    assert len(hypothesis.attended_steps) == wanted
+    assert all(0 <= step <= 7 for step in hypothesis.attended_steps)
+
+
+def test_ctc_greedy_has_the_score_of_its_alignment_and_of_its_text() -> None:
+    model = build_talker(HYBRID)
+    encoded_BTD, lengths_B = random_encoded(model, [15, 4])
+    found = decode(model, encoded_BTD, lengths_B, DecodingConfig(method="ctc_greedy"))
+    scores_BTV = model.ctc_log_probabilities(encoded_BTD)
+    greedy = decode_ctc_greedily(scores_BTV, lengths_B)
+    for row, (hypothesis,) in enumerate(found):
+        length = int(lengths_B[row])
+        assert list(hypothesis.tokens) == greedy[row]
+        assert hypothesis.score == pytest.approx(scores_BTV[row, :length].amax(-1).sum().item(), abs=1e-4)
+        expected = ctc_scores(model, encoded_BTD[row, :length], [hypothesis.tokens])[0]
+        assert hypothesis.ctc_log_probability == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["transformer-ctc", HYBRID])
+def test_ctc_beam_with_a_language_model_finds_the_best_sum(name: str) -> None:
+    """With a decoder, it is not asked."""
+    model, language_model = build_talker(name, 3), BigramModel()
+    encoded_BTD, lengths_B = random_encoded(model, [5, 3])
+    config = DecodingConfig(
+        method="ctc_beam", beam=9**3, nbest=4, language_model_weight=0.7, length_bonus=0.5, max_tokens=3
+    )
+    found = decode(model, encoded_BTD, lengths_B, config, language_model)
+    for row, length in enumerate(lengths_B.tolist()):
+        expected = rank_all(model, encoded_BTD[row, :length], config, 3, 1.0, language_model)[:4]
+        assert [hypothesis.tokens for hypothesis in found[row]] == [text for _, text in expected]
+        assert [hypothesis.score for hypothesis in found[row]] == pytest.approx(
+            [score for score, _ in expected], abs=1e-4
+        )
+        assert all(math.isnan(hypothesis.log_probability) for hypothesis in found[row])
+
+
+def test_ctc_beam_with_a_language_model_works_with_narrow_beams() -> None:
+    model = build_talker("transformer-ctc", 3)
+    encoded = random_encoded(model, [14, 9])
+    config = DecodingConfig(method="ctc_beam", beam=5, language_model_weight=1e-9)
+    alone = decode(model, *encoded, DecodingConfig(method="ctc_beam", beam=20))
+    together = decode(model, *encoded, config, BigramModel())
+    for (with_model,), (without,) in zip(together, alone, strict=True):
+        assert with_model.ctc_log_probability > without.ctc_log_probability - 1.0
+
+
+@pytest.mark.parametrize("uses_model", [False, True])
+def test_rescoring_ranks_the_texts_of_ctc_by_the_formula(uses_model: bool) -> None:
+    model = build_talker(HYBRID, 1, -2.0)
+    language_model = BigramModel() if uses_model else None
+    encoded_BTD, lengths_B = random_encoded(model, [12, 1, 7])
+    shared = {"beam": 6, "ctc_weight": 0.4, "length_bonus": 0.2, "length_normalization": 0.5}
+    if uses_model:
+        shared["language_model_weight"] = 0.6
+    config = DecodingConfig(method="rescoring", nbest=6, **shared)
+    by_ctc = decode(
+        model, encoded_BTD, lengths_B, DecodingConfig(method="ctc_beam", beam=6, nbest=6, length_bonus=0.2)
+    )
+    changed = 0
+    for row, hypotheses in enumerate(decode(model, encoded_BTD, lengths_B, config, language_model)):
+        assert {hypothesis.tokens for hypothesis in hypotheses} == {text.tokens for text in by_ctc[row]}
+        changed += [hypothesis.tokens for hypothesis in hypotheses] != [text.tokens for text in by_ctc[row]]
+        ctc_of = {text.tokens: text.ctc_log_probability for text in by_ctc[row]}
+        for hypothesis in hypotheses:
+            text = hypothesis.tokens
+            expected = decoder_scores(model, encoded_BTD[row, : int(lengths_B[row])], [text])[0]
+            assert hypothesis.log_probability == pytest.approx(expected, abs=1e-4)
+            assert hypothesis.ctc_log_probability == pytest.approx(ctc_of[text], abs=1e-4)
+            total = 0.6 * expected + 0.4 * ctc_of[text] + 0.2 * len(text)
+            if language_model is not None:
+                total += 0.6 * language_model.log_probability(text)
+            assert hypothesis.score == pytest.approx(total / (len(text) + 1) ** 0.5, abs=1e-4)
+            assert len(hypothesis.attended_steps) == len(text) + 1
+    assert changed  # the decoder had a say
+
+
+@every_method
+def test_the_batch_changes_nothing(method: Method) -> None:
+    """40 utterances, from features on, in batches of 1, 7 and 32."""
+    model = build_talker(HYBRID, 2, -2.0)
+    frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(40)]
+    batch = make_utterances(frames, [1] * 40, padding=9.0)
+    config = DecodingConfig(method=method, beam=4)
+    texts = {}
+    for size in (1, 7, 32):
+        texts[size] = []
+        for start in range(0, 40, size):
+            rows = slice(start, start + size)
+            longest = max(frames[rows])
+            encoded = model.encode(batch.features_BTF[rows, :longest], batch.feature_lengths_B[rows])
+            texts[size] += all_texts(decode(model, *encoded, config))
+    assert texts[1] == texts[7] == texts[32]
+    assert len({tokens for (tokens,) in texts[1]}) > 3  # or a decoder that says always the same would pass
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@every_method
+def test_a_gpu_finds_the_same(method: Method) -> None:
+    model = build_talker(HYBRID, 2, -2.0)
+    encoded_BTD, lengths_B = random_encoded(model, [18, 0, 7, 12])
+    config = DecodingConfig(method=method, beam=5, nbest=3)
+    expected = decode(model, encoded_BTD, lengths_B, config)
+    found = decode(model.cuda(), encoded_BTD.cuda(), lengths_B.cuda(), config)
+    assert all_texts(found) == all_texts(expected)

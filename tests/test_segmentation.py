@@ -1,0 +1,173 @@
+"""asr/segmentation: speech is found, noise is not, and cuts lose nothing however long the recording is."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.segmentation import AudioSegment, SegmentationConfig, Segmenter, split_at_pauses
+
+RATE = 8_000
+CONFIG = SegmentationConfig(max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
+
+
+def speak(seconds: float, seed: int = 0) -> np.ndarray:
+    """Syllables: noise that swells and fades four times a second, as speech does."""
+    random = np.random.default_rng(seed)
+    time = np.arange(round(seconds * RATE)) / RATE
+    return 0.2 * random.standard_normal(len(time)) * (0.55 + 0.45 * np.sin(2 * np.pi * 4 * time))
+
+
+def hush(seconds: float, seed: int = 1) -> np.ndarray:
+    return 0.001 * np.random.default_rng(seed).standard_normal(round(seconds * RATE))
+
+
+def split(audio_S: np.ndarray, config: SegmentationConfig = CONFIG, block: int = RATE) -> list[AudioSegment]:
+    audio_S = audio_S.astype(np.float32)
+    blocks = [audio_S[first : first + block] for first in range(0, len(audio_S), block)]
+    return list(split_at_pauses(blocks, RATE, config))
+
+
+def test_finds_what_is_spoken() -> None:
+    audio_S = np.concatenate([hush(2), speak(1.5), hush(1), speak(2), hush(3)])
+    found = split(audio_S)
+    padding = CONFIG.padding_seconds
+    assert [segment.start for segment in found] == pytest.approx([2 - padding, 4.5 - padding], abs=0.05)
+    assert [segment.end for segment in found] == pytest.approx([3.5 + padding, 6.5 + padding], abs=0.05)
+    for segment in found:
+        first = round(segment.start * RATE)
+        own = audio_S[first : first + len(segment.audio_S)].astype(np.float32)
+        assert np.array_equal(segment.audio_S, own)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-4, 0.01, 0.3])
+def test_silence_and_steady_noise_are_no_speech(level: float) -> None:
+    noise_S = level * np.random.default_rng(0).standard_normal(60 * RATE)
+    assert split(noise_S) == []
+
+
+def test_noise_that_grows_is_followed() -> None:
+    """The noise is measured around a frame, not once for the whole recording."""
+    random = np.random.default_rng(0)
+    level_S = np.exp(np.linspace(np.log(1e-3), np.log(1e-2), 120 * RATE))
+    audio_S = level_S * random.standard_normal(len(level_S))
+    audio_S[100 * RATE : 102 * RATE] += speak(2)
+    (found,) = split(audio_S)
+    assert found.start == pytest.approx(100 - CONFIG.padding_seconds, abs=0.1)
+
+
+@given(
+    lengths=st.lists(st.tuples(st.floats(0.3, 6.0), st.floats(0.05, 2.0)), min_size=1, max_size=6),
+    block=st.integers(100, 3 * RATE),
+)
+@settings(max_examples=15, deadline=None)
+def test_all_speech_is_in_some_segment_and_none_is_too_long(
+    lengths: list[tuple[float, float]], block: int
+) -> None:
+    pieces = [hush(0.5), *(part for on, off in lengths for part in (speak(on), hush(off)))]
+    audio_S = np.concatenate(pieces)
+    is_loud_S = np.concatenate([np.full(len(piece), index % 2 == 1) for index, piece in enumerate(pieces)])
+    found = split(audio_S, block=block)
+    covered_S = np.zeros(len(audio_S), int)
+    for segment in found:
+        first = round(segment.start * RATE)
+        covered_S[first : first + len(segment.audio_S)] += 1
+        assert segment.end - segment.start <= CONFIG.max_seconds + 0.01
+    assert (covered_S[is_loud_S] > 0).mean() > 0.995
+    for before, after in itertools.pairwise(found):
+        if after.cut_before is None:
+            assert after.start >= before.end - 0.011
+        else:  # both sides go on past the cut by the overlap
+            assert before.cut_after == after.cut_before
+            assert before.end == pytest.approx(after.cut_before + CONFIG.overlap_seconds, abs=0.02)
+            assert after.start == pytest.approx(after.cut_before - CONFIG.overlap_seconds, abs=0.02)
+    assert len(found) == len(split(audio_S)), "the sizes of the blocks change the segments"
+    for segment, other in zip(found, split(audio_S), strict=True):
+        assert segment.start == other.start and np.array_equal(segment.audio_S, other.audio_S)
+
+
+def test_cuts_at_the_quietest_place_where_nobody_pauses() -> None:
+    audio_S = np.concatenate([hush(1), np.clip(speak(8) + 0.1 * np.sign(speak(8, 3)), -1, 1), hush(1)])
+    dip = round(3.1 * RATE)  # shorter than a pause
+    audio_S[dip : dip + round(0.1 * RATE)] *= 0.05
+    first, second, *_ = split(audio_S)
+    assert first.cut_after == second.cut_before == pytest.approx(3.15, abs=0.06)
+
+
+def test_cuts_in_a_short_pause_without_overlap_when_it_must() -> None:
+    audio_S = np.concatenate([hush(1), speak(2.5), hush(0.3), speak(2.5), hush(1)])
+    first, second = split(audio_S)
+    assert first.cut_after is None and second.cut_before is None
+    assert first.end == pytest.approx(3.65, abs=0.03) and second.start == pytest.approx(3.65, abs=0.03)
+
+
+def test_short_pauses_stay_inside_a_segment() -> None:
+    assert len(split(np.concatenate([hush(1), speak(1), hush(0.3), speak(1), hush(1)]))) == 1
+
+
+def test_short_recording_is_not_judged_unless_it_is_silent() -> None:
+    noise_S = 0.1 * np.random.default_rng(0).standard_normal(RATE)
+    (found,) = split(noise_S)
+    assert len(found.audio_S) == RATE
+    assert split(np.zeros(RATE)) == [] and split(np.zeros(0)) == []
+
+
+def test_none_cuts_nothing() -> None:
+    audio_S = np.concatenate([speak(9), hush(5), speak(1)])
+    (found,) = split(audio_S, SegmentationConfig(method="none"))
+    assert np.array_equal(found.audio_S, audio_S.astype(np.float32))
+    assert split(np.zeros(0), SegmentationConfig(method="none")) == []
+
+
+def test_times_count_from_the_offset() -> None:
+    blocks = [np.concatenate([hush(1), speak(1), hush(2)]).astype(np.float32)]
+    (found,) = split_at_pauses(blocks, RATE, CONFIG, offset=100.0)
+    assert found.start == pytest.approx(101 - CONFIG.padding_seconds, abs=0.05)
+
+
+def test_memory_does_not_grow() -> None:
+    """Neither in silence nor in speech without end is more kept than a segment and what is looked ahead."""
+    for minute in (hush(60), speak(60)):
+        segmenter = Segmenter(RATE, CONFIG)
+        for _ in range(3):
+            for first in range(0, len(minute), RATE):
+                segmenter.push(minute[first : first + RATE].astype(np.float32))
+        kept = segmenter._audio.nbytes / (4 * RATE)
+        assert kept < CONFIG.max_seconds + 12
+
+
+def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
+    segmenter = Segmenter(RATE, CONFIG, ahead_seconds=0.0)
+    segmenter.push(hush(3).astype(np.float32))
+    assert segmenter.current() is None
+    segmenter.push(speak(1).astype(np.float32))
+    current = segmenter.current()
+    assert current is not None
+    assert current.start == pytest.approx(3 - CONFIG.padding_seconds, abs=0.1)
+    assert current.end == pytest.approx(4.0, abs=0.01)
+    (ended,) = segmenter.push(hush(1).astype(np.float32))
+    assert ended.start == current.start and segmenter.current() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"overlap_seconds": 9.0}, "overlap_seconds < min_seconds"),
+        ({"min_seconds": 19.0}, "min_seconds < max_seconds"),
+        ({"min_pause_seconds": 0.9}, "min_pause_seconds = 0.9"),
+    ],
+)
+def test_settings_that_contradict_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SegmentationConfig(**changes)  # type: ignore[arg-type]
+
+
+@given(st.floats(0.5, 40.0))
+def test_limited_settings_are_valid(max_seconds: float) -> None:
+    limited = SegmentationConfig().limited(max_seconds)
+    assert limited.max_seconds == min(max_seconds, SegmentationConfig().max_seconds)
+    assert limited.overlap_seconds < limited.min_seconds < limited.max_seconds - 2 * limited.overlap_seconds

@@ -1,0 +1,211 @@
+"""Paired tests against scipy, against all cases counted, and against sc_stats' way through an alignment."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from asr.alignments import align, find_edits
+from asr.errors import UserError
+from asr.scoring import Score, score
+from asr.significance import (
+    compare,
+    compute_matched_pairs,
+    compute_mcnemar,
+    compute_sign_flip_p,
+    compute_signed_ranks,
+    count_segment_errors,
+)
+
+few_words = st.lists(st.sampled_from("ab"), max_size=8)
+
+
+def walk_segments(reference: list[str], first: list[str], second: list[str]) -> list[tuple[int, int]]:
+    """Word by word: a segment opens at an error and closes after two words that both systems have right."""
+    columns = []  # for each word of the reference, and the end: errors of either system, insertions before it
+    for hypothesis in (first, second):
+        errors, inserted, column = [], 0, []
+        for kind, *_ in align(reference, hypothesis, "sclite"):
+            if kind == "insertion":
+                inserted += 1
+            else:
+                column.append((inserted, int(kind != "correct")))
+                inserted = 0
+        columns.append([*column, (inserted, 0)])
+    segments, good = [], 0
+    errors = [0, 0]
+    for place, ((before_1, wrong_1), (before_2, wrong_2)) in enumerate(zip(*columns, strict=True)):
+        errors = [errors[0] + before_1, errors[1] + before_2]
+        if before_1 or before_2:
+            good = 0
+        errors = [errors[0] + wrong_1, errors[1] + wrong_2]
+        good = 0 if wrong_1 or wrong_2 else good + 1
+        if any(errors) and (good == 2 or place == len(reference)):
+            segments.append(tuple(errors))
+            errors = [0, 0]
+    return segments
+
+
+@given(st.lists(st.tuples(few_words, few_words, few_words), max_size=5))
+def test_segments_are_parted_by_two_good_words(triples) -> None:
+    found = count_segment_errors(
+        find_edits([(reference, first) for reference, first, _ in triples], "sclite"),
+        find_edits([(reference, second) for reference, _, second in triples], "sclite"),
+    )
+    expected = [segment for triple in triples for segment in walk_segments(*triple)]
+    assert list(zip(*(errors.tolist() for errors in found), strict=True)) == expected
+
+
+def test_matched_pairs_by_the_normal_distribution() -> None:
+    rng = np.random.default_rng(0)
+    first_M, second_M = rng.poisson(1.0, 80), rng.poisson(1.4, 80)
+    found = compute_matched_pairs(first_M, second_M)
+    expected = stats.ttest_rel(first_M, second_M)
+    assert found.z == pytest.approx(expected.statistic)
+    assert found.p == pytest.approx(2 * stats.norm.sf(abs(expected.statistic)))
+    assert (found.segments, found.mean_difference) == (80, pytest.approx((first_M - second_M).mean()))
+
+
+@given(st.lists(st.integers(-4, 4), max_size=9))
+def test_sign_flips_are_all_counted(values) -> None:
+    sums = [
+        sum(s * v for s, v in zip(signs, values, strict=True))
+        for signs in itertools.product([1, -1], repeat=len(values))
+    ]
+    expected = np.mean([abs(total) >= abs(sum(values)) for total in sums])
+    assert compute_sign_flip_p(np.array(values, int)) == pytest.approx(expected)
+
+
+def test_always_the_same_difference_is_no_chance() -> None:
+    """Without spread a z of sc_stats is 0, and it sees no difference between 0 and 60 errors."""
+    found = compute_matched_pairs(np.ones(60, int), np.zeros(60, int))
+    assert found.p == pytest.approx(2 * 0.5**60)
+    assert compute_matched_pairs(np.ones(3, int), np.zeros(3, int)).p == pytest.approx(0.25)
+    assert compute_matched_pairs(np.zeros(0, int), np.zeros(0, int)).p == 1
+
+
+@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (5, 0), (3, 9), (7, 7), (400, 460)])
+def test_mcnemar_is_a_binomial_test(only_first, only_second) -> None:
+    first = np.array([True] * only_first + [False] * only_second + [True, False])
+    second = np.array([False] * only_first + [True] * only_second + [True, False])
+    found = compute_mcnemar(first, second)
+    number = only_first + only_second
+    assert (found.only_first_right, found.only_second_right) == (only_first, only_second)
+    assert found.p == pytest.approx(stats.binomtest(only_first, number).pvalue if number else 1)
+
+
+def test_signed_ranks_are_scipys() -> None:
+    rng = np.random.default_rng(0)
+    for number in (4, 10, 30):
+        difference_G = rng.normal(0.02, 0.05, number)
+        expected = stats.wilcoxon(difference_G, method="exact").pvalue
+        assert compute_signed_ranks(difference_G).p == pytest.approx(expected)
+    difference_G = rng.normal(0.01, 0.05, 200)
+    expected = stats.wilcoxon(difference_G, method="asymptotic", correction=False).pvalue
+    assert compute_signed_ranks(difference_G).p == pytest.approx(expected)
+
+
+def test_tied_ranks_are_shared_and_zeros_left_out() -> None:
+    """By hand: ranks 1.5, 1.5, 3 all positive: one of 8 sign patterns is as far on this side, one on the other."""
+    found = compute_signed_ranks(np.array([0.1, 0.0, 0.1, 0.1 + 0.2]))
+    assert (found.speakers, found.first_better, found.second_better) == (3, 0, 3)
+    assert found.p == pytest.approx(2 / 8)
+    assert compute_signed_ranks(np.zeros(3)).p == 1
+
+
+def make_scores(
+    rates: tuple[float, float], num_utterances: int = 300, speakers: bool = True
+) -> tuple[Score, Score]:
+    rng = np.random.default_rng(0)
+    references = {f"u{n}": " ".join(rng.choice(list("abcdefgh"), 8)) for n in range(num_utterances)}
+    who = {id: f"s{n % 10}" for n, id in enumerate(references)} if speakers else None
+    return tuple(
+        score(
+            references,
+            {
+                id: " ".join("x" if rng.random() < rate else word for word in text.split())
+                for id, text in references.items()
+            },
+            speakers=who,
+        )
+        for rate in rates
+    )
+
+
+def test_better_system_is_named_first() -> None:
+    better, worse = make_scores((0.05, 0.1))
+    comparison = compare(better, worse, ("transformer", "ctc_lstm"))
+    assert comparison.verdict == "better"
+    assert comparison.bootstrap.probability_of_improvement == 1
+    points = 100 * comparison.difference
+    assert str(comparison).startswith(f"transformer is better than ctc_lstm: {points:.1f} points WER [-")
+    assert str(comparison).endswith("], p < 0.0001")
+    reverse = compare(worse, better, ("ctc_lstm", "transformer"))
+    assert reverse.verdict == "worse"
+    assert str(reverse).startswith(f"transformer is better than ctc_lstm: {points:.1f} points WER [-")
+    assert reverse.difference == pytest.approx(-comparison.difference)
+    assert reverse.p == pytest.approx(comparison.p)
+    assert reverse.bootstrap.probability_of_improvement == 0
+
+
+def test_equal_rates_stay_undecided() -> None:
+    comparison = compare(*make_scores((0.08, 0.08)), ("a", "b"))
+    assert comparison.verdict == "undecided"
+    assert str(comparison).startswith("no sure difference between a and b: ")
+    assert 0.05 < comparison.bootstrap.probability_of_improvement < 0.95
+    assert comparison.bootstrap.interval.low < 0 < comparison.bootstrap.interval.high
+
+
+def test_the_same_system_twice() -> None:
+    one, _ = make_scores((0.1, 0.1))
+    comparison = compare(one, one)
+    assert (comparison.verdict, comparison.p, comparison.difference) == ("undecided", 1, 0)
+    assert comparison.bootstrap.probability_of_improvement == 0.5
+    assert (comparison.mcnemar.p, comparison.signed_ranks.p) == (1, 1)
+
+
+def test_tests_are_seldom_wrong_where_nothing_differs() -> None:
+    """Two systems with the same rate, 200 times: 5 % false alarms; more than 11 % has a chance of 1 in 3,000."""
+    rng = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(200):
+        first_M, second_M = rng.binomial(3, 0.3, (2, 40))
+        differ = (first_M > 0) | (second_M > 0)
+        alarms += compute_matched_pairs(first_M[differ], second_M[differ]).p < 0.05
+    assert alarms / 200 < 0.11
+
+
+def test_without_speakers_or_resamples_the_parts_are_left_out() -> None:
+    one, other = make_scores((0.05, 0.1), 40, speakers=False)
+    comparison = compare(one, other)
+    assert comparison.signed_ranks is None
+    assert comparison.bootstrap.resampled_by == "utterance"
+    plain = [score(each.references, each.hypotheses, resamples=0) for each in (one, other)]
+    comparison = compare(*plain)
+    assert comparison.bootstrap is None
+    assert "[" not in str(comparison)
+
+
+def test_order_of_ids_is_of_no_matter() -> None:
+    one, other = make_scores((0.05, 0.1), 40)
+    reverse = other.select(list(range(len(other)))[::-1])
+    assert compare(one, reverse) == compare(one, other)
+
+
+def test_scores_of_different_texts_are_refused() -> None:
+    one = score({"a": "x y", "b": "z"}, {"a": "x", "b": "z"})
+    with pytest.raises(UserError, match=r"utterance b is scored in one of first and second only"):
+        compare(one, score({"a": "x y"}, {"a": "x"}))
+    with pytest.raises(
+        UserError, match=r"utterance a has two references, 'x y' for first and 'X Y' for second"
+    ):
+        compare(one, score({"a": "X Y", "b": "z"}, {"a": "x"}))
+    with pytest.raises(
+        UserError, match=r"first counts words aligned as jiwer, second words aligned as sclite"
+    ):
+        compare(one, score({"a": "x y", "b": "z"}, {"a": "x"}, align="sclite"))

@@ -1,0 +1,79 @@
+"""asr/speech_detection: energies in dB, the noise around, and the model of silero-vad."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asr.errors import UserError
+from asr.speech_detection import SILENCE_DB, EnergyDetector, SileroDetector, make_detector, measure_energies
+
+
+def test_energy_is_in_db_of_full_scale() -> None:
+    """Pre-emphasis by 0.97 multiplies a sine's power by |1 - 0.97 exp(-iw)|^2, its mean square by a half."""
+    rate, hertz, level = 16_000, 1000, 0.5
+    sine_S = level * np.sin(2 * np.pi * hertz * np.arange(rate) / rate)
+    gain = abs(1 - 0.97 * np.exp(-2j * np.pi * hertz / rate)) ** 2
+    energies_T = measure_energies(sine_S, rate)
+    assert energies_T.shape == (100,)
+    assert energies_T[1:] == pytest.approx(10 * np.log10(level**2 / 2 * gain), abs=0.01)
+    assert (measure_energies(np.zeros(rate), rate) == SILENCE_DB).all()
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 44_100])
+def test_frames_are_a_hundredth_of_a_second_at_any_rate(rate: int) -> None:
+    assert len(measure_energies(np.ones(10 * rate), rate)) == 1000
+
+
+def test_speech_ends_at_half_of_the_threshold() -> None:
+    """Hysteresis: between the thresholds it stays as it was."""
+    levels_db = np.repeat([-60.0, -49.0, -55.0, -59.0, -55.0], 100)
+    rng = np.random.default_rng(0)
+    audio_S = np.repeat(10 ** (levels_db / 20), 160) * rng.choice([-1.0, 1.0], 500 * 160)
+    detector = EnergyDetector(16_000, 8.0, 10.0)
+    early, _ = detector.push(audio_S)
+    late, _ = detector.finish()
+    flags = np.concatenate([early, late]).reshape(5, 100)[:, 5:95]
+    assert [bool(row.all()) for row in flags] == [False, True, True, False, False]
+    assert not flags[[0, 3, 4]].any()
+
+
+class Scripted:
+    """In place of the model: speech where the mean of the samples is positive."""
+
+    def __call__(self, chunk: Any, sample_rate: int) -> float:
+        return float(chunk.mean() > 0)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000])
+def test_silero_probabilities_become_frames(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
+    module = SimpleNamespace(load_silero_vad=Scripted)
+    monkeypatch.setitem(sys.modules, "silero_vad", module)
+    signs = np.repeat([-1.0, 1.0, -1.0], [round(0.96 * rate), round(0.64 * rate), round(0.5 * rate)])
+    detector = make_detector("silero", 8.0, rate, 0.0)
+    results = [detector.push(block.astype(np.float32)) for block in np.array_split(signs, 17)]
+    results.append(detector.finish())
+    flags = np.concatenate([flags for flags, _ in results])
+    energies = np.concatenate([energies for _, energies in results])
+    assert len(flags) == len(energies) == 210
+    assert flags.nonzero()[0].tolist() == list(range(96, 160))
+
+
+def test_silero_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="8000 and 16000 Hz, but the model takes 22050"):
+        SileroDetector(22_050)
+    monkeypatch.setitem(sys.modules, "silero_vad", None)
+    with pytest.raises(UserError, match="pip install silero-vad"):
+        SileroDetector(16_000)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("silero_vad") is None, reason="an optional extra")
+def test_silero_hears_no_speech_in_noise() -> None:
+    noise_S = 0.1 * np.random.default_rng(0).standard_normal(5 * 16_000).astype(np.float32)
+    flags, _ = SileroDetector(16_000).push(noise_S)
+    assert len(flags) and not flags.any()

@@ -1,0 +1,282 @@
+"""Every format is recognised by its content; hostile files get a message or the right reading, never silence."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.transcript import Word
+from asr.transcript_files import TranscriptFile, read_transcripts
+
+TEXTS = {"spk1-u1": "the cat sat", "spk1-u2": "", "spk2-u3": "naïve café"}
+
+
+def write(folder: Path, content: str | bytes, name: str = "file.txt") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def texts(file: TranscriptFile) -> dict[str, str | None]:
+    return {id: entry.text for id, entry in file.entries.items()}
+
+
+def jsonl(*records: dict[str, object]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+AS_RECORDS = [{"id": id, "text": text} for id, text in TEXTS.items()]
+
+FORMATS = {
+    "trn": "".join(f"{text} ({id})\n" for id, text in TEXTS.items()),
+    "kaldi": "".join(f"{id} {text}\n" for id, text in TEXTS.items()),
+    "jsonl": jsonl(*AS_RECORDS),
+    "tsv": "path\tclient\tsentence\n" + "".join(f"{id}.mp3\tx\t{text}\n" for id, text in TEXTS.items()),
+    "csv": "id,text\n" + "".join(f'{id},"{text}"\n' for id, text in TEXTS.items()),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_formats_with_ids_are_recognised(kind: str, line_end: str, tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, FORMATS[kind].replace("\n", line_end)))
+    assert file.format == kind
+    assert texts(file) == TEXTS
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_byte_order_marks_tell_the_encoding(kind: str, encoding: str, tmp_path: Path) -> None:
+    content = FORMATS[kind] + FORMATS[kind].split("\n")[-2].replace("spk2-u3", "spk2-u4").replace(
+        "é", "\u0a0a"
+    )
+    file = read_transcripts(write(tmp_path, content.encode(encoding)))
+    assert file.format == kind
+    assert texts(file) == TEXTS | {
+        "spk2-u4": "naïve caf\u0a0a"
+    }  # a letter that holds two bytes of a line end
+
+
+def test_plain_text_compares_line_with_line(tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, "the cat sat\n\nhello world\n"))
+    assert file.format == "plain"
+    assert texts(file) == {"1": "the cat sat", "2": "", "3": "hello world"}
+    assert any("line N" in note for note in file.notes)
+
+
+def test_plain_text_of_digits_is_not_taken_for_ids(tmp_path: Path) -> None:
+    assert read_transcripts(write(tmp_path, "1 2 3\n4 5\n10:30 is late\n1,000 more\n")).format == "plain"
+
+
+def test_known_ids_tell_kaldi_text_from_plain_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "alpha one two\nbeta three\n")
+    assert read_transcripts(path).format == "plain"
+    assert texts(read_transcripts(path, known_ids={"alpha", "beta"})) == {"alpha": "one two", "beta": "three"}
+
+
+def test_a_prefix_says_the_format(tmp_path: Path) -> None:
+    path = write(tmp_path, "alpha one two\nbeta three\n")
+    assert texts(read_transcripts(f"kaldi:{path}")) == {"alpha": "one two", "beta": "three"}
+    with pytest.raises(UserError, match=r"file.txt:1: 'alpha one two'"):
+        read_transcripts(f"trn:{path}")
+
+
+def test_kaldi_folder_with_speakers(tmp_path: Path) -> None:
+    write(tmp_path, "alpha one two\nbeta three\n", "text")
+    write(tmp_path, "alpha s1\nbeta s2\n", "utt2spk")
+    for path in (tmp_path, f"kaldi:{tmp_path / 'text'}"):
+        file = read_transcripts(path)
+        assert [entry.speaker for entry in file.entries.values()] == ["s1", "s2"]
+        assert any("utt2spk" in note for note in file.notes)
+
+
+STM = """;; CATEGORY "0" "" ""
+rec1 1 01 0.00 2.00 <o,f0,male> hello big world
+rec1 1 02 3.00 5.25 good morning
+rec1 1 01 6.00 8.00 <o> IGNORE_TIME_SEGMENT_IN_SCORING
+rec2 A 03 0.5 1
+"""
+
+
+def test_stm(tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, STM))
+    assert file.format == "stm"
+    assert [entry.text for entry in file.entries.values()] == ["hello big world", "good morning", None, ""]
+    first, second, _, last = file.entries.values()
+    assert (first.speaker, first.start, first.duration, first.recording) == ("01", 0.0, 2.0, "rec1")
+    assert (second.start, second.duration) == (3.0, 2.25)
+    assert first.fields == {"label": "o,f0,male"}
+    assert last.channel == "A"
+    assert any("1 segments" in note and "ignored" in note for note in file.notes)
+
+
+CTM = """;; comment
+rec2 1 0.10 0.3 hello 0.9
+rec1 1 0.60 0.25 world 0.8
+rec1 1 0.10 0.3 hello
+rec1 1 0.60 0.3 5 1.0
+"""
+
+
+def test_ctm_joins_the_words_of_a_recording_in_order_of_time(tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, CTM))
+    assert file.format == "ctm"
+    assert texts(file) == {"rec2": "hello", "rec1": "hello world 5"}
+    assert file.entries["rec1"].words[1] == Word("world", 0.6, 0.85, 0.8)
+
+
+def test_ctm_of_two_channels_is_two_utterances(tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, "r A 0.1 0.2 left\nr B 0.1 0.2 right\n"))
+    assert texts(file) == {"r-A": "left", "r-B": "right"}
+
+
+def test_manifest_fields(tmp_path: Path) -> None:
+    record = {
+        "id": "a", "audio": "x/a.wav", "start": 1.5, "duration": 2.0, "text": "hi", "speaker": "s",
+        "language": "en", "extras": {"gender": "f", "age": 30},
+    }  # fmt: skip
+    entry = read_transcripts(write(tmp_path, jsonl(record, {"id": "b", "text": None}))).entries["a"]
+    assert entry.audio == str(tmp_path / "x/a.wav")
+    assert (entry.speaker, entry.start, entry.duration) == ("s", 1.5, 2.0)
+    assert entry.fields == {"language": "en", "gender": "f", "age": "30"}
+
+
+def test_both_sides_in_one_record(tmp_path: Path) -> None:
+    path = write(tmp_path, jsonl({"audio_filepath": "/x/a.wav", "text": "right", "pred_text": "wrong"}))
+    assert texts(read_transcripts(path)) == {"a": "right"}
+    hypothesis = read_transcripts(path, "hypothesis")
+    assert texts(hypothesis) == {"a": "wrong"}
+    assert any("pred_text" in note for note in hypothesis.notes)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_transcripts_with_words(indent: int | None, wrap: bool, tmp_path: Path) -> None:
+    word = {"text": "hi", "start": 0.5, "end": 0.7, "confidence": 0.25}
+    record = {"id": "a", "segments": [{"start": 0.5, "end": 0.7, "text": "hi", "words": [word]}]}
+    content = json.dumps([record] if wrap else record, indent=indent)
+    file = read_transcripts(write(tmp_path, content), "hypothesis")
+    assert texts(file) == {"a": "hi"}
+    assert file.entries["a"].words == (Word("hi", 0.5, 0.7, 0.25),)
+
+
+def test_csv_with_quoted_line_ends(tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, 'id,text,room\na,"one, two\nthree",hall\nb,"say ""x""",\n'))
+    assert texts(file) == {"a": "one, two\nthree", "b": 'say "x"'}
+    assert file.entries["a"].fields == {"room": "hall"}
+
+
+def test_right_to_left_and_combining_characters_come_through(tmp_path: Path) -> None:
+    spoken = {"a1": "שלום עולם", "a2": "مرحبا\u200f بالعالم", "a3": "e\u0301te\u0301", "a4": "a\u2028b"}
+    for kind, template in (("trn", "{1} ({0})\n"), ("kaldi", "{0} {1}\n")):
+        file = read_transcripts(write(tmp_path, "".join(template.format(*item) for item in spoken.items())))
+        assert (file.format, texts(file)) == (kind, spoken)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    utterances=st.dictionaries(
+        st.from_regex(r"[a-z]{1,3}-[0-9]{1,4}", fullmatch=True),
+        st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=5), max_size=5),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_any_text_comes_back_from_any_format(
+    utterances: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    spoken = {id: " ".join(words) for id, words in utterances.items()}
+    for kind, content in (
+        ("trn", "".join(f"{text} ({id})\n" for id, text in spoken.items())),
+        ("kaldi", "".join(f"{id} {text}\n" for id, text in spoken.items())),
+        ("jsonl", jsonl(*({"id": id, "text": text} for id, text in spoken.items()))),
+        ("tsv", "id\ttext\n" + "".join(f"{id}\t{text}\n" for id, text in spoken.items())),
+    ):
+        assert texts(read_transcripts(f"{kind}:{write(folder, content)}")) == spoken
+
+
+# --- hostile input ------------------------------------------------------------------------------
+
+FAULTS = {
+    "nul": (b"u_1 one\nu_2 t\0wo\n", r"file.txt:2: NUL at byte 6; .*binary"),
+    "utf16_without_mark": ("u_1 one\nu_2 two\n".encode("utf-16-le"), r"file.txt:1: NUL .*UTF-16.*iconv"),
+    "latin1": ("u_1 one\nu_2 caf\u00e9\n".encode("latin-1"), r"file.txt:2: byte 8 is not UTF-8 .*iconv -f latin1"),
+    "mixed": (b"u_1 caf\xc3\xa9\nu_2 caf\xe9\n", r"file.txt:2: byte 8 is not UTF-8"),
+    "half_utf16": (b"\xff\xfea\0b", r"file.txt:1: byte 3 is not UTF-16-LE"),
+    "gzip": (b"\x1f\x8b\x08\0abc", "gunzip"),
+    "empty": (b"", "no utterance in it"),
+    "only_mark": (b"\xef\xbb\xbf", "no utterance in it"),
+    "twice": (b"u_1 one\nu_2 two\nu_1 three\n", r"file.txt:3: the id 'u_1' comes twice, with another text"),
+    "twice_same": (b"u_1 one\nu_1 one\nu_2 a\nu_2 a\n", r"with the same text \(so do 1 other ids\)"),
+    "broken_json": (b'{"id": "a", "text": "x"}\n{"id": "b", "te\n', r"file.txt:2: not a JSON object"),
+    "broken_first": (b'{"id": "a", "text": \n', "neither JSON Lines nor one JSON value"),
+    "json_list": (b'{"id": "a", "text": "x"}\n[1]\n', r"file.txt:2: expected a JSON object"),
+    "no_text": (b'{"id": "a", "tekst": "x"}\n', r"file.txt:1: no text among id, tekst"),
+    "no_id": (b'{"text": "x"}\n', r"file.txt:1: no id"),
+    "text_number": (b'{"id": "a", "text": 5}\n', r"file.txt:1: text = 5: expected a string"),
+    "surrogate": (b'{"id": "a", "text": "\\ud800"}\n', r"file.txt:1: utterance 'a' .*surrogate"),
+    "id_with_newline": (b'{"id": "a\\nb", "text": "x"}\n', r"file.txt:1: utterance .*control character"),
+    "deep": (b'{"id": "a", "text": "x", "y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "nested too deeply"),
+    "bad_times": (b'{"id": "a", "text": "x", "start": "soon"}\n', r"file.txt:1: start = 'soon': expected seconds"),
+    "short_row": (b"id\ttext\na\tone\nb\n", r"file.txt:3: 1 columns, but the header has 2"),
+    "broken_csv": (b'id,text\na,"one\n', r"file.txt:2: not CSV"),
+    "alternatives": (b"r 1 1.0 0.5 one\nr 1 * * <ALT_BEGIN>\n", r"file.txt:2: alternatives"),
+    "stm_broken_late": (b"".join(b"r 1 s %d %d a\n" % (i, i + 1) for i in range(250)) + b"oops\n", r"file.txt:251: 'oops'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_cannot_be_read_is_explained(name: str, tmp_path: Path) -> None:
+    content, message = FAULTS[name]
+    with pytest.raises(UserError, match=message):
+        read_transcripts(write(tmp_path, content))
+
+
+def test_a_segment_that_ends_before_it_starts(tmp_path: Path) -> None:
+    path = write(tmp_path, "r 1 s 1 2 a\nr 1 s 5 4 b\n")
+    with pytest.raises(UserError, match=r"file.txt:2: the segment ends at 4 s, before its start at 5 s"):
+        read_transcripts(f"stm:{path}")
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read the file"):
+        read_transcripts(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"text: cannot read the file"):
+        read_transcripts(tmp_path)
+
+
+def test_100_megabytes_on_one_line_are_refused_early(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    with open(path, "wb") as file:
+        for _ in range(100):
+            file.write(b"word " * 200_000)
+    started = time.perf_counter()
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"long.txt:1: the line is longer than 50,000,000 bytes"):
+            read_transcripts(path)
+        assert tracemalloc.get_traced_memory()[1] < 130e6  # the pieces, and their sum
+    finally:
+        tracemalloc.stop()
+    assert time.perf_counter() - started < 5
+    path.write_bytes(b"word " * 1_000_000)
+    with pytest.raises(UserError, match=r"long.txt:1: a text of 4,999,999 characters"):
+        read_transcripts(path)
+
+
+def test_a_pipe_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import sys
+
+    stdin = io.TextIOWrapper(io.BytesIO(FORMATS["trn"].encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    file = read_transcripts("-")
+    assert (file.path, texts(file)) == ("standard input", TEXTS)

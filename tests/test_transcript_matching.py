@@ -1,0 +1,166 @@
+"""Each hypothesis comes to its reference; what is missing, unknown, or written otherwise is said."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asr.errors import UserError
+from asr.transcript_files import TranscriptFile, read_transcripts
+from asr.transcript_matching import Matched, compare_styles, describe_reference, match_transcripts
+
+
+def match(folder: Path, reference: str, hypothesis: str) -> Matched:
+    (folder / "ref").write_text(reference)
+    (folder / "hyp").write_text(hypothesis)
+    ours = read_transcripts(folder / "ref")
+    return match_transcripts(ours, read_transcripts(folder / "hyp", "hypothesis", ours.entries))
+
+
+def texts(matched: Matched) -> dict[str, str | None]:
+    return {id: entry.text for id, entry in matched.entries.items()}
+
+
+def test_formats_mix_and_order_does_not_matter(tmp_path: Path) -> None:
+    matched = match(tmp_path, "a (u1)\nb (u2)\n", '{"id": "u2", "text": "B"}\n{"id": "u1", "text": "A"}\n')
+    assert list(texts(matched).items()) == [("u1", "A"), ("u2", "B")]
+    assert matched.notes == () and matched.missing == ()
+
+
+def test_missing_and_unknown_ids_are_said(tmp_path: Path) -> None:
+    reference = "".join(f"a (u{n})\n" for n in range(6))
+    matched = match(tmp_path, reference, "u1 x\nv1 y\nv2 z\n")
+    assert texts(matched) == {"u1": "x"}
+    assert matched.missing == ("u0", "u2", "u3", "u4", "u5")
+    missing, unknown = matched.notes
+    assert "5 of 6 utterances have no hypothesis" in missing and "deletions: u0, u2, u3, ..." in missing
+    assert "2 ids are not in" in unknown and unknown.endswith("v1, v2")
+
+
+def test_null_is_missing_and_a_null_reference_is_not_scored(tmp_path: Path) -> None:
+    reference = '{"id": "u1", "text": "a"}\n{"id": "u2", "text": null}\n{"id": "u3", "text": ""}\n'
+    matched = match(
+        tmp_path,
+        reference,
+        '{"id": "u1", "text": null}\n{"id": "u2", "text": "x"}\n{"id": "u3", "text": ""}\n',
+    )
+    assert texts(matched) == {"u3": ""}
+    assert matched.missing == ("u1",)
+    unwritten, empty = describe_reference(read_transcripts(tmp_path / "ref"))
+    assert "1 utterances have no text and are not scored: u2" in unwritten
+    assert "1 references are empty" in empty and empty.endswith("insertions: u3")
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "message"),
+    [
+        (
+            "a (u1)\n",
+            "b (v1)\n",
+            r"no utterance of .*ref; its first ids are v1 \(read as trn\), and there u1 .*corpus",
+        ),
+        ("a (u1)\n", "b (U1)\n", "upper and lower case"),
+        ("a (u1)\n", "b (x/u1.wav)\n", "paths of files"),
+        ("a b\nc d\n", "a b\n", r"has 1 utterances \(plain\), .* 2 \(plain\); .*line N"),
+        ("a (u1)\nb (u2)\n", "just words\n", r"has 1 utterances \(plain\)"),
+    ],
+)
+def test_another_corpus_is_an_error(reference: str, hypothesis: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        match(tmp_path, reference, hypothesis)
+
+
+def test_plain_text_goes_by_order(tmp_path: Path) -> None:
+    matched = match(tmp_path, "a b (u1)\nc d (u2)\n", "A\nC\n")
+    assert texts(matched) == {"u1": "A", "u2": "C"}
+    assert any("utterance N" in note for note in matched.notes)
+    assert texts(match(tmp_path, "a b\nc d\n", "A\n\n")) == {"1": "A", "2": ""}
+
+
+STM = """rec1 1 spkA 0.00 2.00 hello big world
+rec1 1 spkB 3.00 5.00 good morning
+rec1 1 spkA 6.00 8.00 IGNORE_TIME_SEGMENT_IN_SCORING
+rec1 1 spkA 8.00 9.00 the end
+rec2 1 spkC 0.00 9.00 missing words
+"""
+# In and between segments, across their borders, in the ignored one, after the last.
+CTM = "".join(
+    f"rec1 1 {start} 0.3 {word}\n"
+    for start, word in (
+        (0.1, "hello"), (0.6, "word"), (1.83, "inside"), (1.87, "outside"), (2.3, "gap"), (3.1, "good"),
+        (5.5, "gaptwo"), (6.5, "ignored"), (7.9, "the"), (8.5, "end"), (9.5, "after"),
+    )
+)  # fmt: skip
+
+
+def test_words_go_to_segments_by_the_middle_of_their_time(tmp_path: Path) -> None:
+    matched = match(tmp_path, STM, CTM)
+    assert [entry.text for entry in matched.entries.values()] == [
+        "hello word inside", "outside gap good", "the end after",
+    ]  # fmt: skip
+    assert matched.missing == ("rec2-1-0000000-0009000",)
+
+
+@pytest.mark.skipif(shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk")
+def test_words_go_where_sclite_puts_them(tmp_path: Path) -> None:
+    generator = random.Random(1)
+    words = sorted((round(generator.uniform(0, 12), 3), f"w{number}") for number in range(60))
+    ctm = "".join(f"rec1 1 {start} 0.2 {word}\n" for start, word in words)
+    matched = match(tmp_path, STM, ctm)
+    command = ["sctk", "sclite", "-r", "ref", "stm", "-h", "hyp", "ctm", "-o", "sgml", "stdout"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    theirs = {}
+    for part in answer.split("<PATH ")[1:]:
+        start = part.split('file="')[1].split('"')[0] + " " + part.split('R_T1="')[1].split('"')[0]
+        aligned = part.split(">\n")[1].split("\n</PATH")[0].split(":")
+        theirs[start] = [word for token in aligned if (word := token.split(",")[2].strip('"'))]
+    ours = {
+        f"rec1 {float(id.split('-')[2]) / 1000:.3f}": (entry.text or "").split()
+        for id, entry in matched.entries.items()
+    }
+    assert ours == {start: found for start, found in theirs.items() if start in ours}
+    assert len(ours) == 3
+
+
+def test_a_channel_by_another_name_and_a_manifest_of_parts(tmp_path: Path) -> None:
+    assert len(match(tmp_path, STM, CTM.replace("rec1 1", "rec1 A")).entries) == 3
+    manifest = '{"id": "p1", "audio": "x/rec1.wav", "start": 0, "duration": 2, "text": "a"}\n'
+    matched = match(tmp_path, manifest, CTM)
+    assert texts(matched) == {"p1": " ".join(line.split()[4] for line in CTM.splitlines())}
+
+
+def test_differences_of_writing_are_noticed() -> None:
+    spoken = ["hello dear world how are you"] * 20
+    upper = [text.upper() for text in spoken]
+    written = ["Hello, dear world. How are you?"] * 20
+    assert compare_styles(spoken, spoken) == []
+    assert compare_styles(upper, spoken) == [
+        "the references are in upper case and the hypotheses in lower case"
+    ]
+    assert "only the hypotheses have punctuation" in compare_styles(spoken, written)
+    assert "only the references have punctuation" in compare_styles(written, spoken)
+    assert compare_styles(["about 20 men"] * 20, ["about twenty men"] * 20) == [
+        "only the references have digits"
+    ]
+    assert "accents" in compare_styles(["café"], ["cafe\u0301"])[0]
+    assert compare_styles(["你好"] * 20, ["你好吗"] * 20) == []
+    assert compare_styles([""], ["x"]) == []
+
+
+def build(count: int, folder: Path, name: str, order: list[int], text: str) -> TranscriptFile:
+    (folder / name).write_text("".join(f"spk-{n:07d} {text} {n}\n" for n in order))
+    return read_transcripts(folder / name)
+
+
+@pytest.mark.slow
+def test_a_million_ids_in_another_order(tmp_path: Path) -> None:
+    order = list(range(1_000_000))
+    reference = build(len(order), tmp_path, "ref", order, "one two")
+    random.Random(0).shuffle(order)
+    matched = match_transcripts(reference, build(len(order), tmp_path, "hyp", order, "one too"))
+    assert matched.notes == () and len(matched.entries) == len(order)
+    assert matched.entries["spk-0123456"].text == "one too 123456"

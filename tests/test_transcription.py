@@ -1,0 +1,262 @@
+"""asr/transcription: the same text in any company, in the order of the files, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TONES_HZ, make_tone
+from model_examples import SYSTEMS
+
+from asr import audio, audio_decoders
+from asr.checkpoint import System, save_checkpoint
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import build_model
+from asr.run import RunConfig
+from asr.segmentation import SegmentationConfig
+from asr.tokenizer import Tokenizer, TokenizerConfig
+from asr.train.loop import train
+from asr.transcript import Transcript
+from asr.transcription import AudioPart, Recognizer, choose_device, load_model
+
+RATE = 16_000
+SHORT = SegmentationConfig(max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
+
+
+def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ONE TWO SIX TEN") -> System:
+    """Random weights: what it says means nothing, but near-ties are many."""
+    run = tiny_run()
+    features = FeaturesConfig(num_mels=20, cmvn="utterance")
+    run = run.model_copy(update={"model": SYSTEMS[name], "features": features})
+    tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), [words])
+    torch.manual_seed(3)
+    model = build_model(SYSTEMS[name], 20, len(tokenizer)).eval()
+    return System(run, tokenizer, FrontEnd(features), model)
+
+
+def build_recognizer(tiny_run: Callable[..., RunConfig], name: str) -> Recognizer:
+    return Recognizer(build_system(tiny_run, name), "cpu", segmentation=SHORT, checks=ChecksConfig.off())
+
+
+def make_audio(seconds: float, seed: int = 0) -> np.ndarray:
+    """Bursts of noise with pauses between."""
+    source = np.random.default_rng(seed)
+    pieces = []
+    while sum(map(len, pieces)) < seconds * RATE:
+        burst_S = 0.2 * source.standard_normal(int(RATE * source.uniform(0.2, 0.9)))
+        pieces += [
+            burst_S * np.hanning(len(burst_S)),
+            0.001 * source.standard_normal(int(RATE * source.uniform(0.1, 0.9))),
+        ]
+    return np.concatenate(pieces)[: round(seconds * RATE)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """From a hundredth of a second to nine seconds, the long ones of several segments."""
+    folder = tmp_path_factory.mktemp("files")
+    lengths = [0.01, 0.1, 0.5, 1.0, 1.3, 1.31, 2.0, 2.2, 2.9, 5.0, 9.0]
+    for number, seconds in enumerate(lengths):
+        audio.write(folder / f"{number:02}.wav", np.clip(make_audio(seconds, number), -1, 1), RATE)
+    return sorted(folder.iterdir())
+
+
+def transcribe_all(
+    recognizer: Recognizer, files: list[Path], batch_size: int, method: str
+) -> dict[str, Transcript]:
+    decoding = DecodingConfig(method=method, beam=2)  # type: ignore[arg-type]
+    results = list(recognizer.transcribe_files(files, batch_size, decoding=decoding))
+    assert [path for path, _ in results] == files
+    assert all(isinstance(result, Transcript) for _, result in results)
+    return {result.id: result for _, result in results if isinstance(result, Transcript)}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("transformer-hybrid", "joint"),
+        ("conformer-hybrid", "attention"),
+        ("lstm-ctc", "ctc_beam"),
+        ("transformer-window", "ctc_greedy"),
+        ("transformer-attention", "attention"),
+    ],
+)
+def test_company_and_order_change_nothing(
+    tiny_run: Callable[..., RunConfig], files: list[Path], name: str, method: str
+) -> None:
+    recognizer = build_recognizer(tiny_run, name)
+    expected = transcribe_all(recognizer, files, 1, method)
+    assert any(transcript.text for transcript in expected.values())
+    for batch_size in (3, 32):
+        shuffled = random.Random(batch_size).sample(files, len(files))
+        found = transcribe_all(recognizer, shuffled, batch_size, method)
+        for id, transcript in expected.items():
+            assert found[id].text == transcript.text
+            assert [(w.start, w.end) for w in found[id].words] == [(w.start, w.end) for w in transcript.words]
+
+
+def test_encoder_gives_the_same_bits_in_any_company(
+    tiny_run: Callable[..., RunConfig], files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This is where invariance comes from: shapes that do not depend on the batch."""
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    encoded: dict[tuple[int, int], list[torch.Tensor]] = {}
+    encode = recognizer.model.encode
+
+    def spy(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        result = encode(features_BTF, lengths_B)
+        for row, length in enumerate(result[1].tolist()):
+            # The features tell which utterance this is.
+            key = (length, hash(features_BTF[row].numpy().tobytes()))
+            encoded.setdefault(key, []).append(result[0][row, :length])
+        return result
+
+    monkeypatch.setattr(recognizer.model, "encode", spy)
+    for batch_size in (1, 4, 32):
+        transcribe_all(recognizer, files, batch_size, "ctc_greedy")
+    assert all(len(versions) == 3 for versions in encoded.values()) and len(encoded) > 8
+    assert all(torch.equal(version, versions[0]) for versions in encoded.values() for version in versions)
+
+
+def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "model", build_system(tiny_run, "transformer-hybrid"), {"step": 0})
+    recognizer = load_model(tmp_path / "model", "cpu", segmentation=SHORT, checks=ChecksConfig.off())
+    from_file = recognizer.transcribe(files[-1])
+    samples_S = audio.read(files[-1], RATE)
+    from_array = recognizer.transcribe(samples_S, RATE)
+    assert from_file.segments == from_array.segments and len(from_file.segments) > 1
+    assert (from_file.id, from_array.audio, from_file.separator) == ("10", "", " ")
+    assert from_file.duration == from_array.duration == 9.0
+    assert all(segment.decoding == "joint" for segment in from_file.segments)
+    with pytest.raises(UserError, match="needs its sample_rate"):
+        recognizer.transcribe(samples_S)
+    with pytest.raises(UserError, match="a file tells its own"):
+        recognizer.transcribe(files[0], 16_000)
+    with pytest.raises(UserError, match="batch_size is 0"):
+        recognizer.transcribe(files[0], batch_size=0)
+    with pytest.raises(UserError, match=r"no\.wav"):
+        recognizer.transcribe(tmp_path / "no.wav")
+
+
+def test_parts_of_a_file_have_the_times_of_the_file(
+    tiny_run: Callable[..., RunConfig], files: list[Path]
+) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    transcript = recognizer.transcribe(AudioPart(files[-1], start=2.0, duration=3.0, id="u1"))
+    assert (transcript.id, transcript.duration) == ("u1", 3.0) and transcript.segments
+    assert all(2.0 <= segment.start < segment.end <= 5.02 for segment in transcript.segments)
+
+
+def test_a_bad_file_is_reported_in_its_place_and_the_rest_goes_on(
+    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
+) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    (tmp_path / "text.wav").write_text("no audio")
+    mixed = [files[3], tmp_path / "text.wav", files[-1], tmp_path / "missing.wav", files[5]]
+    results = [result for _, result in recognizer.transcribe_files(mixed, 2)]
+    assert [isinstance(result, UserError) for result in results] == [False, True, False, True, False]
+    assert "text.wav" in str(results[1]) and "missing.wav" in str(results[3])
+    assert results[2] == recognizer.transcribe(files[-1])
+
+
+def test_what_came_before_a_break_is_kept_and_the_break_is_said(
+    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audio_decoders, "PIECE_SAMPLES", 1 << 14)  # what is lost before a break, at most
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    samples_S = audio.read(files[-1], RATE)
+    audio.write(tmp_path / "whole.flac", np.tile(samples_S, 10), RATE)
+    content = (tmp_path / "whole.flac").read_bytes()
+    (tmp_path / "cut.flac").write_bytes(content[: len(content) // 2])
+    ((_, transcript),) = recognizer.transcribe_files([tmp_path / "cut.flac"])
+    assert isinstance(transcript, Transcript)
+    assert 20 < transcript.duration < 70 and transcript.text
+    assert len(transcript.warnings) == 1 and "cut.flac" in transcript.warnings[0]
+    whole = recognizer.transcribe(tmp_path / "whole.flac")
+    assert whole.warnings == () and whole.duration == 90.0
+    assert whole.text.startswith(transcript.text[:20])
+
+
+def test_silence_and_noise_say_nothing(tiny_run: Callable[..., RunConfig]) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-hybrid")
+    noise_S = 0.1 * np.random.default_rng(0).standard_normal(30 * RATE)
+    for samples_S in (np.zeros(30 * RATE), noise_S, np.zeros(0), np.zeros(100)):
+        assert recognizer.transcribe(samples_S, RATE).segments == ()
+
+
+def test_wrong_use_is_refused_before_anything_is_read(tiny_run: Callable[..., RunConfig]) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    with pytest.raises(UserError, match="needs a decoder"):
+        next(recognizer.transcribe_files(["no.wav"], decoding=DecodingConfig(method="attention")))
+    with pytest.raises(UserError, match="device nowhere"):
+        choose_device("nowhere")
+
+
+def test_stopping_early_leaves_no_thread(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    before = threading.active_count()
+    results = recognizer.transcribe_files(files * 20, 1)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+    system = build_system(tiny_run, "transformer-hybrid")
+    recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
+    assert recognizer.transcribe(files[-1]).segments
+
+
+@pytest.mark.slow
+def test_200_utterances_are_the_same_in_batches_of_1_7_and_32(
+    tiny_run: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-hybrid")
+    lengths = np.random.default_rng(0).uniform(0.3, 4.0, 200)
+    paths = [tmp_path / f"{number:03}.wav" for number in range(200)]
+    for number, (path, seconds) in enumerate(zip(paths, lengths, strict=True)):
+        audio.write(path, np.clip(make_audio(seconds, number), -1, 1), RATE)
+    texts = []
+    for batch_size in (1, 7, 32):
+        shuffled = random.Random(batch_size).sample(paths, len(paths))
+        found = transcribe_all(recognizer, shuffled, batch_size, "joint")
+        texts.append([found[path.stem].text.encode() for path in paths])
+    assert texts[0] == texts[1] == texts[2] and len(set(texts[0])) > 50
+
+
+@pytest.mark.slow
+def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig]) -> None:
+    """A model of four words, each a tone; new strings of them, joined at known times."""
+    settings = tiny_run(
+        *("train.steps=1000", "train.validate_every=500", "train.save_every=500", "train.log_every=100"),
+        *("augment.speed=[1.0]", "augment.spec_augment={}", "model.encoder.dim=64"),
+        *("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "optim.warmup_steps=50"),
+        *("optim.learning_rate=2e-3", "optim.schedule=cosine"),
+    )
+    train(settings)
+    recognizer = load_model(settings.output_dir, "cpu")
+    source = np.random.default_rng(7)
+    errors, num_right = [], 0
+    for _ in range(20):
+        pieces, places, time = [0.003 * source.standard_normal(800)], [], 800
+        for word in source.choice(list(TONES_HZ), 3):
+            tone = make_tone(word, source)
+            sound = int(np.flatnonzero(tone)[-1]) + 1
+            places.append((word, time / RATE, (time + sound) / RATE))
+            pieces.append(tone + 0.003 * source.standard_normal(len(tone)))
+            time += len(tone)
+        transcript = recognizer.transcribe(np.concatenate(pieces), RATE)
+        if transcript.text.split() == [word for word, _, _ in places]:
+            num_right += 1
+            for word, (_, start, end) in zip(transcript.words, places, strict=True):
+                errors += [abs(word.start - start), abs(word.end - end)]
+    assert num_right >= 10
+    assert float(np.median(errors)) < 0.05

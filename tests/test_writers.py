@@ -1,0 +1,296 @@
+"""Every format is read back by a reader that is not ours: FFmpeg, json, csv, or the columns of the standard."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import itertools
+import json
+import urllib.parse
+from dataclasses import replace
+
+import av
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.subtitles import SubtitlesConfig
+from asr.transcript import Segment, Transcript, Word
+from asr.writers import WRITERS, TranscriptStream, escape_id, format_transcript
+
+
+def make_segment(start: float, *texts: str, step: float = 0.5) -> Segment:
+    words = tuple(
+        Word(text, start + step * index, start + step * (index + 0.8), 0.5)
+        for index, text in enumerate(texts)
+    )
+    return Segment(start, words[-1].end, " ".join(texts), words, 0.5, "joint")
+
+
+MEETING = Transcript(
+    "meeting",
+    "talks/meeting.wav",
+    10.0,
+    (make_segment(0.25, "good", "morning"), replace(make_segment(3.0, "one", "more"), warnings=("loop",))),
+)
+SILENCE = Transcript("silence", "silence.wav", 4.0)
+
+EXPECTED = {
+    "txt": "good morning\none more\n",
+    "srt": "1\n00:00:00,250 --> 00:00:01,250\ngood morning\n\n2\n00:00:03,000 --> 00:00:04,000\none more\n\n",
+    "vtt": "WEBVTT\n\n00:00:00.250 --> 00:00:01.250\ngood morning\n\n00:00:03.000 --> 00:00:04.000\none more\n\n",
+    "tsv": "id\tstart\tend\tconfidence\ttext\n"
+    "meeting\t0.250\t1.150\t0.5000\tgood morning\nmeeting\t3.000\t3.900\t0.5000\tone more\n",
+    "ctm": "meeting 1 0.250 0.400 good 0.5000\nmeeting 1 0.750 0.400 morning 0.5000\n"
+    "meeting 1 3.000 0.400 one 0.5000\nmeeting 1 3.500 0.400 more 0.5000\n",
+    "stm": "meeting 1 unknown 0.250 1.150 <NA> good morning\nmeeting 1 unknown 3.000 3.900 <NA> one more\n",
+    "trn": "good morning one more (meeting)\n",
+}
+EXPECTED_OF_SILENCE = {
+    **{"txt": "", "srt": "", "vtt": "WEBVTT\n\n", "tsv": "id\tstart\tend\tconfidence\ttext\n", "ctm": ""},
+    **{"stm": "silence 1 unknown 0.000 4.000 <NA>\n", "trn": "(silence)\n"},
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_written(name: str) -> None:
+    assert format_transcript(name, MEETING) == EXPECTED[name]
+    assert format_transcript(name, SILENCE) == EXPECTED_OF_SILENCE[name]
+
+
+@pytest.mark.parametrize("name", ["json", "jsonl"])
+def test_json_holds_all(name: str) -> None:
+    record = json.loads(format_transcript(name, MEETING))
+    assert (record["id"], record["audio"], record["duration"]) == ("meeting", "talks/meeting.wav", 10.0)
+    assert record["text"] == "good morning one more"
+    assert [(s["start"], s["end"], s["text"], s["decoding"], s["warnings"]) for s in record["segments"]] == [
+        (0.25, 1.15, "good morning", "joint", []),
+        (3.0, 3.9, "one more", "joint", ["loop"]),
+    ]
+    assert record["segments"][0]["words"][1] == {
+        **{"text": "morning", "start": 0.75, "end": 1.15, "confidence": 0.5}
+    }
+    assert "speaker" not in record and "warnings" not in record
+    broken = replace(MEETING, warnings=("cut short",))
+    assert json.loads(format_transcript(name, broken))["warnings"] == ["cut short"]
+    assert json.loads(format_transcript(name, replace(MEETING, speaker="Ann")))["speaker"] == "Ann"
+
+
+def test_jsonl_is_one_line() -> None:
+    hostile = replace(MEETING, id="a\u2028b\x85c", segments=(Segment(0, 1, "x\n\u2029y"),))
+    text = format_transcript("jsonl", hostile)
+    assert len(text.splitlines()) == 1
+    assert json.loads(text)["id"] == hostile.id and json.loads(text)["text"] == "x\n\u2029y"
+
+
+def test_no_confidence_is_null() -> None:
+    segment = Segment(0, 1, "a", (Word("a", 0, 1, float("nan")),), float("nan"))
+    transcript = Transcript("a", "a.wav", 1.0, (segment,))
+    (described,) = json.loads(format_transcript("json", transcript))["segments"]
+    assert described["confidence"] is None and described["words"][0]["confidence"] is None
+    assert format_transcript("ctm", transcript) == "a 1 0.000 1.000 a\n"
+    assert format_transcript("tsv", transcript).splitlines()[1] == "a\t0.000\t1.000\t\ta"
+
+
+def test_ctm_without_words_is_refused() -> None:
+    with pytest.raises(UserError, match="needs the times of words"):
+        format_transcript("ctm", Transcript("a", "a.wav", 1.0, (Segment(0, 1, "a"),)))
+
+
+# --- several recordings in one stream -------------------------------------------------------------
+
+
+def stream(name: str, *transcripts: Transcript, several: bool = True) -> str:
+    out = TranscriptStream(name, several=several)
+    return "".join([*map(out.add, transcripts), out.end()])
+
+
+def test_txt_names_the_file_of_each_line() -> None:
+    assert stream("txt", MEETING, SILENCE) == (
+        "talks/meeting.wav: good morning\ntalks/meeting.wav: one more\nsilence.wav:\n"
+    )
+    assert stream("txt", MEETING, several=False) == EXPECTED["txt"]
+
+
+@pytest.mark.parametrize("transcripts", [[], [MEETING], [MEETING, SILENCE]])
+def test_json_is_an_array(transcripts: list[Transcript]) -> None:
+    records = json.loads(stream("json", *transcripts))
+    assert records == [json.loads(format_transcript("jsonl", transcript)) for transcript in transcripts]
+
+
+def test_jsonl_is_a_line_each() -> None:
+    lines = stream("jsonl", MEETING, SILENCE).splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["meeting", "silence"]
+
+
+@pytest.mark.parametrize("name", ["tsv", "ctm", "stm", "trn"])
+def test_tables_grow_by_rows(name: str) -> None:
+    expected = WRITERS[name].header + "".join(
+        format_transcript(name, transcript).removeprefix(WRITERS[name].header)
+        for transcript in (MEETING, SILENCE)
+    )
+    assert stream(name, MEETING, SILENCE) == expected
+
+
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+def test_subtitles_are_of_one_recording(name: str) -> None:
+    with pytest.raises(UserError, match="--output-dir"):
+        stream(name, MEETING, SILENCE)
+    assert stream(name, MEETING, several=False) == EXPECTED[name]
+
+
+def test_an_error_does_not_end_the_stream() -> None:
+    out = TranscriptStream("ctm")
+    with pytest.raises(UserError):
+        out.add(Transcript("a", "a.wav", 1.0, (Segment(0, 1, "a"),)))
+    assert out.add(MEETING) + out.end() == EXPECTED["ctm"]
+
+
+# --- read back by others --------------------------------------------------------------------------
+
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from(" \t\n\u2028<>&-;(){}@/|\"',é字क्षi\u0301\u200b\x00\x1b"),
+        st.characters(blacklist_categories=("Cs",)),
+    ),
+    max_size=40,
+)
+SECONDS = st.floats(0, 360_000)
+
+
+@st.composite
+def transcripts(draw: st.DrawFn) -> Transcript:
+    """Whatever could come: any text, words of no length, words that do not spell the text, long pauses."""
+    segments = []
+    time = draw(st.floats(0, 400_000))
+    for _ in range(draw(st.integers(0, 3))):
+        text, start, words = draw(TEXTS), time, []
+        for part in text.split() or draw(st.lists(TEXTS, max_size=1)):
+            begin = time + draw(st.floats(0, 3))
+            time = begin + draw(st.floats(0, 3))
+            words.append(Word(part, begin, time, draw(st.floats(0, 1))))
+        segments.append(Segment(start, time, text, tuple(words), 0.5))
+    name = draw(st.one_of(st.just("a"), TEXTS))
+    return Transcript(name, f"{name}.wav", time + draw(st.floats(0, 3)), tuple(segments))
+
+
+def spoken(text: str) -> str:
+    """Without spaces and what cannot be printed as one character of a line."""
+    return "".join(
+        character
+        for character in text
+        if not character.isspace() and not (ord(character) < 32 or 127 <= ord(character) < 160)
+    )
+
+
+def read_by_ffmpeg(text: str, name: str) -> list[tuple[int, int, str]]:
+    """(start, end, text) of each cue, by FFmpeg's own reader."""
+    cues = []
+    with av.open(io.BytesIO(text.encode()), format={"srt": "srt", "vtt": "webvtt"}[name]) as file:
+        for packet in file.demux(file.streams.subtitles[0]):
+            if packet.pts is not None:
+                assert packet.time_base == pytest.approx(1 / 1000)
+                cues.append((packet.pts, packet.pts + packet.duration, bytes(packet).decode()))
+    return cues
+
+
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+@given(transcript=transcripts())
+@example(transcript=Transcript("a", "a", 9e5, (make_segment(360_000.0, "a", "-->", "<b>", "&amp;", "5"),)))
+def test_subtitles_are_read_by_ffmpeg(name: str, transcript: Transcript) -> None:
+    written = format_transcript(name, transcript)
+    said = "".join(spoken(segment.text) for segment in transcript.segments)
+    if not said:
+        assert "-->" not in written
+        return
+    config = SubtitlesConfig()
+    cues = read_by_ffmpeg(written, name)
+    shown = "".join(spoken(html.unescape(text) if name == "vtt" else text) for _, _, text in cues)
+    assert shown == (said if name == "vtt" else said.replace("-->", "→"))
+    for start, end, text in cues:
+        assert 0 < end - start <= 1000 * config.max_seconds
+        assert len(text.split("\n")) <= config.max_lines
+    for (_, end, _), (start, _, _) in itertools.pairwise(cues):
+        assert end <= start
+
+
+@given(transcript=transcripts())
+def test_json_is_read_back(transcript: Transcript) -> None:
+    for name in ("json", "jsonl"):
+        record = json.loads(format_transcript(name, transcript))
+        assert (record["id"], record["text"]) == (transcript.id, transcript.text)
+        assert record["duration"] == pytest.approx(transcript.duration, abs=0.000501)
+        for described, segment in zip(record["segments"], transcript.segments, strict=True):
+            assert described["text"] == segment.text
+            assert [word["text"] for word in described["words"]] == [word.text for word in segment.words]
+            for word, own in zip(described["words"], segment.words, strict=True):
+                # The times that Python's own formatting, which rounds exactly, gives.
+                assert f"{word['start']:.3f} {word['end']:.3f}" == f"{own.start:.3f} {own.end:.3f}"
+
+
+@given(transcript=transcripts())
+def test_tsv_is_read_by_csv(transcript: Transcript) -> None:
+    text = format_transcript("tsv", transcript)
+    header, *rows = csv.reader(io.StringIO(text), "excel-tab", quoting=csv.QUOTE_NONE)
+    said = [segment for segment in transcript.segments if spoken(segment.text)]
+    assert len(rows) == len(said)
+    for row, segment in zip(rows, said, strict=True):
+        record = dict(zip(header, row, strict=True))
+        assert spoken(record["text"]) == spoken(segment.text)
+        assert (record["start"], record["end"]) == (f"{segment.start:.3f}", f"{segment.end:.3f}")
+
+
+@given(transcript=transcripts())
+def test_nist_columns(transcript: Transcript) -> None:
+    """Columns are what white space parts; %20 and the like are undone as in a URL."""
+    said = [segment for segment in transcript.segments if spoken(segment.text)]
+    rows = [line.split(" ") for line in format_transcript("stm", transcript).splitlines()]
+    assert [spoken("".join(row[6:])) for row in rows] == [spoken(s.text) for s in said] or not said
+    for row in rows:
+        assert read_id(row[0]) == transcript.id and row[1] == "1" and row[5] == "<NA>"
+        assert float(row[3]) <= float(row[4])
+    (trn,) = format_transcript("trn", transcript).splitlines()
+    text, _, name = trn.rpartition("(")
+    assert spoken(text) == spoken(transcript.text)
+    assert name.endswith(")") and read_id(name[:-1]) == transcript.id
+    for row, word in zip(
+        (line.split(" ") for line in format_transcript("ctm", transcript).splitlines()),
+        (word for segment in said for word in segment.words),
+        strict=True,
+    ):
+        assert len(row) == 6 and read_id(row[0]) == transcript.id
+        assert row[2] == f"{word.start:.3f}"
+        assert round(1000 * (float(row[2]) + float(row[3]))) == round(1000 * float(f"{word.end:.3f}"))
+
+
+def read_id(column: str) -> str:
+    return "" if column == "%" else urllib.parse.unquote(column)
+
+
+@pytest.mark.parametrize(
+    ("name", "escaped"),
+    [
+        *(("plain-ID_7.2/b", "plain-ID_7.2/b"), ("Größe", "Größe"), ("my file", "my%20file")),
+        *(("rec (1)", "rec%20%281%29"), (";;x", "%3B%3Bx"), ("100%", "100%25"), ("", "%")),
+    ],
+)
+def test_ids_have_no_spaces(name: str, escaped: str) -> None:
+    assert escape_id(name) == escaped
+
+
+def test_everything_can_be_encoded() -> None:
+    """A file name that is not UTF-8 reaches Python as half characters."""
+    transcript = replace(MEETING, id="a\udcff", audio="a\udcff.wav")
+    for name in WRITERS:
+        format_transcript(name, transcript).encode()
+    stream("txt", transcript).encode()
+    assert json.loads(format_transcript("json", transcript))["id"] == "a\udcff"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.0005, "0.001"), (0.0025, "0.003"), (0.0055, "0.005")])
+def test_times_are_rounded_once(seconds: float, shown: str) -> None:
+    """0.0025 is stored as a little more; a thousand times that would be exactly 2.5, which rounds to 2."""
+    transcript = Transcript("a", "a.wav", 9.0, (Segment(seconds, 5.0, "a"),))
+    assert format_transcript("tsv", transcript).splitlines()[1].split("\t")[1] == shown == f"{seconds:.3f}"
