@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asr.scoring import score as score
-    from asr.transcription import load_model as load_model
+    from asr.scoring.counting import score as score
+    from asr.transcription.recognizer import load_model as load_model
 
 __version__ = "0.1.0"
 
 # What people use most, and the module that it comes from: imported when asked for, since torch takes seconds.
-_PUBLIC = {"load_model": "asr.transcription", "score": "asr.scoring"}
+_PUBLIC = {"load_model": "asr.transcription.recognizer", "score": "asr.scoring.counting"}
 
 __all__ = ["__version__", "load_model", "score"]
 

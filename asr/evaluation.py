@@ -20,10 +20,10 @@ from asr.decoding.search import DecodingConfig, Method, decode, resolve_method
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.manifest import Utterance, read_manifest
-from asr.scoring import Score, score
+from asr.scoring.counting import Score, score
 from asr.text import normalize_for_scoring
-from asr.transcript import Segment, Transcript
-from asr.writers import format_transcript
+from asr.transcripts.transcript import Segment, Transcript
+from asr.transcripts.writers import format_transcript
 
 logger = logging.getLogger(__name__)
 

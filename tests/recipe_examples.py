@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.recipe import Job, load_recipe
+from asr.recipe.definition import Job, load_recipe
 
 RECIPE = '''"""Words as tones: a corpus of this test."""
 from pathlib import Path

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import alignments
-from asr.alignments import KINDS, Operation, align, count_operations, find_edits, split_units
 from asr.errors import UserError
+from asr.scoring import alignments
+from asr.scoring.alignments import KINDS, Operation, align, count_operations, find_edits, split_units
 
 few_words = st.lists(st.sampled_from(["a", "b", "cc", "ü"]), max_size=9)
 COSTS = {"jiwer": (1, 1), "sclite": (4, 3)}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.audio_paths import Recording, find_recordings
 from asr.errors import UserError
+from asr.transcription.audio_paths import Recording, find_recordings
 
 
 @pytest.fixture

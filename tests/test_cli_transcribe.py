@@ -21,7 +21,7 @@ from system_examples import WORDS, save_talker
 
 from asr import cli
 from asr.decoding.checks import ChecksConfig
-from asr.writers import WRITERS
+from asr.transcripts.writers import WRITERS
 
 
 @pytest.fixture(scope="session")
@@ -227,7 +227,7 @@ def test_a_device_that_is_not_there(talker: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("audio")
 def test_batch_size(talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The text does not depend on it; how many segments the model gets at once does."""
-    from asr.transcription import Recognizer
+    from asr.transcription.recognizer import Recognizer
 
     sizes: list[int] = []
     recognize = Recognizer.recognize
@@ -306,7 +306,7 @@ def test_a_file_for_each_recording_and_format(talker: str, capsys: pytest.Captur
 def test_an_interrupted_folder_is_resumed(
     talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from asr import output_folder
+    from asr.transcription import output_folder
 
     caplog.set_level("INFO")
     whole = output_folder.replace_file

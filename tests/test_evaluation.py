@@ -30,8 +30,8 @@ from asr.evaluation import (
     write_texts,
 )
 from asr.manifest import Utterance
-from asr.scoring import score
-from asr.transcript_files import read_transcripts
+from asr.scoring.counting import score
+from asr.transcripts.files import read_transcripts
 
 CPU = torch.device("cpu")
 

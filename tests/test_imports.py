@@ -14,21 +14,19 @@ PACKAGE = ROOT / "asr"
 
 # Lowest layer first; within a layer, a module may import from those left of it. `name/` is a folder.
 LAYERS = [
-    ["errors", "files", "config"],
+    ["errors", "files", "config", "progress"],
     [
-        *("seeding", "audio_headers", "audio_decoders", "audio", "text", "english_numbers"),
+        *("seeding", "audio_headers", "audio_decoders", "audio", "text", "english/", "tokenizer", "manifest"),
         *(
-            "english_spelling",
-            "english",
-            "tokenizer",
-            "manifest",
             "manifest_checks",
             "subsets",
             "kaldi_pipes",
+            "kaldi_folder",
+            "interchange",
+            "sentences",
+            "archives",
         ),
-        *("kaldi_folder", "interchange", "sentences", "archives", "speech_synthesis", "corpora"),
-        *("transcript", "text_lines", "transcript_formats", "transcript_records", "transcript_files"),
-        *("subtitles", "audio_paths"),
+        *("speech_synthesis", "corpora", "transcripts/"),
     ],
     [
         *(
@@ -41,36 +39,11 @@ LAYERS = [
             "augment",
             "batch_order",
         ),
-        *(
-            "batch_builder",
-            "batches",
-            "text_batches",
-            "speech_detection",
-            "segmentation",
-            "sources",
-            "models/",
-        ),
+        *("batch_builder", "batches", "text_batches", "models/"),
     ],
-    [
-        *("alignments", "intervals", "score_result", "scoring", "significance", "transcript_matching"),
-        *("score_formats", "decoding/", "timestamps", "joining"),
-    ],
-    [
-        *("run", "checkpoint", "plots", "writers", "output_folder", "progress", "transcription", "streaming"),
-        *("live_output", "train/", "evaluation", "transcription_settings"),
-    ],
-    [
-        *(
-            "score_page",
-            "score_report",
-            "recipe",
-            "recipe_tasks",
-            "recipe_origin",
-            "recipe_systems",
-            "recipe_results",
-        ),
-        *("recipe_figures", "recipe_report", "recipe_training", "recipe_stages", "cli/"),
-    ],
+    ["scoring/", "decoding/"],
+    ["run", "checkpoint", "plots", "train/", "transcription/", "evaluation"],
+    ["recipe/", "cli/"],
 ]
 TORCH_FREE_LAYERS = (0, 1)
 # torchaudio is in maintenance: the fewer modules depend on it, the easier it is to replace.

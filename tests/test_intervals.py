@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asr.intervals import find_rate_interval, find_ratio_interval, number_groups, resample, sum_groups
+from asr.scoring.intervals import find_rate_interval, find_ratio_interval, number_groups, resample, sum_groups
 
 
 def simulate(
@@ -93,7 +93,7 @@ def test_many_groups_come_near_the_normal_interval() -> None:
 @pytest.mark.parametrize("max_multinomial", [1000, 0])
 def test_resamples_are_draws_of_groups(max_multinomial, monkeypatch) -> None:
     """Means and covariances of sums over draws with replacement, from the groups themselves; both ways to draw."""
-    monkeypatch.setattr("asr.intervals.MAX_MULTINOMIAL", max_multinomial)
+    monkeypatch.setattr("asr.scoring.intervals.MAX_MULTINOMIAL", max_multinomial)
     sums_G2 = np.array([[1, 4], [1, 4], [0, 9], [5, 7]])
     drawn = resample(sums_G2, 40_000, 0)
     assert drawn.shape == (40_000, 2)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.errors import UserError
-from asr.joining import End, Recognized, Recording, assemble, join_segments, join_words
-from asr.transcript import Segment, Transcript, Word
+from asr.transcription.joining import End, Recognized, Recording, assemble, join_segments, join_words
+from asr.transcripts.transcript import Segment, Transcript, Word
 
 
 def words_at(*starts: float, length: float = 0.3, shift: float = 0.0) -> list[Word]:

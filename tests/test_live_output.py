@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from asr.live_output import Latency, measure_latency, write_live
-from asr.streaming import LiveText
-from asr.transcript import Segment, Word
+from asr.transcription.live_output import Latency, measure_latency, write_live
+from asr.transcription.streaming import LiveText
+from asr.transcripts.transcript import Segment, Word
 
 ONE, TWO, SIX = Word("one", 0.0, 0.4, 0.9), Word("two", 0.5, 0.8, 0.8), Word("six", 2.0, 2.5, 0.7)
 TEXTS = [
@@ -52,20 +51,21 @@ def test_json_has_what_is_new() -> None:
     assert records[1]["final"][0] == {"text": "one", "start": 0.0, "end": 0.4, "confidence": 0.9}
 
 
-def test_latency_is_audio_and_computing_but_not_waiting() -> None:
-    latency = Latency()
+def test_latency_is_audio_and_computing_but_not_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    latency, clock = Latency(), [100.0]
+    monkeypatch.setattr("asr.transcription.live_output.time.perf_counter", lambda: clock[0])
 
     def work() -> Iterator[LiveText]:
         for text in TEXTS:
-            time.sleep(0.03)  # waits for audio
-            latency.idle_seconds += 0.03
-            time.sleep(0.01)  # computes
+            clock[0] += 0.5  # waits for audio
+            latency.idle_seconds += 0.5
+            clock[0] += 0.01  # computes
             yield text
 
     for _ in measure_latency(work(), latency):
-        time.sleep(0.02)  # what becomes of the text is not counted
-    assert latency.waits == [pytest.approx(seconds, abs=0.015) for seconds in (0.61, 1.21, 0.51)]
-    assert latency.computing_seconds == pytest.approx(0.06, abs=0.04) and latency.audio_seconds == 3.0
+        clock[0] += 0.25  # what becomes of the text is not counted
+    assert latency.waits == pytest.approx([0.61, 1.21, 0.51])
+    assert latency.computing_seconds == pytest.approx(0.06) and latency.audio_seconds == 3.0
 
 
 def test_latency_in_words() -> None:

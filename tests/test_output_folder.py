@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.audio_paths import Recording
 from asr.errors import UserError
-from asr.output_folder import JOURNAL, OutputFolder
+from asr.transcription.audio_paths import Recording
+from asr.transcription.output_folder import JOURNAL, OutputFolder
 
 MADE_BY = {"model": "m", "beam": 5}
 CONTENTS = {"txt": "hello\n", "srt": "1\n"}
@@ -114,7 +114,7 @@ def test_a_killed_call_is_resumed(cut: float, out: Path, recording: Recording) -
 def test_remains_of_a_killed_call_go(
     out: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr import output_folder
+    from asr.transcription import output_folder
 
     def die(path: Path) -> None:
         path.parent.mkdir(parents=True)

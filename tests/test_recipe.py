@@ -12,8 +12,8 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe import Job, find_recipes, load_recipe
-from asr.recipe_stages import STAGES, run_recipe
+from asr.recipe.definition import Job, find_recipes, load_recipe
+from asr.recipe.stages import STAGES, run_recipe
 
 RECIPE = '''"""A corpus of one utterance.
 

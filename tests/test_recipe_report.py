@@ -18,11 +18,11 @@ from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_r
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe_figures import Curve, draw_curves, read_curve
-from asr.recipe_report import SMOKE_WARNING, format_html, format_markdown
-from asr.recipe_results import explain_comparison
-from asr.recipe_stages import run_recipe
-from asr.scoring import count_word_errors
+from asr.recipe.figures import Curve, draw_curves, read_curve
+from asr.recipe.report import SMOKE_WARNING, format_html, format_markdown
+from asr.recipe.results import explain_comparison
+from asr.recipe.stages import run_recipe
+from asr.scoring.counting import count_word_errors
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     run_recipe(make_job(done / "recipes", output_dir=done / "all"))
     assert {path: path.stat().st_mtime_ns for path in (done / "all").rglob("*") if path.is_file()} == before
-    said = [record.getMessage() for record in caplog.records if record.name == "asr.recipe_tasks"]
+    said = [record.getMessage() for record in caplog.records if record.name == "asr.recipe.tasks"]
     assert len(said) == 10 and all(": skipped, " in line for line in said)
 
 

@@ -9,8 +9,8 @@ from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_r
 
 from asr.errors import UserError
 from asr.manifest import Utterance, read_manifest, write_manifest
-from asr.recipe import Job, find_recipes, load_recipe
-from asr.recipe_systems import build_runs, cut_manifests, find_all_runs, hash_settings
+from asr.recipe.definition import Job, find_recipes, load_recipe
+from asr.recipe.systems import build_runs, cut_manifests, find_all_runs, hash_settings
 from asr.run import RunConfig
 
 

@@ -12,9 +12,9 @@ from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_r
 from safetensors.torch import load_file
 
 from asr.cli import main
-from asr.recipe import Job
-from asr.recipe_stages import build_tasks, run_recipe
-from asr.recipe_tasks import read_record
+from asr.recipe.definition import Job
+from asr.recipe.stages import build_tasks, run_recipe
+from asr.recipe.tasks import read_record
 from asr.train.learner import Learner
 
 
@@ -43,7 +43,9 @@ def change_learning_rate(recipes_dir: Path) -> None:
 
 
 def messages(said: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    found = [record.getMessage() for record in said.records if record.name.startswith("asr.recipe")]
+    found = [
+        record.getMessage() for record in said.records if record.name.startswith("asr.recipe")
+    ]
     said.clear()
     return [message for message in found if all(word in message for word in words)]
 

@@ -17,9 +17,9 @@ import soundfile
 from asr.corpora import compute_fingerprint
 from asr.errors import UserError
 from asr.manifest import Utterance, read_manifest
-from asr.recipe import Job, Recipe, load_recipe
-from asr.recipe_stages import run_recipe
-from asr.recipe_systems import build_runs
+from asr.recipe.definition import Job, Recipe, load_recipe
+from asr.recipe.stages import run_recipe
+from asr.recipe.systems import build_runs
 from asr.speech_synthesis import list_voices
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.recipe_results import score_results, write_texts
+from asr.recipe.results import score_results, write_texts
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = sorted(ROOT.glob("recipes/*/results/results.json"))

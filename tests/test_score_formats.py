@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from asr.alignments import Operation
-from asr.score_formats import align_lines, measure_width, write_dtl, write_pra, write_sgml
-from asr.score_result import Score
-from asr.scoring import score
+from asr.scoring.alignments import Operation
+from asr.scoring.counting import score
+from asr.scoring.result import Score
+from asr.scoring.sclite_formats import align_lines, measure_width, write_dtl, write_pra, write_sgml
 
 needs_sclite = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.score_report import Report, System, build_page, write_report
-from asr.scoring import score
-from asr.transcript import Word
-from asr.transcript_files import TranscriptFile
-from asr.transcript_formats import Entry
+from asr.scoring.counting import score
+from asr.scoring.report import Report, System, build_page, write_report
+from asr.transcripts.files import TranscriptFile
+from asr.transcripts.line_formats import Entry
+from asr.transcripts.transcript import Word
 
 NASTY = '</script><script>alert(1)</script> & <b>"it\'s" -->'
 
@@ -159,7 +159,7 @@ def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Pat
 
 
 def test_long_corpora_are_cut_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.score_report.MAX_UTTERANCES", 2)
+    monkeypatch.setattr("asr.scoring.report.MAX_UTTERANCES", 2)
     page = "".join(build_page(EXAMPLE, "/"))
     assert "Utterances: 3, the 2 with most errors" in page
     assert [record[0] for record in json.loads(parse(EXAMPLE).scripts[1])] == ["u3", "u1"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.segmentation import AudioSegment, SegmentationConfig, Segmenter, split_at_pauses
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter, split_at_pauses
 
 RATE = 8_000
 CONFIG = SegmentationConfig(max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)

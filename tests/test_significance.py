@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from asr.alignments import align, find_edits
 from asr.errors import UserError
-from asr.scoring import Score, score
-from asr.significance import (
+from asr.scoring.alignments import align, find_edits
+from asr.scoring.counting import Score, score
+from asr.scoring.significance import (
     compare,
     compute_matched_pairs,
     compute_mcnemar,

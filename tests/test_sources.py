@@ -13,7 +13,14 @@ import pytest
 
 from asr import audio
 from asr.errors import UserError
-from asr.sources import AudioPart, Samples, describe_source, make_samples, read_ahead, read_source
+from asr.transcription.sources import (
+    AudioPart,
+    Samples,
+    describe_source,
+    make_samples,
+    read_ahead,
+    read_source,
+)
 
 
 def test_array_and_file_give_the_same_samples(tmp_path: Path) -> None:

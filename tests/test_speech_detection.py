@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from asr.errors import UserError
-from asr.speech_detection import SILENCE_DB, EnergyDetector, SileroDetector, make_detector, measure_energies
+from asr.transcription.speech_detection import (
+    SILENCE_DB,
+    EnergyDetector,
+    SileroDetector,
+    make_detector,
+    measure_energies,
+)
 
 
 def test_energy_is_in_db_of_full_scale() -> None:

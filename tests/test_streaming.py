@@ -13,11 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.errors import UserError
-from asr.joining import Recognized, make_segment
-from asr.segmentation import AudioSegment, SegmentationConfig
-from asr.speech_detection import measure_energies
-from asr.streaming import LiveText, LiveTranscriber, StreamingConfig, decode_pcm, transcribe_live
-from asr.transcript import Word
+from asr.transcription.joining import Recognized, make_segment
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig
+from asr.transcription.speech_detection import measure_energies
+from asr.transcription.streaming import (
+    LiveText,
+    LiveTranscriber,
+    StreamingConfig,
+    decode_pcm,
+    transcribe_live,
+)
+from asr.transcripts.transcript import Word
 
 RATE = 8_000
 

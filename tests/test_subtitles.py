@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.subtitles import Cue, SubtitlesConfig, build_cues, measure_width
-from asr.transcript import Segment, Word
+from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, measure_width
+from asr.transcripts.transcript import Segment, Word
 
 TEXT = (
     "it was a bright cold day in April, and the clocks were striking thirteen. Winston Smith slipped quickly"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 
 from asr.features import FeaturesConfig, FrontEnd
-from asr.speech_detection import SILENCE_DB
-from asr.timestamps import (
+from asr.tokenizer import BLANK_ID, SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+from asr.transcription.speech_detection import SILENCE_DB
+from asr.transcription.timestamps import (
     Clock,
     TokenTime,
     align_by_attention,
@@ -25,7 +26,6 @@ from asr.timestamps import (
     time_words,
     warp,
 )
-from asr.tokenizer import BLANK_ID, SPECIAL_TOKENS, Tokenizer, TokenizerConfig
 
 FIRST = len(SPECIAL_TOKENS)
 
@@ -212,6 +212,6 @@ def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: i
 
 
 def measured_silence() -> float:
-    from asr.speech_detection import measure_energies
+    from asr.transcription.speech_detection import measure_energies
 
     return float(measure_energies(np.zeros(160), 16_000)[0])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.errors import UserError
-from asr.transcript import Word
-from asr.transcript_files import TranscriptFile, read_transcripts
+from asr.transcripts.files import TranscriptFile, read_transcripts
+from asr.transcripts.transcript import Word
 
 TEXTS = {"spk1-u1": "the cat sat", "spk1-u2": "", "spk2-u3": "naïve café"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.transcript_files import TranscriptFile, read_transcripts
-from asr.transcript_matching import Matched, compare_styles, describe_reference, match_transcripts
+from asr.scoring.matching import Matched, compare_styles, describe_reference, match_transcripts
+from asr.transcripts.files import TranscriptFile, read_transcripts
 
 
 def match(folder: Path, reference: str, hypothesis: str) -> Matched:

@@ -21,11 +21,11 @@ from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import build_model
 from asr.run import RunConfig
-from asr.segmentation import SegmentationConfig
 from asr.tokenizer import Tokenizer, TokenizerConfig
 from asr.train.loop import train
-from asr.transcript import Transcript
-from asr.transcription import AudioPart, Recognizer, choose_device, load_model
+from asr.transcription.recognizer import AudioPart, Recognizer, choose_device, load_model
+from asr.transcription.segmentation import SegmentationConfig
+from asr.transcripts.transcript import Transcript
 
 RATE = 16_000
 SHORT = SegmentationConfig(max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.errors import UserError
-from asr.subtitles import SubtitlesConfig
-from asr.transcript import Segment, Transcript, Word
-from asr.writers import WRITERS, TranscriptStream, escape_id, format_transcript
+from asr.transcripts.subtitles import SubtitlesConfig
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import WRITERS, TranscriptStream, escape_id, format_transcript
 
 
 def make_segment(start: float, *texts: str, step: float = 0.5) -> Segment:

@@ -83,8 +83,8 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     import torch
 
     from asr.decoding.search import DecodingConfig
-    from asr.segmentation import SegmentationConfig
-    from asr.transcription import load_model
+    from asr.transcription.recognizer import load_model
+    from asr.transcription.segmentation import SegmentationConfig
 
     torch.set_num_threads(args.threads)
     segmentation = SegmentationConfig().limited(args.max_seconds)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from asr.evaluation import Decoded, DecodedSplit
-    from asr.scoring import Score
+    from asr.scoring.counting import Score
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
         write_texts,
     )
     from asr.progress import AudioProgress
-    from asr.transcription import choose_device
-    from asr.transcription_settings import load_evaluation_settings, load_fusion_model
+    from asr.transcription.recognizer import choose_device
+    from asr.transcription.settings import load_evaluation_settings, load_fusion_model
 
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from asr.recipe import Job, find_recipes, load_recipe
-from asr.recipe_stages import STAGES, build_plan, is_prepared, run_recipe
-from asr.recipe_tasks import explain_plan
+from asr.recipe.definition import Job, find_recipes, load_recipe
+from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
+from asr.recipe.tasks import explain_plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

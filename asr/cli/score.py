@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.score_report import System
-    from asr.score_result import Score
-    from asr.significance import Comparison
-    from asr.transcript_files import TranscriptFile
-    from asr.transcript_formats import Entry
+    from asr.scoring.report import System
+    from asr.scoring.result import Score
+    from asr.scoring.significance import Comparison
+    from asr.transcripts.files import TranscriptFile
+    from asr.transcripts.line_formats import Entry
 
 logger = logging.getLogger(__name__)
 
-# As in asr.score_formats, which --help must not import.
+# As in asr.scoring.sclite_formats, which --help must not import.
 FORMATS = ("pra", "dtl", "sgml")
 NORMALIZATIONS = ("none", "basic", "english")
 LENGTHS = (0, 5, 10, 20, 40)  # the last lengths of the groups of --by length; then all that are longer
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.significance import compare
+    from asr.scoring.significance import compare
 
     if args.show < 0:
         raise UserError(f"--show {args.show}: expected 0 or more")
@@ -112,10 +112,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_and_score(args: argparse.Namespace) -> tuple[TranscriptFile, list[System], list[str]]:
-    from asr.score_report import System
-    from asr.scoring import score
-    from asr.transcript_files import read_transcripts
-    from asr.transcript_matching import compare_styles, describe_reference, match_transcripts, scored_ids
+    from asr.scoring.counting import score
+    from asr.scoring.matching import compare_styles, describe_reference, match_transcripts, scored_ids
+    from asr.scoring.report import System
+    from asr.transcripts.files import read_transcripts
 
     if [args.reference, *args.hypotheses].count("-") > 1:
         raise UserError("standard input can be read once only; give files for the others")
@@ -147,7 +147,7 @@ def _read_and_score(args: argparse.Namespace) -> tuple[TranscriptFile, list[Syst
 
 
 def _choose_normalization(name: str) -> Callable[[str], str]:
-    from asr.english import normalize_english
+    from asr.english.normalizer import normalize_english
     from asr.text import Rule, normalize
 
     # In the order of asr.text.RULES. Tags such as [noise] were never spoken.
@@ -171,7 +171,7 @@ def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[st
 
 def _name_systems(paths: Sequence[str]) -> list[str]:
     """The names of the files; where they are alike, as in */hyp.trn, the whole paths."""
-    from asr.transcript_files import split_format
+    from asr.transcripts.files import split_format
 
     plain = [split_format(path)[1] for path in paths]
     stems = [os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for path in plain]
@@ -223,7 +223,7 @@ def _print_tables(
     comparisons: Sequence[Comparison],
     groups: Mapping[str, Sequence[str]],
 ) -> None:
-    from asr.scoring import format_table
+    from asr.scoring.counting import format_table
 
     first = systems[0].score
     files = ", ".join(f"{system.path} ({system.format})" for system in systems)
@@ -247,7 +247,7 @@ def _print_tables(
 
 
 def _format_groups(scores: dict[str, Score], field: str) -> str:
-    from asr.scoring import format_table
+    from asr.scoring.counting import format_table
 
     table = format_table(scores, field)
     if len(scores) > 1:
@@ -256,7 +256,7 @@ def _format_groups(scores: dict[str, Score], field: str) -> str:
 
 
 def _print_errors(head: str, score: Score, limit: int) -> None:
-    from asr.score_formats import align_lines
+    from asr.scoring.sclite_formats import align_lines
 
     for name, counter in _count_errors(score).items():
         if counter:
@@ -374,8 +374,8 @@ def _write_files(
     notes: Sequence[str],
 ) -> None:
     from asr.files import replace_file
-    from asr.score_formats import SCORE_FORMATS
-    from asr.score_report import Report, write_report
+    from asr.scoring.report import Report, write_report
+    from asr.scoring.sclite_formats import SCORE_FORMATS
 
     for system, (path, suffix) in itertools.product(systems, targets):
         name = path.replace("{}", system.name.replace(os.sep, "-"))

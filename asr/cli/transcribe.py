@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asr.audio_paths import Recording
     from asr.errors import UserError
     from asr.progress import AudioProgress
-    from asr.transcript import Transcript
-    from asr.transcription import AudioPart, Recognizer
-    from asr.transcription_settings import TranscriptionSettings
+    from asr.transcription.audio_paths import Recording
+    from asr.transcription.recognizer import AudioPart, Recognizer
+    from asr.transcription.settings import TranscriptionSettings
+    from asr.transcripts.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 
-# As in asr.writers and asr.decoding, which --help must not import.
+# As in asr.transcripts.writers and asr.decoding, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
 METHODS = ("auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring")
 MAX_FAULTS_SHOWN = 20
@@ -88,9 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.audio_paths import find_recordings
     from asr.errors import UserError
-    from asr.transcription_settings import (
+    from asr.transcription.audio_paths import find_recordings
+    from asr.transcription.settings import (
         TranscriptionSettings,
         load_transcription_settings,
         print_settings,
@@ -125,7 +125,7 @@ def _to_standard_output(
     formats: Sequence[str],
 ) -> int:
     from asr.errors import UserError
-    from asr.writers import TranscriptStream
+    from asr.transcripts.writers import TranscriptStream
 
     if len(formats) > 1:
         raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
@@ -155,9 +155,9 @@ def _to_folder(
     formats: Sequence[str],
 ) -> int:
     from asr.errors import UserError
-    from asr.output_folder import OutputFolder
-    from asr.transcription_settings import describe_making
-    from asr.writers import format_transcript
+    from asr.transcription.output_folder import OutputFolder
+    from asr.transcription.settings import describe_making
+    from asr.transcripts.writers import format_transcript
 
     folder = OutputFolder(
         args.output_dir, formats, describe_making(args.model, args.language_model, settings)
@@ -231,7 +231,7 @@ class _Job:
     def _results(
         self, recognizer: Recognizer, recordings: Sequence[Recording]
     ) -> Iterator[Transcript | UserError]:
-        from asr.transcription_settings import load_fusion_model
+        from asr.transcription.settings import load_fusion_model
 
         with contextlib.ExitStack() as stack:
             parts = [_to_part(recording, stack) for recording in recordings]
@@ -308,7 +308,7 @@ class _Job:
 
 def _load(args: argparse.Namespace, settings: TranscriptionSettings) -> Recognizer:
     from asr.evaluation import describe_device
-    from asr.transcription import load_model
+    from asr.transcription.recognizer import load_model
 
     recognizer = load_model(
         args.model,
@@ -324,8 +324,8 @@ def _load(args: argparse.Namespace, settings: TranscriptionSettings) -> Recogniz
 def _measure(recording: Recording) -> float:
     """Seconds, from the header alone; 0 where it does not say."""
     from asr import audio
-    from asr.audio_paths import STANDARD_INPUT
     from asr.errors import UserError
+    from asr.transcription.audio_paths import STANDARD_INPUT
 
     if recording.path == STANDARD_INPUT:
         return 0.0
@@ -337,8 +337,8 @@ def _measure(recording: Recording) -> float:
 
 def _to_part(recording: Recording, stack: contextlib.ExitStack) -> AudioPart:
     """What to read. Decoders jump about in a file, so that standard input is written to one first."""
-    from asr.audio_paths import STANDARD_INPUT
-    from asr.transcription import AudioPart
+    from asr.transcription.audio_paths import STANDARD_INPUT
+    from asr.transcription.recognizer import AudioPart
 
     if recording.path != STANDARD_INPUT:
         return AudioPart(recording.path, id=recording.name)
@@ -353,10 +353,10 @@ def _to_part(recording: Recording, stack: contextlib.ExitStack) -> AudioPart:
 
 def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: Sequence[str]) -> int:
     from asr.errors import UserError
-    from asr.live_output import Latency, measure_latency, read_pieces, write_live
-    from asr.streaming import LiveTranscriber, decode_pcm, transcribe_live
-    from asr.transcription import Request
-    from asr.transcription_settings import load_fusion_model
+    from asr.transcription.live_output import Latency, measure_latency, read_pieces, write_live
+    from asr.transcription.recognizer import Request
+    from asr.transcription.settings import load_fusion_model
+    from asr.transcription.streaming import LiveTranscriber, decode_pcm, transcribe_live
 
     if args.audio not in ([], ["-"]) or args.recursive or args.output_dir is not None:
         raise UserError(

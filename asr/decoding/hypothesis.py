@@ -33,8 +33,8 @@ class DecodingConfig(Config):
     length_normalization: float = pydantic.Field(default=0.0, ge=0)
     """The score is divided by the number of tokens, the end among them, to this power; 1 makes it a mean."""
     max_tokens: int | None = pydantic.Field(default=None, gt=0)
-    """Of a text, where the search goes token by token (attention, joint, CTC with a language model); null: one
-    for each encoded step. Searches along CTC's steps need no limit."""
+    """Of a text, where the search goes token by token (attention, joint, CTC with a language model); null:
+    one for each encoded step. Searches along CTC's steps need no limit."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> DecodingConfig:

@@ -15,7 +15,7 @@ from asr.checkpoint import System
 from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
 from asr.models import Model, SpeechModel
 from asr.plots import plot_attention
-from asr.scoring import count_character_errors, count_word_errors
+from asr.scoring.counting import count_character_errors, count_word_errors
 from asr.text import normalize_for_scoring
 from asr.train.distributed import Process, sum_over_processes
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 import pydantic
 
 from asr.config import Config
-from asr.transcript import Segment
+from asr.transcripts.transcript import Segment
 
 # Costs of a division into cues; the division with the lowest sum is taken.
 CUE_COST = 10.0  # each further cue: few full ones rather than many short ones

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from io import BufferedReader
 from typing import BinaryIO, TextIO, cast
 
-from asr.streaming import LiveText
-from asr.transcript import Word
+from asr.transcription.streaming import LiveText
+from asr.transcripts.transcript import Word
 
 
 @dataclass

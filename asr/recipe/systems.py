@@ -13,8 +13,8 @@ from typing import Any
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.manifest import Manifest, write_manifest
-from asr.recipe import Job
-from asr.recipe_tasks import hash_text
+from asr.recipe.definition import Job
+from asr.recipe.tasks import hash_text
 from asr.run import RunConfig
 
 # What changes neither the trained weights nor the scores, and what is hashed by content: paths.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from asr.errors import UserError
 from asr.manifest import shorten
-from asr.transcript import Word
-from asr.transcript_files import TranscriptFile
-from asr.transcript_formats import Entry
+from asr.transcripts.files import TranscriptFile
+from asr.transcripts.line_formats import Entry
+from asr.transcripts.transcript import Word
 
 MAX_EXAMPLES = 3
 STYLE_SAMPLE = 2000  # texts that are looked at to tell how a file writes

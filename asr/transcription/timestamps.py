@@ -18,9 +18,9 @@ from torch import Tensor
 from asr.features import FeaturesConfig
 from asr.models import SpeechModel
 from asr.models.alignment import align_tokens
-from asr.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.tokenizer import BLANK_ID, PAD_ID, SOS_ID, Tokenizer
-from asr.transcript import Word
+from asr.transcription.speech_detection import FRAMES_PER_SECOND, measure_energies
+from asr.transcripts.transcript import Word
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
 

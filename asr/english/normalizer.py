@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from asr.english_numbers import write_numbers
-from asr.english_spelling import to_american
+from asr.english.numbers import write_numbers
+from asr.english.spelling import to_american
 from asr.text import normalize
 
 _FILLERS = re.compile(r"\b(h+m+|m+h+m*|mm+|u+h+|u+m+)\b")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from asr.manifest import shorten
-from asr.text_lines import Lines, open_lines
-from asr.transcript import Word
+from asr.transcripts.text_lines import Lines, open_lines
+from asr.transcripts.transcript import Word
 
 Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "kaldi", "plain"]
 Role = Literal["reference", "hypothesis"]

@@ -14,9 +14,9 @@ from typing import Any
 
 from asr.errors import UserError
 from asr.manifest import shorten
-from asr.text_lines import Lines
-from asr.transcript import Word
-from asr.transcript_formats import Entry, Record, Role, is_number
+from asr.transcripts.line_formats import Entry, Record, Role, is_number
+from asr.transcripts.text_lines import Lines
+from asr.transcripts.transcript import Word
 
 NAME_COLUMNS = ("id", "utt_id", "utterance_id", "utt", "utterance", "key", "segment_id")
 ID_COLUMNS = (*NAME_COLUMNS, "path", "audio", "file")

@@ -1,4 +1,4 @@
-"""Style and script of the page that asr.score_report writes."""
+"""Style and script of the page that asr.scoring.report writes."""
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 75em;

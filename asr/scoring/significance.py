@@ -8,10 +8,17 @@ from typing import Literal
 
 import numpy as np
 
-from asr.alignments import INSERTION, Edits
 from asr.errors import UserError
-from asr.intervals import Interval, are_drawn, find_ratio_interval, number_groups, resample, sum_groups
-from asr.score_result import RATE_NAMES, Score
+from asr.scoring.alignments import INSERTION, Edits
+from asr.scoring.intervals import (
+    Interval,
+    are_drawn,
+    find_ratio_interval,
+    number_groups,
+    resample,
+    sum_groups,
+)
+from asr.scoring.result import RATE_NAMES, Score
 
 # Shapes: E errors, M segments, P utterances, G groups of them that are drawn together in a resample.
 

@@ -7,8 +7,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from asr.alignments import Kind, Operation
-from asr.score_result import Score, UtteranceScore
+from asr.scoring.alignments import Kind, Operation
+from asr.scoring.result import Score, UtteranceScore
 
 LETTERS: dict[Kind, str] = {"correct": "C", "substitution": "S", "deletion": "D", "insertion": "I"}
 UNKNOWN_SPEAKER = "unknown"

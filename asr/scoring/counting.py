@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
 
-from asr.alignments import Method, Operation, Unit, split_units
 from asr.errors import UserError
-from asr.intervals import Interval
-from asr.score_result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
+from asr.scoring.alignments import Method, Operation, Unit, split_units
+from asr.scoring.intervals import Interval
+from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
 
 __all__ = [
     "Counts",
@@ -76,7 +76,7 @@ def score(
 
     Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
     missing: its words count as deleted, and `Score.missing` names it. `align` says how errors are told
-    apart: by the fewest edits, as jiwer does, or by the costs of NIST sclite (see asr.alignments).
+    apart: by the fewest edits, as jiwer does, or by the costs of NIST sclite (see asr.scoring.alignments).
     """
     if not 0 < confidence < 1 or resamples < 0:
         raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")

@@ -15,10 +15,10 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.segmentation import SegmentationConfig
-from asr.streaming import StreamingConfig
-from asr.subtitles import SubtitlesConfig
-from asr.transcription import Precision
+from asr.transcription.recognizer import Precision
+from asr.transcription.segmentation import SegmentationConfig
+from asr.transcription.streaming import StreamingConfig
+from asr.transcripts.subtitles import SubtitlesConfig
 
 
 class EvaluationSettings(Config):

@@ -20,10 +20,10 @@ import pydantic
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.joining import make_segment
-from asr.segmentation import AudioSegment, Segmenter
-from asr.transcript import Segment, Word
-from asr.transcription import Recognizer, Request
+from asr.transcription.joining import make_segment
+from asr.transcription.recognizer import Recognizer, Request
+from asr.transcription.segmentation import AudioSegment, Segmenter
+from asr.transcripts.transcript import Segment, Word
 
 
 class StreamingConfig(Config):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from asr.errors import UserError
-from asr.segmentation import AudioSegment
-from asr.sources import Source, describe_source
-from asr.transcript import Segment, Transcript, Word
+from asr.transcription.segmentation import AudioSegment
+from asr.transcription.sources import Source, describe_source
+from asr.transcripts.transcript import Segment, Transcript, Word
 
 
 @dataclass(frozen=True)

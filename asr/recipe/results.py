@@ -16,14 +16,14 @@ from asr.decoding.search import DecodingConfig, Method
 from asr.errors import UserError
 from asr.evaluation import DecodedSplit, choose_ways, decode_utterances, describe_device
 from asr.files import replace_file
-from asr.intervals import Interval
 from asr.manifest import Utterance, read_manifest
-from asr.recipe import Job
-from asr.recipe_origin import describe_origin
-from asr.recipe_systems import Run
-from asr.recipe_tasks import read_record, write_record
-from asr.scoring import Score, score
-from asr.significance import compare
+from asr.recipe.definition import Job
+from asr.recipe.origin import describe_origin
+from asr.recipe.systems import Run
+from asr.recipe.tasks import read_record, write_record
+from asr.scoring.counting import Score, score
+from asr.scoring.intervals import Interval
+from asr.scoring.significance import compare
 from asr.text import normalize_for_scoring
 
 logger = logging.getLogger(__name__)

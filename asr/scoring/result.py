@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from asr.alignments import (
+from asr.errors import UserError
+from asr.scoring.alignments import (
     DELETION,
     INSERTION,
     SUBSTITUTION,
@@ -25,8 +26,7 @@ from asr.alignments import (
     find_edits,
     split_units,
 )
-from asr.errors import UserError
-from asr.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
+from asr.scoring.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
 
 # Shapes: P utterances, G groups of them that are drawn together in a resample.
 

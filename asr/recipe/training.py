@@ -11,12 +11,12 @@ import torch
 from asr.checkpoint import find_checkpoints
 from asr.config import describe_config
 from asr.errors import UserError
-from asr.recipe import Job
-from asr.recipe_origin import describe_machine, describe_origin
-from asr.recipe_report import write_report
-from asr.recipe_results import compare_runs, evaluate_run, publish_results
-from asr.recipe_systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
-from asr.recipe_tasks import Task, find_reason_to_run, hash_file, read_record, write_record
+from asr.recipe.definition import Job
+from asr.recipe.origin import describe_machine, describe_origin
+from asr.recipe.report import write_report
+from asr.recipe.results import compare_runs, evaluate_run, publish_results
+from asr.recipe.systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
+from asr.recipe.tasks import Task, find_reason_to_run, hash_file, read_record, write_record
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.manifest import shorten
-from asr.text_lines import Lines, open_lines
-from asr.transcript_formats import (
+from asr.transcripts.line_formats import (
     Entry,
     Format,
     Reader,
@@ -30,7 +29,7 @@ from asr.transcript_formats import (
     read_stm,
     read_trn,
 )
-from asr.transcript_records import (
+from asr.transcripts.record_formats import (
     HYPOTHESIS_COLUMNS,
     ID_COLUMNS,
     TEXT_COLUMNS,
@@ -38,6 +37,7 @@ from asr.transcript_records import (
     read_jsonl,
     read_tsv,
 )
+from asr.transcripts.text_lines import Lines, open_lines
 
 MAX_TEXT_CHARACTERS = 1_000_000  # some 15 hours of speech; no alignment of more would end today
 _SAMPLE_LINES = 200

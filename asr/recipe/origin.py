@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from asr.checkpoint import versions
-from asr.recipe import Job
+from asr.recipe.definition import Job
 
 
 def describe_origin(job: Job) -> dict[str, str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.recipe import SPLITS, Job
-from asr.recipe_tasks import Task, hash_file, hash_text, read_record, run_task
+from asr.recipe.definition import SPLITS, Job
+from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
 
 STAGES = {
     "download": "fetch and unpack the corpus",
@@ -58,9 +58,9 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
         return [_prepare(job)]
     if not job.recipe.find_confs():
         return []
-    from asr import recipe_training  # it imports torch, which takes two seconds
+    from asr.recipe import training  # it imports torch, which takes two seconds
 
-    return recipe_training.build_tasks(job, stage)
+    return training.build_tasks(job, stage)
 
 
 # --- download and prepare -----------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _prepare(job: Job) -> Task:
             vars(job.recipe.module).update(job.recipe.smoke_constants)
         job.recipe.module.prepare(find_corpus_dir(job), job.data_dir.absolute())
         if job.smoke:
-            from asr.recipe_systems import cut_manifests
+            from asr.recipe.systems import cut_manifests
 
             cut_manifests(job.data_dir)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.audio_paths import Recording
 from asr.errors import UserError
 from asr.files import replace_file
+from asr.transcription.audio_paths import Recording
 
 JOURNAL = ".asr-transcribe.jsonl"
 

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from asr.files import replace_file
 from asr.manifest import read_manifest
-from asr.recipe import Job
-from asr.recipe_figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
-from asr.recipe_results import score_run
-from asr.recipe_systems import Run
+from asr.recipe.definition import Job
+from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
+from asr.recipe.results import score_run
+from asr.recipe.systems import Run
 
 NUM_WORST = 5
 Results = Mapping[str, Any]  # of results.json

@@ -27,9 +27,9 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, resolve_method
 from asr.errors import UserError
-from asr.joining import End, Recognized, Recording, assemble, make_segment
-from asr.segmentation import AudioSegment, SegmentationConfig, Segmenter
-from asr.sources import (
+from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
+from asr.transcription.sources import (
     AudioFile,
     AudioPart,
     Samples,
@@ -39,7 +39,7 @@ from asr.sources import (
     read_ahead,
     read_source,
 )
-from asr.timestamps import (
+from asr.transcription.timestamps import (
     align_by_attention,
     align_by_ctc,
     has_spaces,
@@ -47,7 +47,7 @@ from asr.timestamps import (
     split_words,
     time_words,
 )
-from asr.transcript import Transcript
+from asr.transcripts.transcript import Transcript
 
 __all__ = ["AudioFile", "AudioPart", "Precision", "Recognizer", "Request", "choose_device", "load_model"]
 

@@ -14,10 +14,10 @@ from urllib.parse import quote
 import numpy as np
 
 from asr.files import replace_file
-from asr.score_page import SCRIPT, STYLE
-from asr.score_result import RATE_NAMES, Score, UtteranceScore
-from asr.transcript_files import TranscriptFile
-from asr.transcript_formats import Entry
+from asr.scoring.page import SCRIPT, STYLE
+from asr.scoring.result import RATE_NAMES, Score, UtteranceScore
+from asr.transcripts.files import TranscriptFile
+from asr.transcripts.line_formats import Entry
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
 HEAT_MAP_UNITS = 20

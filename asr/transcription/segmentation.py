@@ -15,7 +15,13 @@ import numpy as np
 import pydantic
 
 from asr.config import Config
-from asr.speech_detection import AHEAD_SECONDS, FRAMES_PER_SECOND, SILENCE_DB, make_detector, smooth
+from asr.transcription.speech_detection import (
+    AHEAD_SECONDS,
+    FRAMES_PER_SECOND,
+    SILENCE_DB,
+    make_detector,
+    smooth,
+)
 
 # S samples, T frames of 10 ms
 

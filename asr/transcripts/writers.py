@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from asr.errors import UserError
-from asr.subtitles import Cue, SubtitlesConfig, build_cues, to_milliseconds
-from asr.transcript import Segment, Transcript
+from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, to_milliseconds
+from asr.transcripts.transcript import Segment, Transcript
 
 WriteOne = Callable[[Transcript, SubtitlesConfig], str]
 
