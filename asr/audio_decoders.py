@@ -23,7 +23,7 @@ from asr.errors import UserError
 
 MIN_SAMPLE_RATE = 1_000
 MAX_SAMPLE_RATE = 768_000  # the highest of any converter; more would only make resampling explode
-PIECE_SAMPLES = 1 << 20  # decoded at once, over all channels: 4 MB
+PIECE_SAMPLES = 1 << 16  # decoded at once, over all channels: what a break in a file may cost, at most
 # Lossy decoders need up to 0.3 s of sound before they give the same samples as when they began at the start.
 _PREROLL_SECONDS = 1
 

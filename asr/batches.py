@@ -103,6 +103,11 @@ class BatchLoader:
         groups = group_by_length(self._manifest.durations, self._config, None)
         yield from self._load(self._shard.take(groups[::-1]), None)
 
+    @property
+    def longest_seconds(self) -> float:
+        """Of the training utterances, at their original speed."""
+        return float(self.training_set.seconds_N.max(initial=0.0))
+
     def largest_batch(self) -> Batch:
         """The largest one of the first epoch, padding included, to try out whether memory is enough."""
         seconds_N = self._manifest.durations

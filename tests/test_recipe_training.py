@@ -43,9 +43,7 @@ def change_learning_rate(recipes_dir: Path) -> None:
 
 
 def messages(said: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    found = [
-        record.getMessage() for record in said.records if record.name.startswith("asr.recipe")
-    ]
+    found = [record.getMessage() for record in said.records if record.name.startswith("asr.recipe")]
     said.clear()
     return [message for message in found if all(word in message for word in words)]
 

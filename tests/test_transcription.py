@@ -13,12 +13,13 @@ import torch
 from conftest import TONES_HZ, make_tone
 from model_examples import SYSTEMS
 
-from asr import audio, audio_decoders
-from asr.checkpoint import System, save_checkpoint
+from asr import audio
+from asr.checkpoint import System, load_state, save_checkpoint
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
+from asr.manifest import read_manifest
 from asr.models import build_model
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer, TokenizerConfig
@@ -168,9 +169,8 @@ def test_a_bad_file_is_reported_in_its_place_and_the_rest_goes_on(
 
 
 def test_what_came_before_a_break_is_kept_and_the_break_is_said(
-    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Callable[..., RunConfig], files: list[Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(audio_decoders, "PIECE_SAMPLES", 1 << 14)  # what is lost before a break, at most
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     samples_S = audio.read(files[-1], RATE)
     audio.write(tmp_path / "whole.flac", np.tile(samples_S, 10), RATE)
@@ -260,3 +260,21 @@ def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig])
                 errors += [abs(word.start - start), abs(word.end - end)]
     assert num_right >= 10
     assert float(np.median(errors)) < 0.05
+
+
+def test_segments_are_no_longer_than_what_training_heard(tiny_run: Callable[..., RunConfig]) -> None:
+    system = build_system(tiny_run, "transformer-ctc")
+    limits = {
+        heard: Recognizer(system, "cpu", heard_seconds=heard).segmentation.max_seconds
+        for heard in (None, 100.0, 6.5, 0.5)
+    }
+    assert limits == {None: 20.0, 100.0: 20.0, 6.5: 6.5, 0.5: 4.0}
+
+
+def test_a_trained_model_knows_the_longest_utterance(
+    tiny_run: Callable[..., RunConfig], tones: Path, tmp_path: Path
+) -> None:
+    train(tiny_run("train.steps=2"))
+    longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
+    assert load_state(tmp_path / "run" / "model")["longest_seconds"] == pytest.approx(longest)
+    assert load_model(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)

@@ -58,6 +58,8 @@ class TrainingState:
     """Spent on updates so far."""
     audio_seconds: float = 0.0
     """Heard so far, by all processes."""
+    longest_seconds: float | None = None
+    """Of the utterances to learn from: recordings are cut to such lengths when they are transcribed."""
     scaler: dict[str, float] = field(default_factory=dict)
     """Of the gradients, with fp16."""
 
@@ -83,6 +85,7 @@ def _train(config: RunConfig, process: Process) -> Path:
     system = prepare_system(config, process)
     data = TrainingData(system, process)
     learner, state = start_or_resume(system, process, output_dir)
+    state.longest_seconds = data.longest_seconds
     seconds = learner.try_batch(data.largest_batch())
     logger.info("%s; the largest batch takes %.2f s", describe(system, process), seconds)
     log = Averages()
@@ -153,7 +156,8 @@ def start_or_resume(
     last = checkpoints[-1]
     require_same_config(system.config, last)
     stored = load_state(last)
-    fields = {field.name: stored[field.name] for field in dataclasses.fields(TrainingState)}
+    names = {field.name for field in dataclasses.fields(TrainingState)}
+    fields = {name: value for name, value in stored.items() if name in names}
     state = TrainingState(**fields | {"best": [(score, step) for score, step in fields["best"]]})
     learner = Learner(system.model, system.config, process, state.precision)
     weights = load_tensors(last / "model.safetensors")

@@ -59,6 +59,11 @@ class TrainingData:
     def dev_batches(self) -> Iterator[Batch]:
         return self._dev.evaluation_batches()
 
+    @property
+    def longest_seconds(self) -> float | None:
+        """Of the utterances to learn from; None for a model of language."""
+        return self._train.longest_seconds if isinstance(self._train, BatchLoader) else None
+
     def largest_batch(self) -> Batch:
         return self._train.largest_batch()
 

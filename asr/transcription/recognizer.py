@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.checkpoint import System, find_model, load_system
+from asr.checkpoint import System, find_model, load_state, load_system
 from asr.decoding.checked import Encoded, decode_checked
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel
@@ -59,6 +59,7 @@ DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 # the shapes of a segment's matrices, and with them the rounding, do not depend on its company: a Transformer
 # encodes it to the same bits in any batch. The kernels of LSTM and Conformer still differ in the last digit.
 STEP_MULTIPLE = 16
+SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, whatever training had
 WINDOW = 8  # batches among whose segments those of similar length are sought
 
 
@@ -84,7 +85,9 @@ def load_model(
     checks: ChecksConfig | None = None,
 ) -> Recognizer:
     """The model of a run or of a checkpoint, both folders; `auto` takes a GPU if there is one."""
-    return Recognizer(load_system(find_model(path)), device, precision, segmentation, checks)
+    folder = find_model(path)
+    heard = load_state(folder).get("longest_seconds")
+    return Recognizer(load_system(folder), device, precision, segmentation, checks, heard)
 
 
 def choose_device(name: str) -> torch.device:
@@ -111,11 +114,15 @@ class Recognizer:
         precision: Precision = "float32",
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
+        heard_seconds: float | None = None,
     ) -> None:
+        """`heard_seconds`: of the longest training utterance; recordings are cut into segments no longer."""
         self.system = system
         self.device = choose_device(device)
         self.dtype = DTYPES[precision]
-        longest = system.config.batches.max_utterance_seconds  # that the model was trained on
+        longest = system.config.batches.max_utterance_seconds  # training used none above
+        if heard_seconds is not None:
+            longest = min(longest, max(heard_seconds, SHORTEST_LIMIT))
         self.segmentation = (segmentation or SegmentationConfig()).limited(longest)
         self.checks = checks or ChecksConfig()
         self.model = system.model.to(self.device).eval()

@@ -33,7 +33,7 @@ class SegmentationConfig(Config):
     """energy: speech is what is louder than the noise around it. silero: the model of the package silero-vad.
     none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
-    """Of a segment. Models are bad at what is longer than they have seen in training."""
+    """Of a segment, and never more than the longest utterance that the model was trained on."""
     min_seconds: float = pydantic.Field(default=8.0, gt=0)
     """Speech that goes on past max_seconds is not cut before so many seconds."""
     max_pause_seconds: float = pydantic.Field(default=0.5, gt=0)
