@@ -12,7 +12,7 @@ help:
 	@echo "make test       install if needed, run the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff, mypy and the fast tests"
-	@echo "make demo       speak a corpus of digits, train a small Transformer on it, show its error rate"
+	@echo "make demo       speak a corpus of digits, train two systems on it, compare their error rates"
 
 setup: $(VENV)/.installed
 
@@ -27,9 +27,8 @@ test: setup
 
 demo: setup
 	$(BIN)/asr recipe run digits
-	$(BIN)/asr manifest stats data/digits/train.jsonl
-	$(BIN)/asr train conf/digits/transformer.yaml
-	@echo "The model is in runs/digits/transformer/model, its error rates by update in runs/digits/transformer/log.jsonl."
+	$(BIN)/asr transcribe $$(ls data/digits/audio/test/*.wav | head -1) --model runs/digits/transformer
+	@echo "The report is runs/digits/report/report.html, the model runs/digits/transformer/model."
 
 test-slow: setup
 	$(PYTEST) -m "slow and not gpu"
