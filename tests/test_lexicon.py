@@ -1,134 +1,142 @@
-"""asr/decoding/lexicon.py: the likeliest alignment of known words, found by trying out all of them."""
+"""asr/decoding/lexicon.py: known words and nothing else, as brute force over all texts finds them."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
-from asr.decoding.arpa import write_arpa
+from asr.decoding.beam import search_beams
+from asr.decoding.fusion import Together, score_texts
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.lexicon import LexiconDecoder, collect_words
-from asr.decoding.ngram import NgramModel
+from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.ngram_estimation import estimate_ngrams
+from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
-from asr.tokenizer import BLANK_ID, Tokenizer, TokenizerConfig
+from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 
-WORDS = ["A", "AB", "BA"]
-TOKENIZER = Tokenizer.train(TokenizerConfig(), ["A B"])
-LETTERS = {letter: TOKENIZER.tokens.index(letter) for letter in " AB"}
-SENTENCES = ["A AB", "AB", "BA AB", "A A"]
-
-
-@pytest.fixture
-def flashlight() -> None:
-    pytest.importorskip("flashlight.lib.text.decoder")
+CHARACTERS = Tokenizer.train(TokenizerConfig(), ["A B"])
+WORDS = Tokenizer.train(TokenizerConfig(type="words"), ["ONE TWO THREE"])
+PIECES = Tokenizer.train(
+    TokenizerConfig(type="bpe", vocab_size=24), ["ONE TWO THREE", "TEN ONETEN", "THE TWOS"] * 20
+)
 
 
-def random_scores(seed: int, steps: int) -> Tensor:
-    """(1, T, V) log-probabilities of the blank and three letters; all others are as good as impossible."""
-    scores = torch.full((1, steps, len(TOKENIZER)), -math.inf)
-    used = [BLANK_ID, *LETTERS.values()]
+class Talker(torch.nn.Module):
+    """A CTC head of given scores and no decoder, as far as a beam asks."""
+
+    decoder = None
+
+    def __init__(self, scores_TV: Tensor) -> None:
+        super().__init__()
+        self.scores_BTV = scores_TV[None]
+
+    def ctc_log_probabilities(self, encoded_BTD: Tensor) -> Tensor:
+        return self.scores_BTV
+
+
+def accepts(lexicon: Lexicon, tokens: list[int]) -> bool:
+    score = score_texts(lexicon, torch.tensor([tokens]).long(), torch.tensor([len(tokens)]), SOS_ID, EOS_ID)
+    assert score.item() in (0.0, -math.inf)
+    return score.item() == 0.0
+
+
+@given(st.lists(st.sampled_from("AB "), max_size=9).map("".join))
+def test_texts_of_known_words_with_single_spaces_and_no_others(text: str) -> None:
+    words = {"A", "AB", "BBA"}
+    is_known = text == "" or all(word in words for word in text.split(" "))
+    assert accepts(Lexicon(CHARACTERS, words), CHARACTERS.encode(text)) == is_known
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words", "texts", "others"),
+    [
+        (WORDS, ["ONE", "TWO"], ["", "ONE", "ONE ONE TWO"], ["THREE", "ONE THREE", "THREE ONE"]),
+        (
+            PIECES,
+            ["ONE", "TEN", "THE"],
+            ["ONE TEN", "THE", "TEN THE ONE"],
+            ["ONETEN", "TWO", "THREE", "TWOS"],
+        ),
+    ],
+)
+def test_words_and_pieces(
+    tokenizer: Tokenizer, words: list[str], texts: list[str], others: list[str]
+) -> None:
+    lexicon = Lexicon(tokenizer, words)
+    assert all(accepts(lexicon, tokenizer.encode(text)) for text in texts)
+    assert not any(accepts(lexicon, tokenizer.encode(text)) for text in others)
+
+
+def ctc_scores_of(texts: list[str], scores_TV: Tensor) -> dict[str, float]:
+    """By PyTorch's own loss."""
+    found = {}
+    for text in texts:
+        tokens = torch.tensor(CHARACTERS.encode(text)).long()[None]
+        lengths = (torch.tensor([len(scores_TV)]), torch.tensor([tokens.size(1)]))
+        loss = F.ctc_loss(scores_TV[:, None].double(), tokens, *lengths, BLANK_ID, "none")
+        found[text] = -loss.item()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("weight", [0.0, 0.7])
+def test_a_wide_beam_finds_the_likeliest_text_of_known_words(seed: int, weight: float) -> None:
     random = torch.Generator().manual_seed(seed)
-    scores[..., used] = (2 * torch.randn(1, steps, len(used), generator=random)).log_softmax(-1)
-    return scores
-
-
-def try_all(scores_TV: Tensor, weigh: dict[str, float]) -> tuple[str, float]:
-    """The best text over all alignments of it; `weigh` is what each text gets beside its alignment."""
-    symbols = {BLANK_ID: "", **{id: letter for letter, id in LETTERS.items()}}
-    best = ("", -math.inf)
-    for path in itertools.product(symbols, repeat=len(scores_TV)):
-        said = "".join(symbols[id] for id, _ in itertools.groupby(path))
-        words = said.split()
-        if all(word in WORDS for word in words):
-            score = sum(float(scores_TV[step, id]) for step, id in enumerate(path))
-            score += weigh.get(" ".join(words), -math.inf)
-            best = max(best, (" ".join(words), score), key=lambda found: found[1])
-    return best
-
-
-def texts_of(words: Sequence[str], most: int) -> list[str]:
-    return [" ".join(text) for count in range(most + 1) for text in itertools.product(words, repeat=count)]
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("bonus", [0.0, 1.5])
-def test_finds_the_best_of_all_alignments(flashlight: None, seed: int, bonus: float) -> None:
-    scores = random_scores(seed, steps=6)
-    config = DecodingConfig(beam=500, length_bonus=bonus)
-    [[found]] = LexiconDecoder(TOKENIZER, WORDS, config).decode(scores, torch.tensor([6]))
-    text, score = try_all(scores[0], {text: bonus * len(text.split()) for text in texts_of(WORDS, 3)})
-    assert TOKENIZER.decode(found.tokens) == text
-    assert found.score == pytest.approx(score, abs=1e-4)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_words_are_weighed_by_ngrams(flashlight: None, seed: int, tmp_path: Path) -> None:
-    arpa = estimate_ngrams([text.split() for text in SENTENCES], order=2)
-    write_arpa(tmp_path / "words.arpa", arpa)
-    config = DecodingConfig(beam=500, language_model_weight=0.7)
-    decoder = LexiconDecoder(TOKENIZER, WORDS, config, tmp_path / "words.arpa")
-    scores = random_scores(seed, steps=6)
-    [[found]] = decoder.decode(scores, torch.tensor([6]))
-    model = NgramModel(arpa, arpa.vocabulary)
-    weigh = {text: 0.7 * model.log_probability([text.split()]) for text in texts_of(WORDS, 3)}
-    text, score = try_all(scores[0], weigh)
-    assert TOKENIZER.decode(found.tokens) == text
-    assert found.score == pytest.approx(score, abs=1e-4)
-
-
-def test_a_batch_is_decoded_as_its_utterances_are(flashlight: None) -> None:
-    decoder = LexiconDecoder(TOKENIZER, WORDS, DecodingConfig(beam=50, nbest=3))
-    singles = [random_scores(seed, steps) for seed, steps in ((0, 9), (1, 4), (2, 1))]
-    batch = torch.zeros(3, 9, len(TOKENIZER))
-    for row, scores in enumerate(singles):
-        batch[row, : scores.size(1)] = scores[0]
-    together = decoder.decode(batch, torch.tensor([9, 4, 1]))
-    assert together == [decoder.decode(scores, torch.tensor([scores.size(1)]))[0] for scores in singles]
-    assert len(together[0]) == 3
-    assert len({hypothesis.tokens for hypothesis in together[0]}) == 3, "the same words twice"
-
-
-def test_pieces_need_no_spaces(flashlight: None) -> None:
-    tokenizer = Tokenizer.train(TokenizerConfig(type="words"), ["A AB BA"])
-    scores = torch.full((1, 4, len(tokenizer)), -10.0)
-    said = [tokenizer.tokens.index("AB"), BLANK_ID, tokenizer.tokens.index("A"), tokenizer.tokens.index("BA")]
-    scores[0, range(4), said] = 0.0
-    scores[0, 3, BLANK_ID] = -1.0
-    [[found]] = LexiconDecoder(tokenizer, ["AB", "A"], DecodingConfig(beam=50)).decode(
-        scores, torch.tensor([4])
+    scores_TV = torch.randn(6, len(CHARACTERS), generator=random).log_softmax(-1)
+    words = ["A", "AB", "BBA"]
+    texts = [" ".join(text) for count in range(4) for text in itertools.product(words, repeat=count)]
+    expected = ctc_scores_of([text for text in texts if len(text) <= 6], scores_TV)
+    lexicon = Lexicon(CHARACTERS, words)
+    fusion = lexicon
+    if weight:
+        arpa = estimate_ngrams([["A", "AB"], ["AB"], ["BBA", "AB"], ["A", "A"]], 2, [])
+        ngrams = WordNgramModel(arpa, CHARACTERS)
+        fusion = Together([ngrams, lexicon])
+        for text in expected:
+            tokens_RU = torch.tensor([CHARACTERS.encode(text)]).long()
+            lengths_R = torch.tensor([tokens_RU.size(1)])
+            expected[text] += weight * score_texts(ngrams, tokens_RU, lengths_R, SOS_ID, EOS_ID).item()
+    config = DecodingConfig(method="ctc_beam", beam=400, nbest=3, language_model_weight=weight or 1.0)
+    arguments = (torch.zeros(1, 6, 1), torch.tensor([6]), config, fusion)
+    (found,) = search_beams(Talker(scores_TV), *arguments, ctc_weight=1.0)
+    best = sorted(expected, key=lambda text: -expected[text])[:3]
+    assert [CHARACTERS.decode(hypothesis.tokens) for hypothesis in found] == best
+    assert [hypothesis.score for hypothesis in found] == pytest.approx(
+        [expected[text] for text in best], abs=1e-4
     )
-    assert tokenizer.decode(found.tokens) == "AB A", "BA is no word of this lexicon"
 
 
-def test_words_without_a_spelling_are_left_out(flashlight: None, caplog: pytest.LogCaptureFixture) -> None:
-    LexiconDecoder(TOKENIZER, ["A", "Ç"], DecodingConfig())
-    assert "1 words of the lexicon have no spelling in tokens, 'Ç'" in caplog.text
-    with pytest.raises(UserError, match="there are none"):
-        LexiconDecoder(TOKENIZER, ["Ç"], DecodingConfig())
+def test_rows_are_selected_with_what_they_said() -> None:
+    state = Lexicon(CHARACTERS, ["AB", "BA"]).start(2, torch.device("cpu"))
+    a, b = CHARACTERS.encode("AB")
+    state.score(torch.tensor([SOS_ID, SOS_ID]))
+    state.score(torch.tensor([a, b]))
+    state.select(torch.tensor([1, 1, 0]))
+    allowed_RV = state.score(torch.tensor([a, b, b])).isfinite()
+    (space,) = CHARACTERS.encode("A B")[1:2]
+    assert [row.nonzero()[:, 0].tolist() for row in allowed_RV] == [
+        sorted([EOS_ID, space]),
+        [],
+        sorted([EOS_ID, space]),
+    ]
 
 
-def test_bad_ngrams_are_said(flashlight: None, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
-        LexiconDecoder(TOKENIZER, WORDS, DecodingConfig(), tmp_path / "none.arpa")
-    (tmp_path / "bad.arpa").write_text("hello\n")
-    with pytest.raises(UserError, match=r"bad\.arpa: "):
-        LexiconDecoder(TOKENIZER, WORDS, DecodingConfig(), tmp_path / "bad.arpa")
+def test_words_without_a_spelling_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        lexicon = Lexicon(CHARACTERS, ["A", "ÄB", "C"])
+    assert accepts(lexicon, CHARACTERS.encode("A"))
+    assert "2 words of the lexicon have no spelling in tokens, 'ÄB' for one" in caplog.text
+    with pytest.raises(UserError, match="words that the tokenizer can spell, and there are none"):
+        Lexicon(CHARACTERS, ["C"])
 
 
-def test_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flashlight.lib.text.decoder", None)
-    monkeypatch.setitem(sys.modules, "flashlight", None)
-    with pytest.raises(UserError, match=r"pip install 'asr\[lexicon\]'"):
-        LexiconDecoder(TOKENIZER, WORDS, DecodingConfig())
-
-
-def test_words_of_texts() -> None:
-    assert collect_words(["B A", "", "A C"]) == ["A", "B", "C"]
+def test_collect_words() -> None:
+    assert collect_words(["B A", "A  C", ""]) == ["A", "B", "C"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter, split_at_pauses
 
 RATE = 8_000
-CONFIG = SegmentationConfig(max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
+CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
 
 
 def speak(seconds: float, seed: int = 0) -> np.ndarray:

@@ -1,20 +1,17 @@
-"""asr/speech_detection: energies in dB, the noise around, and the model of silero-vad."""
+"""asr/speech_detection: energies in dB, the noise around, and what becomes of silero-vad's probabilities."""
 
 from __future__ import annotations
-
-import importlib.util
-import sys
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from asr.errors import UserError
+from asr.transcription import silero
 from asr.transcription.speech_detection import (
     SILENCE_DB,
     EnergyDetector,
     SileroDetector,
+    apply_hysteresis,
     make_detector,
     measure_energies,
 )
@@ -50,16 +47,21 @@ def test_speech_ends_at_half_of_the_threshold() -> None:
 
 
 class Scripted:
-    """In place of the model: speech where the mean of the samples is positive."""
+    """In place of the model: speech where the mean of a chunk is positive."""
 
-    def __call__(self, chunk: Any, sample_rate: int) -> float:
-        return float(chunk.mean() > 0)
+    def __init__(self, rate: int) -> None:
+        self.chunk_samples = rate * 32 // 1000
+
+    def start(self) -> None:
+        return None
+
+    def __call__(self, chunks_CS: np.ndarray, state: None) -> tuple[np.ndarray, None]:
+        return (chunks_CS.mean(1) > 0).astype(np.float32), None
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000])
 def test_silero_probabilities_become_frames(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
-    module = SimpleNamespace(load_silero_vad=Scripted)
-    monkeypatch.setitem(sys.modules, "silero_vad", module)
+    monkeypatch.setattr(silero, "load_silero", Scripted)
     signs = np.repeat([-1.0, 1.0, -1.0], [round(0.96 * rate), round(0.64 * rate), round(0.5 * rate)])
     detector = make_detector("silero", 8.0, rate, 0.0)
     results = [detector.push(block.astype(np.float32)) for block in np.array_split(signs, 17)]
@@ -70,16 +72,18 @@ def test_silero_probabilities_become_frames(monkeypatch: pytest.MonkeyPatch, rat
     assert flags.nonzero()[0].tolist() == list(range(96, 160))
 
 
-def test_silero_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silero_goes_on_between_its_thresholds() -> None:
+    """The package's authors: on above 0.5, off below 0.35."""
+    probabilities = np.array([0.4, 0.6, 0.4, 0.5, 0.36, 0.3, 0.4, 0.51])
+    flags = apply_hysteresis(probabilities > 0.5, probabilities <= 0.35, was_on=False)
+    assert flags.tolist() == [False, True, True, True, True, False, False, True]
+    assert apply_hysteresis(probabilities > 0.5, probabilities <= 0.35, was_on=True)[0]
+
+
+def test_silero_is_taken_where_the_rate_allows_it() -> None:
+    assert isinstance(make_detector("auto", 8.0, 8_000, 0.0), SileroDetector)
+    assert isinstance(make_detector("auto", 8.0, 16_000, 0.0), SileroDetector)
+    assert isinstance(make_detector("auto", 8.0, 22_050, 0.0), EnergyDetector)
+    assert isinstance(make_detector("energy", 8.0, 16_000, 0.0), EnergyDetector)
     with pytest.raises(UserError, match="8000 and 16000 Hz, but the model takes 22050"):
-        SileroDetector(22_050)
-    monkeypatch.setitem(sys.modules, "silero_vad", None)
-    with pytest.raises(UserError, match="pip install silero-vad"):
-        SileroDetector(16_000)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("silero_vad") is None, reason="an optional extra")
-def test_silero_hears_no_speech_in_noise() -> None:
-    noise_S = 0.1 * np.random.default_rng(0).standard_normal(5 * 16_000).astype(np.float32)
-    flags, _ = SileroDetector(16_000).push(noise_S)
-    assert len(flags) and not flags.any()
+        make_detector("silero", 8.0, 22_050, 0.0)

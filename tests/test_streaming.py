@@ -32,7 +32,7 @@ class Listener:
     """In place of a recognizer: a word for each burst of sound that it hears, named after its loudness."""
 
     separator = " "
-    segmentation = SegmentationConfig(max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.5)
+    segmentation = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.5)
     system = SimpleNamespace(config=SimpleNamespace(features=SimpleNamespace(sample_rate=RATE)))
 
     def __init__(self, change: Callable[[list[Word], AudioSegment], list[Word]] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -33,6 +34,28 @@ class FusionModel(Protocol):
     def start(self, num_rows: int, device: torch.device) -> FusionState:
         """The state of a new search, whose rows have no tokens yet. Searches do not share states."""
         ...
+
+
+class Together:
+    """Several as one: their log-probabilities are added up."""
+
+    def __init__(self, models: Sequence[FusionModel]) -> None:
+        self._models = models
+
+    def start(self, num_rows: int, device: torch.device) -> FusionState:
+        return _TogetherState([model.start(num_rows, device) for model in self._models])
+
+
+class _TogetherState:
+    def __init__(self, states: Sequence[FusionState]) -> None:
+        self._states = states
+
+    def score(self, tokens_R: Tensor) -> Tensor:
+        return torch.stack([state.score(tokens_R) for state in self._states]).sum(0)
+
+    def select(self, rows: Tensor) -> None:
+        for state in self._states:
+            state.select(rows)
 
 
 def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id: int, eos_id: int) -> Tensor:

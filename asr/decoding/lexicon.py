@@ -1,114 +1,115 @@
-"""CTC beam search that says known words only, by flashlight-text behind torchaudio's `ctc_decoder`.
-
-Words may be weighed by n-grams of words in an ARPA file. Spelled in characters, each word ends with a space.
-"""
+"""A lexicon as a language model of zeros and -inf: whatever beam weighs it in says known words only."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.errors import UserError
-from asr.tokenizer import BLANK_ID, UNK_ID, Tokenizer
+from asr.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# B batch, T encoded steps, V vocabulary
+# R rows of a search, V tokens, N nodes of the tree of beginnings of words, E edges by node and token
 
-IMPOSSIBLE = -1e9  # a log-probability; infinity would make differences of two such scores undefined
+ROOT = 0
 SPACE = " "
 
 
-class LexiconDecoder:
-    """Ranks texts by the likeliest alignment of their tokens, plus what n-grams say of their words.
+class Lexicon:
+    """For each beginning of a text, which tokens go on or end a word of the lexicon.
 
-    Of the config it takes beam, nbest, language_model_weight (of natural logarithms), and length_bonus, which
-    is here for each word. `words` are spelled as the training texts are; one without tokens is left out.
+    Between words stands the space, if the tokenizer has one, else nothing. `words` are spelled as the
+    training texts are; one that has no spelling in tokens is left out.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        words: Iterable[str],
-        config: DecodingConfig,
-        ngrams: str | Path | None = None,
-    ) -> None:
-        build = _import_ctc_decoder()
-        if ngrams is not None and not Path(ngrams).is_file():
-            raise UserError(f"{ngrams}: no such file; expected n-grams of words in an ARPA file")
-        self._tokenizer = tokenizer
-        has_spaces = tokenizer.type == "characters" and SPACE in tokenizer.tokens
-        self._space_id = tokenizer.tokens.index(SPACE) if has_spaces else None
-        # The file of flashlight-text separates by white space: tokens get names that hold none.
-        names = [f"token{id}" for id in range(len(tokenizer))]
-        with tempfile.TemporaryDirectory() as folder:
-            lexicon = Path(folder) / "lexicon.txt"
-            lexicon.write_text("".join(self._spell_all(words, names)), encoding="utf-8")
-            try:
-                self._decoder = build(
-                    lexicon=str(lexicon),
-                    tokens=names,
-                    lm=None if ngrams is None else str(ngrams),
-                    nbest=config.beam,  # several of them may be the same words
-                    beam_size=config.beam,
-                    lm_weight=config.language_model_weight * math.log(10),  # the file's are of base 10
-                    word_score=config.length_bonus,
-                    blank_token=names[BLANK_ID],
-                    sil_token=names[BLANK_ID if self._space_id is None else self._space_id],
-                )
-            except RuntimeError as error:
-                raise UserError(f"{ngrams}: not readable as n-grams of words ({error})") from None
-        self._nbest = config.nbest
+    def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
+        spellings = _spell_all(tokenizer, words)
+        nodes: dict[tuple[int, ...], int] = {(): ROOT}
+        for spelling in spellings:
+            for end in range(1, len(spelling) + 1):
+                nodes.setdefault(spelling[:end], len(nodes))
+        self.vocab_size = len(tokenizer)
+        has_space = tokenizer.type == "characters" and SPACE in tokenizer.tokens
+        self.space_id = tokenizer.tokens.index(SPACE) if has_space else None
+        self.dead = len(nodes)  # no word begins like this
+        self.is_word_N = torch.zeros(len(nodes) + 1, dtype=torch.bool)
+        self.is_word_N[[nodes[spelling] for spelling in spellings]] = True
+        edges = sorted(
+            (nodes[tokens[:-1]] * self.vocab_size + tokens[-1], node)
+            for tokens, node in nodes.items()
+            if tokens
+        )
+        self.keys_E, self.targets_E = torch.tensor(edges, dtype=torch.int64).T.contiguous()
+        self.num_edges_N = torch.bincount(self.keys_E // self.vocab_size, minlength=len(nodes) + 1)
+        self.first_edge_N = self.num_edges_N.cumsum(0) - self.num_edges_N
 
-    def decode(self, log_probabilities_BTV: Tensor, lengths_B: Tensor) -> list[list[Hypothesis]]:
-        """Up to `nbest` for each utterance, best first; the empty text where no word fits its steps."""
-        scores_BTV = log_probabilities_BTV.detach().float().cpu()
-        lengths_B = lengths_B.cpu()
-        if self._space_id is not None:  # one step more, in which the last word may end
-            scores_BTV = torch.cat(
-                [scores_BTV, scores_BTV.new_full((len(scores_BTV), 1, scores_BTV.size(2)), 0)], 1
-            )
-            last_BV = scores_BTV.new_full((len(scores_BTV), scores_BTV.size(2)), IMPOSSIBLE)
-            last_BV[:, self._space_id] = 0.0
-            scores_BTV[torch.arange(len(scores_BTV)), lengths_B] = last_BV
-            lengths_B = lengths_B + 1
-        scores_BTV = scores_BTV.clamp(min=IMPOSSIBLE).contiguous()
-        return [self._rank(found) for found in self._decoder(scores_BTV, lengths_B)]
+    def start(self, num_rows: int, device: torch.device) -> LexiconState:
+        return LexiconState(self, device)
 
-    def _rank(self, found: list[Any]) -> list[Hypothesis]:
-        best: dict[str, float] = {}
-        for hypothesis in found:
-            if hypothesis.score > IMPOSSIBLE / 2:
-                text = SPACE.join(hypothesis.words)
-                best[text] = max(hypothesis.score, best.get(text, -math.inf))
-        ranked = sorted(best.items(), key=lambda item: -item[1])[: self._nbest] or [("", -math.inf)]
-        return [Hypothesis(tuple(self._tokenizer.encode(text)), score) for text, score in ranked]
+    def advance(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
+        """The beginning of a word after one more token."""
+        after_R = self._follow(nodes_R, tokens_R)
+        if self.space_id is not None:
+            ends_R = tokens_R == self.space_id
+            return torch.where(ends_R, torch.where(self.is_word_N[nodes_R], ROOT, self.dead), after_R)
+        fresh_R = self._follow(torch.full_like(nodes_R, ROOT), tokens_R)
+        return torch.where((after_R == self.dead) & self.is_word_N[nodes_R], fresh_R, after_R)
 
-    def _spell_all(self, words: Iterable[str], names: list[str]) -> Iterable[str]:
-        """Lines of a lexicon: a word and its tokens."""
-        spelled, unspeakable = 0, []
-        for word in dict.fromkeys(words):
-            tokens = self._tokenizer.encode(word)
-            if not tokens or UNK_ID in tokens or word.split() != [word]:
-                unspeakable.append(word)
-                continue
-            ends = [] if self._space_id is None else [self._space_id]
-            yield f"{word} {' '.join(names[token] for token in [*tokens, *ends])}\n"
-            spelled += 1
-        if not spelled:
-            raise UserError("a lexicon needs words that the tokenizer can spell, and there are none")
-        if unspeakable:
-            logger.warning("%d words of the lexicon have no spelling in tokens, %r for one; left out",
-                           len(unspeakable), unspeakable[0])  # fmt: skip
+    def allow(self, nodes_R: Tensor) -> Tensor:
+        """(R, V): whether a token may come next."""
+        allowed_RV = self._children(nodes_R)
+        is_word_R1 = self.is_word_N[nodes_R][:, None]
+        if self.space_id is None:
+            allowed_RV |= is_word_R1 & self._children(torch.tensor([ROOT]))
+        else:
+            allowed_RV[:, self.space_id] = is_word_R1[:, 0]
+        allowed_RV[:, EOS_ID] = is_word_R1[:, 0]
+        return allowed_RV
+
+    def _follow(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
+        keys_R = nodes_R * self.vocab_size + tokens_R
+        places_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=len(self.keys_E) - 1)
+        return torch.where(self.keys_E[places_R] == keys_R, self.targets_E[places_R], self.dead)
+
+    def _children(self, nodes_R: Tensor) -> Tensor:
+        counts_R = self.num_edges_N[nodes_R]
+        rows = torch.repeat_interleave(counts_R)
+        inside = torch.arange(len(rows)) - (counts_R.cumsum(0) - counts_R)[rows]
+        edges = self.first_edge_N[nodes_R][rows] + inside
+        allowed_RV = torch.zeros(len(nodes_R), self.vocab_size, dtype=torch.bool)
+        allowed_RV[rows, self.keys_E[edges] % self.vocab_size] = True
+        return allowed_RV
+
+
+class LexiconState:
+    """Of each row, the beginning of its last word. Kept on the CPU."""
+
+    def __init__(self, lexicon: Lexicon, device: torch.device) -> None:
+        self._lexicon = lexicon
+        self._device = device
+        self._nodes_R: Tensor | None = None
+
+    def score(self, tokens_R: Tensor) -> Tensor:
+        """(R, V): 0 for what may follow this token and those before, else -inf; the first is `SOS_ID`."""
+        tokens_R = tokens_R.cpu()
+        is_new = self._nodes_R is None
+        if self._nodes_R is None:
+            self._nodes_R = torch.full_like(tokens_R, ROOT)
+        else:
+            self._nodes_R = self._lexicon.advance(self._nodes_R, tokens_R)
+        allowed_RV = self._lexicon.allow(self._nodes_R)
+        if is_new:
+            allowed_RV[:, EOS_ID] = True  # nothing may have been said
+        return torch.zeros(allowed_RV.shape).masked_fill(~allowed_RV, -math.inf).to(self._device)
+
+    def select(self, rows: Tensor) -> None:
+        assert self._nodes_R is not None
+        self._nodes_R = self._nodes_R[rows.cpu()]
 
 
 def collect_words(texts: Iterable[str]) -> list[str]:
@@ -116,12 +117,19 @@ def collect_words(texts: Iterable[str]) -> list[str]:
     return sorted({word for text in texts for word in text.split()})
 
 
-def _import_ctc_decoder() -> Any:
-    try:
-        importlib.import_module("flashlight.lib.text.decoder")  # torchaudio would not say what to install
-        from torchaudio.models.decoder import ctc_decoder
-    except ImportError:
-        raise UserError(
-            "a beam with a lexicon needs the package flashlight-text: pip install 'asr[lexicon]'"
-        ) from None
-    return ctc_decoder
+def _spell_all(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
+    spellings, unspeakable = [], []
+    for word in dict.fromkeys(words):
+        tokens = tuple(tokenizer.encode(word))
+        if not tokens or UNK_ID in tokens or word.split() != [word]:
+            unspeakable.append(word)
+        else:
+            spellings.append(tokens)
+    if not spellings:
+        raise UserError("a lexicon needs words that the tokenizer can spell, and there are none")
+    if unspeakable:
+        logger.warning(
+            "%d words of the lexicon have no spelling in tokens, %r for one; left out",
+            len(unspeakable), unspeakable[0],
+        )  # fmt: skip
+    return spellings

@@ -67,8 +67,7 @@ class NgramModel:
         if missing := [word for word in arpa.vocabulary if word not in ids]:
             raise UserError(
                 f"the n-grams have {missing[0]!r}, which is none of the {len(ids)} tokens "
-                f"({len(missing)} such words in all); estimate them with the tokenizer of the speech model. "
-                "N-grams of words go with a lexicon"
+                f"({len(missing)} such words in all); estimate them with the tokenizer of the speech model"
             )
         self._tables = _make_dense(_build_tables(arpa, ids))
 

@@ -36,7 +36,7 @@ class WordNgramModel:
         if tokenizer.type != "characters" or " " not in tokenizer.tokens:
             raise UserError(
                 "these n-grams are not of tokens; those of words go with a tokenizer of characters and a "
-                f"space, not with {tokenizer.type}; take n-grams of tokens, or a beam with a lexicon"
+                f"space, not with {tokenizer.type}; take n-grams of tokens (asr ngram --units tokens)"
             )
         self.space_id = tokenizer.tokens.index(" ")
         self.words = arpa.vocabulary + [

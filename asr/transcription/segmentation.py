@@ -1,6 +1,6 @@
 """Cuts recordings of any length, read block by block, into stretches of speech between pauses.
 
-Speech is found by its energy over the noise, or by the model of the package silero-vad. Memory holds one
+Speech is found by the model of the package silero-vad, or by its energy over the noise. Memory holds one
 stretch and what the search for the next cut looks ahead, however long the recording is.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pydantic
@@ -19,6 +18,7 @@ from asr.transcription.speech_detection import (
     AHEAD_SECONDS,
     FRAMES_PER_SECOND,
     SILENCE_DB,
+    Method,
     make_detector,
     smooth,
 )
@@ -29,9 +29,10 @@ from asr.transcription.speech_detection import (
 class SegmentationConfig(Config):
     """Where a recording is cut."""
 
-    method: Literal["energy", "silero", "none"] = "energy"
-    """energy: speech is what is louder than the noise around it. silero: the model of the package silero-vad.
-    none: no cut, the whole recording is one segment."""
+    method: Method = "auto"
+    """silero: the model of the package silero-vad, which knows speech from music, for models that hear 8 or
+    16 kHz. energy: speech is what is louder than the noise around it. auto: silero where the rate allows it,
+    else energy. none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
     """Of a segment, and never more than the longest utterance that the model was trained on."""
     min_seconds: float = pydantic.Field(default=8.0, gt=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,9 +13,11 @@ from asr import __version__
 from asr.checkpoint import System, find_model, load_language_model
 from asr.config import Config, build_config, describe_config
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.fusion import FusionModel
+from asr.decoding.fusion import FusionModel, Together
+from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
+from asr.sentences import read_sentences
 from asr.transcription.recognizer import Precision
 from asr.transcription.segmentation import SegmentationConfig
 from asr.transcription.streaming import StreamingConfig
@@ -48,20 +51,52 @@ class TranscriptionSettings(Config):
 LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise
 
 
+@dataclass(frozen=True)
+class Knowledge:
+    """Files that say what texts are likely or possible, beside the speech model."""
+
+    language_model: str | None = None
+    lexicon: str | None = None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """By what they are."""
+        found = {}
+        if self.language_model is not None:
+            path = Path(self.language_model)
+            found["language_model"] = path if path.is_file() else find_model(path) / "model.safetensors"
+        if self.lexicon is not None:
+            found["lexicon"] = Path(self.lexicon)
+        return found
+
+    def load(self, system: System, device: torch.device) -> FusionModel | None:
+        """What a beam weighs in, on the device of the speech model."""
+        parts: list[FusionModel] = []
+        if self.language_model is not None:
+            language_model = load_language_model(self.language_model, system.tokenizer)
+            if isinstance(language_model, torch.nn.Module):
+                language_model.to(device)
+            parts.append(language_model)
+        if self.lexicon is not None:
+            words = collect_words(read_sentences(self.lexicon, system.config.text))
+            parts.append(Lexicon(system.tokenizer, words))
+        return Together(parts) if len(parts) > 1 else parts[0] if parts else None
+
+
 def load_transcription_settings(
-    options: dict[str, object], pairs: Sequence[str], language_model: str | None = None
+    options: dict[str, object], pairs: Sequence[str], knowledge: Knowledge | None = None
 ) -> TranscriptionSettings:
-    return build_config(TranscriptionSettings, merge_settings(options, pairs, language_model))
+    return build_config(TranscriptionSettings, merge_settings(options, pairs, knowledge))
 
 
 def load_evaluation_settings(
-    options: dict[str, object], pairs: Sequence[str], language_model: str | None = None
+    options: dict[str, object], pairs: Sequence[str], knowledge: Knowledge | None = None
 ) -> EvaluationSettings:
-    return build_config(EvaluationSettings, merge_settings(options, pairs, language_model))
+    return build_config(EvaluationSettings, merge_settings(options, pairs, knowledge))
 
 
 def merge_settings(
-    options: dict[str, object], pairs: Sequence[str], language_model: str | None = None
+    options: dict[str, object], pairs: Sequence[str], knowledge: Knowledge | None = None
 ) -> list[str]:
     """Overrides from options of their own (key to value; None: not given) and from key=value pairs."""
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
@@ -70,30 +105,15 @@ def merge_settings(
         if key in given:
             raise UserError(f"--set {pair}: {key} is given already, as {given[key]}; leave one out")
         given[key] = pair
-    if language_model is not None:
+    if knowledge is not None and knowledge.files:
         weight = "decoding.language_model_weight"
         given.setdefault(weight, f"{weight}={LANGUAGE_MODEL_WEIGHT}")
     return list(given.values())
 
 
-def load_fusion_model(path: str | None, system: System, device: torch.device) -> FusionModel | None:
-    """The language model that an option names, on the device of the speech model."""
-    if path is None:
-        return None
-    language_model = load_language_model(path, system.tokenizer)
-    if isinstance(language_model, torch.nn.Module):
-        language_model.to(device)
-    return language_model
-
-
-def describe_making(
-    model: str, language_model: str | None, settings: TranscriptionSettings
-) -> dict[str, object]:
+def describe_making(model: str, knowledge: Knowledge, settings: TranscriptionSettings) -> dict[str, object]:
     """All that a transcript depends on, but for the audio; for an OutputFolder."""
-    files = {"model": find_model(model) / "model.safetensors"}
-    if language_model is not None:
-        path = Path(language_model)
-        files["language_model"] = path if path.is_file() else find_model(path) / "model.safetensors"
+    files = {"model": find_model(model) / "model.safetensors", **knowledge.files}
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
         for name, path in files.items()

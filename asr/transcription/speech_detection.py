@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -17,7 +16,11 @@ AHEAD_SECONDS = 10.0  # after a frame, where its noise is measured
 _PAST_SECONDS = 20.0  # and before it
 _NOISE_SHARE = 0.1  # of these frames, at least so many hold no speech: even fast talkers close their lips
 _SILERO_ON, _SILERO_OFF = 0.5, 0.35  # its authors' thresholds, in probability
+SILERO_RATES = (8_000, 16_000)  # Hz
 _PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
+
+
+Method = Literal["auto", "silero", "energy", "none"]
 
 
 class Detector(Protocol):
@@ -28,10 +31,8 @@ class Detector(Protocol):
     def finish(self) -> tuple[np.ndarray, np.ndarray]: ...
 
 
-def make_detector(
-    method: Literal["energy", "silero", "none"], threshold_db: float, sample_rate: int, ahead_seconds: float
-) -> Detector:
-    if method == "silero":
+def make_detector(method: Method, threshold_db: float, sample_rate: int, ahead_seconds: float) -> Detector:
+    if method == "silero" or (method == "auto" and sample_rate in SILERO_RATES):
         return SileroDetector(sample_rate)
     return EnergyDetector(sample_rate, threshold_db, ahead_seconds)
 
@@ -108,27 +109,34 @@ class EnergyDetector:
         return np.concatenate(flags), np.concatenate(energies)
 
     def _apply_hysteresis(self, energies_T: np.ndarray, noise: float) -> np.ndarray:
-        """On above the threshold, off below half of it, between as before."""
+        """On above the threshold, off below half of it."""
         is_on_T = energies_T > noise + self._threshold_db
         is_off_T = energies_T <= noise + self._threshold_db / 2
-        last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(energies_T)), -1))
-        flags_T = np.where(last_T < 0, self._was_speech, is_on_T[last_T])
+        flags_T = apply_hysteresis(is_on_T, is_off_T, self._was_speech)
         self._was_speech = bool(flags_T[-1])
         return flags_T
+
+
+def apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
+    """On or off as told; where neither is told, as before."""
+    last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
+    return np.where(last_T < 0, was_on, is_on_T[last_T])
 
 
 class SileroDetector:
     """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
 
     def __init__(self, sample_rate: int) -> None:
-        if sample_rate not in (8_000, 16_000):
+        from asr.transcription.silero import load_silero
+
+        if sample_rate not in SILERO_RATES:
             raise UserError(
                 f"segmentation.method = silero knows 8000 and 16000 Hz, but the model takes {sample_rate}; "
                 "use energy"
             )
-        self._model = _load_silero()
-        self._sample_rate = sample_rate
-        self._chunk = sample_rate * 32 // 1000
+        self._model = load_silero(sample_rate)
+        self._state = self._model.start()
+        self._chunk = self._model.chunk_samples
         self._energies = _Energies(sample_rate)
         self._rest = np.zeros(0, np.float32)
         self._energies_T = np.zeros(0)  # of all frames that are not judged
@@ -147,17 +155,15 @@ class SileroDetector:
 
     def _hear(self, block_S: np.ndarray) -> None:
         """Ask the model about each whole chunk."""
-        import torch
-
         self._rest = np.concatenate([self._rest, block_S])
-        flags = []
-        with torch.inference_mode():
-            while len(self._rest) >= self._chunk:
-                chunk, self._rest = self._rest[: self._chunk], self._rest[self._chunk :]
-                probability = float(self._model(torch.from_numpy(chunk)[None], self._sample_rate))
-                self._was_speech = probability > (_SILERO_OFF if self._was_speech else _SILERO_ON)
-                flags.append(self._was_speech)
-        self._is_speech_C = np.concatenate([self._is_speech_C, np.array(flags, bool)])
+        past = len(self._rest) - len(self._rest) % self._chunk
+        chunks_CS, self._rest = self._rest[:past].reshape(-1, self._chunk), self._rest[past:]
+        probabilities_C, self._state = self._model(chunks_CS, self._state)
+        flags_C = apply_hysteresis(
+            probabilities_C > _SILERO_ON, probabilities_C <= _SILERO_OFF, self._was_speech
+        )
+        self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
+        self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])
 
     def _judge(self) -> tuple[np.ndarray, np.ndarray]:
         """The frames that the judged chunks cover."""
@@ -171,13 +177,3 @@ class SileroDetector:
         done = int(self._num_judged / chunk_frames) - self._first_chunk
         self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
         return flags_T, energies_T
-
-
-def _load_silero() -> Any:
-    try:
-        return importlib.import_module("silero_vad").load_silero_vad()
-    except ImportError:
-        raise UserError(
-            "segmentation.method = silero needs the package silero-vad, which is not installed; "
-            "run: pip install silero-vad, or use energy"
-        ) from None
