@@ -1,4 +1,4 @@
-"""The LSTM encoder against PyTorch's LSTM run over each utterance alone."""
+"""The recurrent encoder, of every cell, against PyTorch's own layers run over each utterance alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.models.lstm import BidirectionalLSTM, LSTMEncoder, LSTMEncoderConfig
+from asr.models.lstm import Bidirectional, LSTMEncoder, LSTMEncoderConfig
 
 # T steps, F features, D dimension
 
 LENGTHS = [37, 21, 30, 4, 1]  # not sorted
+THEIRS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
 def build_encoder(**options: Any) -> LSTMEncoder:
@@ -21,22 +22,20 @@ def build_encoder(**options: Any) -> LSTMEncoder:
     return LSTMEncoder(config, num_features=20).double().eval()
 
 
-def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, pyramid_layers: int) -> Tensor:
+def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, cell: str, pyramid_layers: int) -> Tensor:
     x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]
     for index, layer in enumerate(encoder.layers):
         if 1 <= index <= pyramid_layers:
             if len(x_TD) % 2:
                 x_TD = torch.cat([x_TD, torch.zeros_like(x_TD[:1])])
             x_TD = torch.cat([x_TD[0::2], x_TD[1::2]], dim=-1)
-        x_TD = encoder.norms[index](as_pytorch(layer)(x_TD)[0])
+        x_TD = encoder.norms[index](as_pytorch(layer, cell, x_TD.size(1))(x_TD)[0])
     return x_TD
 
 
-def as_pytorch(layer: BidirectionalLSTM) -> nn.LSTM:
+def as_pytorch(layer: Bidirectional, cell: str, input_dim: int) -> nn.RNNBase:
     """PyTorch's own layer of both directions, with the same weights."""
-    theirs = nn.LSTM(
-        layer.forwards.input_size, layer.forwards.hidden_size, batch_first=True, bidirectional=True
-    ).double()
+    theirs = THEIRS[cell](input_dim, 8, batch_first=True, bidirectional=True).double()
     backwards = {f"{name}_reverse": tensor for name, tensor in layer.backwards.state_dict().items()}
     theirs.load_state_dict(layer.forwards.state_dict() | backwards)
     return theirs
@@ -44,8 +43,9 @@ def as_pytorch(layer: BidirectionalLSTM) -> nn.LSTM:
 
 @pytest.mark.parametrize("pyramid_layers", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["conv2d", "stack"])
-def test_each_utterance_as_if_alone(pyramid_layers: int, kind: str) -> None:
-    encoder = build_encoder(pyramid_layers=pyramid_layers, subsampling={"type": kind, "factor": 2})
+@pytest.mark.parametrize("cell", THEIRS)
+def test_each_utterance_as_if_alone(cell: str, kind: str, pyramid_layers: int) -> None:
+    encoder = build_encoder(cell=cell, pyramid_layers=pyramid_layers, subsampling={"type": kind, "factor": 2})
     features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
     for row, length in enumerate(LENGTHS):
         features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
@@ -54,7 +54,7 @@ def test_each_utterance_as_if_alone(pyramid_layers: int, kind: str) -> None:
     assert lengths_B.tolist() == [-(-length // encoder.subsampling_factor) for length in LENGTHS]
     assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
     for row, length in enumerate(LENGTHS):
-        expected_TD = encode_alone(encoder, features_BTF[row, :length], pyramid_layers)
+        expected_TD = encode_alone(encoder, features_BTF[row, :length], cell, pyramid_layers)
         torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], expected_TD, rtol=0, atol=1e-12)
 
 
@@ -69,10 +69,11 @@ def test_an_utterance_of_no_frames_disturbs_nobody(pyramid_layers: int) -> None:
     torch.testing.assert_close(encoded_BTD[1:], alone_BTD, rtol=0, atol=1e-12)
 
 
-def test_signals_and_gradients_stay_of_one_size_through_the_layers() -> None:
+@pytest.mark.parametrize("cell", THEIRS)
+def test_signals_and_gradients_stay_of_one_size_through_the_layers(cell: Any) -> None:
     """At the start a deep stack passes on what it hears: else training waits long before it begins."""
     torch.manual_seed(0)
-    encoder = LSTMEncoder(LSTMEncoderConfig(dim=64, num_layers=5, dropout=0.0), num_features=40)
+    encoder = LSTMEncoder(LSTMEncoderConfig(cell=cell, dim=64, num_layers=5, dropout=0.0), num_features=40)
     encoded_BTD, _ = encoder(torch.randn(2, 200, 40), torch.tensor([200, 200]))
     assert encoded_BTD.std(1).mean() > 0.3  # over time
 
@@ -83,6 +84,20 @@ def test_dropout_between_the_layers_in_training_only() -> None:
     assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
     encoder.train()
     assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
+
+
+def test_weights_keep_their_names() -> None:
+    """Models trained before there was another cell must load, and have no cell in their config."""
+    config = LSTMEncoderConfig.model_validate({"type": "lstm", "dim": 8, "num_layers": 2})
+    names = {name for name, _ in LSTMEncoder(config, 20).named_parameters() if name.startswith("layers")}
+    parts = [f"{kind}_{of}_l0" for kind in ("weight", "bias") for of in ("ih", "hh")]
+    assert names == {
+        f"layers.{index}.{direction}.{part}"
+        for index in range(2)
+        for direction in ("forwards", "backwards")
+        for part in parts
+    }
+    assert config.cell == "lstm"
 
 
 def test_config_wants_a_layer_below_the_pyramid() -> None:

@@ -1,0 +1,263 @@
+"""Intra-attention (LSTMN, Cheng et al. 2016): an LSTM whose state is a weighted mean of all its past ones."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from asr.config import Config
+from asr.models.layers import Dropout
+from asr.models.lstm import Bidirectional
+from asr.models.subsampling import Subsampling, SubsamplingConfig
+
+# B batch, T steps, P past steps, F features, D dimension of a state, N any number of parts of D
+
+
+class IntraAttentionEncoderConfig(Config):
+    """Layers of bidirectional LSTM that attend to their own past states."""
+
+    type: Literal["intra_attention"] = "intra_attention"
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Cells of each direction; the output has twice as many."""
+    num_layers: int = pydantic.Field(default=2, gt=0)
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the output of each layer."""
+    window: pydantic.PositiveInt | None = None
+    """Past steps that a step attends to; all of them if null."""
+    subsampling: SubsamplingConfig = SubsamplingConfig()
+    """How frames become steps, before the first layer."""
+
+
+class Tape:
+    """What an `IntraAttentionCell` remembers of each row: the states of its steps so far, none at first."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        # Keys, hidden states and cell states; without gradients, with room for more steps.
+        self._notes_BTN: Tensor | None = None
+        self.query_BD: Tensor | None = None  # what the last summary adds to the next query
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def hidden_BTD(self) -> Tensor:
+        return self.read()[1].chunk(2, dim=-1)[0]
+
+    @property
+    def cell_BTD(self) -> Tensor:
+        return self.read()[1].chunk(2, dim=-1)[1]
+
+    def read(self, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys (B, P, D) and states (B, P, 2 D) of all steps, or of the last ones."""
+        assert self._notes_BTN is not None, "nothing is noted yet"
+        start = 0 if window is None else max(0, self._length - window)
+        notes_BPN = self._notes_BTN[:, start : self._length]
+        dim = notes_BPN.size(-1) // 3
+        return notes_BPN[..., :dim], notes_BPN[..., dim:]
+
+    def append(self, keys_BD: Tensor, hidden_BD: Tensor, cell_BD: Tensor) -> None:
+        notes_BN = torch.cat([keys_BD, hidden_BD, cell_BD], dim=-1)
+        if torch.is_grad_enabled():  # a backward pass reads the tape as it was at each step
+            old = [] if self._notes_BTN is None else [self._notes_BTN[:, : self._length]]
+            self._notes_BTN = torch.cat([*old, notes_BN[:, None]], dim=1)
+        else:
+            if self._notes_BTN is None or self._notes_BTN.size(1) == self._length:
+                longer_BTN = notes_BN.new_empty(len(notes_BN), max(16, 2 * self._length), notes_BN.size(1))
+                if self._notes_BTN is not None:
+                    longer_BTN[:, : self._length] = self._notes_BTN
+                self._notes_BTN = longer_BTN
+            self._notes_BTN[:, self._length] = notes_BN
+        self._length += 1
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these rows, in this order: the surviving beams."""
+        if self._notes_BTN is not None and self.query_BD is not None:
+            self._notes_BTN = self._notes_BTN[rows_B]
+            self.query_BD = self.query_BD[rows_B]
+
+
+class IntraAttentionCell(nn.Module):
+    """One step of the recurrence. With past states h_i and c_i, and the summary h' of the step before:
+
+        a_i = v . tanh(W_h h_i + W_x x + W_s h')       s = softmax(a)
+        h~ = sum_i s_i h_i                             c~ = sum_i s_i c_i
+        i, f, o = sigmoid(W [h~, x])                   c^ = tanh(W_c [h~, x])
+        c = f c~ + i c^                                h = o tanh(c)
+
+    The summaries h~ and c~ of the first step, which has no past, are zero. Since tanh(z) = 2 sigmoid(2 z) - 1
+    and a softmax does not see a constant, the tanh of the scores is computed as a sigmoid, which on a CPU
+    takes a tenth of the time: hence every 2 below.
+    """
+
+    def __init__(self, input_dim: int, dim: int, window: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.window = window
+        self.read = nn.Linear(input_dim, 5 * dim)  # of an input, to the query and the gates
+        self.recall = nn.Linear(dim, 5 * dim, bias=False)  # of a summary, to the next query and the gates
+        self.index = nn.Linear(dim, dim, bias=False)  # of a hidden state, to its key
+        self.match = nn.Linear(dim, 1, bias=False)
+
+    def forward(self, x_BD: Tensor, tape: Tape) -> Tensor:
+        """The hidden state (B, D) of the next step, which is added to the tape."""
+        query_BD, gates_BN = self.read(x_BD).split([self.dim, 4 * self.dim], dim=-1)
+        if tape.query_BD is None:
+            next_query_BD = cell_BD = torch.zeros_like(query_BD)
+        else:
+            keys_BPD, states_BPN = tape.read(self.window)
+            query_BD = 2 * (query_BD + tape.query_BD)
+            scores_BP1 = 2 * self.match((keys_BPD + query_BD[:, None]).sigmoid())
+            summary_BN = (scores_BP1.softmax(dim=1).mT @ states_BPN)[:, 0]
+            hidden_BD, cell_BD = summary_BN.chunk(2, dim=-1)
+            next_query_BD, recalled_BN = self.recall(hidden_BD).split([self.dim, 4 * self.dim], dim=-1)
+            gates_BN = gates_BN + recalled_BN
+        into_BD, kept_BD, out_BD = gates_BN[:, : 3 * self.dim].sigmoid().chunk(3, dim=-1)
+        cell_BD = kept_BD * cell_BD + into_BD * gates_BN[:, 3 * self.dim :].tanh()
+        hidden_BD = out_BD * cell_BD.tanh()
+        tape.query_BD = next_query_BD
+        tape.append(2 * self.index(hidden_BD), hidden_BD, cell_BD)
+        return hidden_BD
+
+
+class Recurrence(torch.autograd.Function):
+    """All steps of an `IntraAttentionCell`, from what it makes of the inputs: (T, B, 5 D) to (B, T, D).
+
+    Two to three times as fast in training as step by step, and but for the weights of attention in memory
+    linear in T: the tapes are written once, and what the sigmoids gave is computed anew on the way back.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, read_TBN: Tensor, recall_ND: Tensor, index_DD: Tensor, match_D: Tensor, window: int
+    ) -> Tensor:
+        length, batch, dim = *read_TBN.shape[:2], len(match_D)
+        queries_TBD, gates_TBN = read_TBN[..., :dim].clone(), read_TBN[..., dim:].clone()
+        keys_BTD = read_TBN.new_empty(batch, length, dim)
+        states_BTN = read_TBN.new_empty(batch, length, 2 * dim)
+        summaries_TBN = read_TBN.new_zeros(length, batch, 2 * dim)
+        recalled_BN = read_TBN.new_zeros(batch, 5 * dim)
+        weights = []
+        for t in range(length):
+            past = slice(max(0, t - window), t)
+            queries_TBD[t].add_(recalled_BN[:, :dim]).mul_(2)
+            if t > 0:
+                similarity_BPD = (keys_BTD[:, past] + queries_TBD[t][:, None]).sigmoid_()
+                weights.append((2 * (similarity_BPD @ match_D)).softmax(dim=1))
+                summaries_TBN[t] = torch.bmm(weights[-1][:, None], states_BTN[:, past])[:, 0]
+                recalled_BN = summaries_TBN[t, :, :dim] @ recall_ND.T
+            gates_BN = gates_TBN[t].add_(recalled_BN[:, dim:])
+            gates_BN[:, : 3 * dim].sigmoid_()
+            gates_BN[:, 3 * dim :].tanh_()
+            into_BD, kept_BD, out_BD, new_BD = gates_BN.chunk(4, dim=1)
+            cell_BD = torch.addcmul(kept_BD * summaries_TBN[t, :, dim:], into_BD, new_BD)
+            hidden_BD = out_BD * cell_BD.tanh()
+            states_BTN[:, t, :dim], states_BTN[:, t, dim:] = hidden_BD, cell_BD
+            keys_BTD[:, t] = 2 * (hidden_BD @ index_DD.T)
+        ctx.window = window
+        ctx.save_for_backward(
+            *(recall_ND, index_DD, match_D, queries_TBD, gates_TBN, keys_BTD, states_BTN, summaries_TBN),
+            *weights,
+        )
+        return states_BTN[..., :dim].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_hidden_BTD: Tensor) -> tuple[Tensor | None, ...]:
+        """`d_x` is the gradient of x. It gathers in the tapes until the step that wrote there is reached."""
+        recall_ND, index_DD, match_D, queries_TBD, gates_TBN, *tapes = ctx.saved_tensors
+        keys_BTD, states_BTN, summaries_TBN, *weights = tapes
+        length, batch, dim = queries_TBD.shape
+        d_keys_BTD = torch.zeros_like(keys_BTD)
+        d_states_BTN = torch.cat([d_hidden_BTD, torch.zeros_like(d_hidden_BTD)], dim=-1)
+        d_read_TBN = gates_TBN.new_zeros(length, batch, 5 * dim)
+        d_recalled_TBN = torch.zeros_like(d_read_TBN)
+        d_match_D = torch.zeros_like(match_D)
+        for t in reversed(range(length)):
+            past = slice(max(0, t - ctx.window), t)
+            d_hidden_BD = torch.addmm(d_states_BTN[:, t, :dim], d_keys_BTD[:, t], index_DD, alpha=2)
+            d_gates_BN, d_cell_BD = _gates_backward(
+                *(d_hidden_BD, d_states_BTN[:, t, dim:]),
+                *(gates_TBN[t], states_BTN[:, t, dim:], summaries_TBN[t, :, dim:]),
+            )
+            d_read_TBN[t, :, dim:] = d_gates_BN
+            if t == 0:
+                break
+            d_recalled_TBN[t, :, dim:] = d_gates_BN
+            d_summary_BN = torch.cat([d_recalled_TBN[t] @ recall_ND, d_cell_BD], dim=1)
+            # The order of the product matters: the other one takes eight times as long.
+            d_weights_BP = torch.bmm(d_summary_BN[:, None], states_BTN[:, past].mT)[:, 0]
+            weights_BP = weights[t - 1]
+            d_states_BTN[:, past].addcmul_(weights_BP[..., None], d_summary_BN[:, None])
+            d_scores_BP = weights_BP * d_weights_BP
+            d_scores_BP -= weights_BP * d_scores_BP.sum(1, keepdim=True)
+            similarity_BPD = (keys_BTD[:, past] + queries_TBD[t][:, None]).sigmoid_()
+            d_match_D += 2 * d_scores_BP.flatten() @ similarity_BPD.flatten(0, 1)
+            d_sums_BPD = torch.ops.aten.sigmoid_backward(2 * d_scores_BP[..., None], similarity_BPD)
+            d_keys_BTD[:, past].addcmul_(d_sums_BPD, match_D)
+            d_query_BD = 2 * d_sums_BPD.sum(1) * match_D
+            d_read_TBN[t, :, :dim] = d_recalled_TBN[t - 1, :, :dim] = d_query_BD
+        d_recall_ND = d_recalled_TBN.flatten(0, 1).T @ summaries_TBN[..., :dim].flatten(0, 1)
+        d_index_DD = 2 * d_keys_BTD.flatten(0, 1).T @ states_BTN[..., :dim].flatten(0, 1)
+        return d_read_TBN, d_recall_ND, d_index_DD, d_match_D, None
+
+
+def _gates_backward(
+    d_hidden_BD: Tensor, d_cell_BD: Tensor, gates_BN: Tensor, cell_BD: Tensor, summary_BD: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the gates before their sigmoid or tanh, and of the summary of cells."""
+    into_BD, kept_BD, out_BD, new_BD = gates_BN.chunk(4, dim=1)
+    tanh_BD = cell_BD.tanh()
+    d_cell_BD = d_cell_BD + torch.ops.aten.tanh_backward(d_hidden_BD * out_BD, tanh_BD)
+    d_sigmoids_BN = torch.cat([d_cell_BD * new_BD, d_cell_BD * summary_BD, d_hidden_BD * tanh_BD], dim=1)
+    d_gates_BN = torch.cat(
+        [
+            torch.ops.aten.sigmoid_backward(d_sigmoids_BN, gates_BN[:, : d_sigmoids_BN.size(1)]),
+            torch.ops.aten.tanh_backward(d_cell_BD * into_BD, new_BD),
+        ],
+        dim=1,
+    )
+    return d_gates_BN, d_cell_BD * kept_BD
+
+
+class IntraAttention(nn.Module):
+    """One layer in one direction: (B, T, input_dim) to the hidden states (B, T, D)."""
+
+    def __init__(self, input_dim: int, dim: int, window: int | None = None) -> None:
+        super().__init__()
+        self.cell = IntraAttentionCell(input_dim, dim, window)
+
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
+        """With no last state to go on from, where PyTorch's recurrent layers have one."""
+        weights = (self.cell.recall.weight, self.cell.index.weight, self.cell.match.weight[0])
+        read_TBN = self.cell.read(x_BTD.transpose(0, 1)).to(weights[0].dtype)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            return Recurrence.apply(read_TBN, *weights, self.cell.window or x_BTD.size(1)), None
+
+
+class IntraAttentionEncoder(nn.Module):
+    """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps."""
+
+    def __init__(self, config: IntraAttentionEncoderConfig, num_features: int) -> None:
+        super().__init__()
+        self.output_dim = 2 * config.dim
+        self.subsampling_factor = config.subsampling.factor
+        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
+        self.dropout = Dropout(config.dropout)
+        widths = [config.dim] + [self.output_dim] * (config.num_layers - 1)
+        self.layers = nn.ModuleList(
+            Bidirectional(*(IntraAttention(width, config.dim, config.window) for _ in range(2)))
+            for width in widths
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(self.output_dim) for _ in widths)
+
+    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
+        x_BTD = self.dropout(x_BTD)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x_BTD = self.dropout(norm(layer(x_BTD, lengths_B)))
+        return x_BTD, lengths_B

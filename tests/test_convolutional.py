@@ -1,0 +1,83 @@
+"""The convolutional encoder against a plain reference with PyTorch's grouped convolution; how far it sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderConfig
+
+# B batch, T steps, F features, D dimension
+
+LENGTHS = [37, 21, 30, 4, 1]
+SIZE: dict[str, Any] = {"dim": 8, "num_layers": 3, "feed_forward_dim": 12, "kernel": 5}
+
+
+def build_encoder(**options: Any) -> ConvolutionalEncoder:
+    torch.manual_seed(0)
+    config = ConvolutionalEncoderConfig(**(SIZE | options))
+    encoder = ConvolutionalEncoder(config, num_features=20).double().eval()
+    for name, parameter in encoder.named_parameters():
+        if "norm" in name or "bias" in name:  # fresh ones are all alike; mixing them up would not show
+            torch.nn.init.normal_(parameter)
+    return encoder
+
+
+def encode_alone(encoder: ConvolutionalEncoder, features_TF: Tensor) -> Tensor:
+    x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]
+    for layer in encoder.layers:
+        state = layer.state_dict()
+        weight_DK = state["convolution.weight_DK"]
+        y_DT = F.conv1d(
+            *(x_TD.T, weight_DK[:, None], state["convolution.bias_D"]),
+            padding=weight_DK.size(1) // 2,
+            groups=weight_DK.size(0),
+        )
+        y_TD = F.layer_norm(y_DT.T, y_DT.shape[:1], state["norm.weight"], state["norm.bias"])
+        y_TD = F.gelu(y_TD @ state["feed_forward.expand.weight"].T + state["feed_forward.expand.bias"])
+        x_TD = x_TD + y_TD @ state["feed_forward.contract.weight"].T + state["feed_forward.contract.bias"]
+    return F.layer_norm(x_TD, x_TD.shape[1:], encoder.norm.weight, encoder.norm.bias)
+
+
+@pytest.mark.parametrize("kernel", [1, 5, 9])
+@pytest.mark.parametrize("kind", ["conv2d", "stack"])
+def test_each_utterance_as_if_alone(kind: str, kernel: int) -> None:
+    encoder = build_encoder(kernel=kernel, subsampling={"type": kind, "factor": 2})
+    features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
+    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor(LENGTHS))
+    assert encoder.subsampling_factor == 2
+    assert lengths_B.tolist() == [-(-length // 2) for length in LENGTHS]
+    assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
+    for row, length in enumerate(LENGTHS):
+        expected_TD = encode_alone(encoder, features_BTF[row, :length])
+        torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], expected_TD, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "num_layers"), [(1, 3), (3, 2), (5, 3)])
+def test_a_step_sees_half_a_kernel_a_layer_to_each_side(kernel: int, num_layers: int) -> None:
+    encoder = build_encoder(kernel=kernel, num_layers=num_layers, subsampling={"type": "stack", "factor": 1})
+    features_BTF = torch.randn(1, 41, 20, dtype=torch.float64, requires_grad=True)
+    encoded_BTD, _ = encoder(features_BTF, torch.tensor([41]))
+    (gradient_BTF,) = torch.autograd.grad(encoded_BTD[0, 20].square().sum(), features_BTF)
+    seen = gradient_BTF[0].abs().sum(-1).nonzero()[:, 0].tolist()
+    reach = num_layers * (kernel // 2)
+    assert seen == list(range(20 - reach, 20 + reach + 1))
+
+
+def test_dropout_in_training_only() -> None:
+    encoder, without = build_encoder(dropout=0.5), build_encoder(dropout=0.0)
+    arguments = torch.randn(1, 30, 20, dtype=torch.float64), torch.tensor([30])
+    assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
+    encoder.train()
+    assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
+
+
+def test_config_wants_a_kernel_with_a_middle() -> None:
+    with pytest.raises(ValueError, match="kernel = 4 has no middle; take an odd number"):
+        ConvolutionalEncoderConfig(kernel=4)

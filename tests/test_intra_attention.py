@@ -1,0 +1,190 @@
+"""Intra-attention against a plain float64 loop from the equations, and step by step against all steps at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asr.models.intra_attention import (
+    IntraAttention,
+    IntraAttentionCell,
+    IntraAttentionEncoder,
+    IntraAttentionEncoderConfig,
+    Tape,
+)
+
+# B batch, T steps, F features, D dimension
+
+DIM, INPUT_DIM = 5, 3
+
+
+def build_layer(window: int | None = None) -> IntraAttention:
+    torch.manual_seed(0)
+    layer = IntraAttention(INPUT_DIM, DIM, window).double()
+    for parameter in layer.parameters():  # large enough for lively gates and uneven attention
+        torch.nn.init.normal_(parameter)
+    return layer
+
+
+def random_inputs(batch: int, length: int) -> Tensor:
+    random = torch.Generator().manual_seed(1)
+    return torch.randn(batch, length, INPUT_DIM, dtype=torch.float64, generator=random)
+
+
+@torch.no_grad()
+def run_plainly(cell: IntraAttentionCell, x_TD: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden and cell states of one sequence, by equations 4 to 9 of the paper, a vector at a time."""
+    state = cell.state_dict()
+    from_input = [x_D.matmul(state["read.weight"].T) + state["read.bias"] for x_D in x_TD]
+    W_query, W_gates = state["recall.weight"].split([DIM, 4 * DIM])
+    W_key, v = state["index.weight"], state["match.weight"][0]
+    hidden: list[Tensor] = []
+    cells: list[Tensor] = []
+    h_summary = c_summary = torch.zeros(DIM, dtype=torch.float64)
+    for t, read in enumerate(from_input):
+        first = 0 if cell.window is None else max(0, t - cell.window)
+        scores = [float(v @ torch.tanh(W_key @ h + read[:DIM] + W_query @ h_summary)) for h in hidden[first:]]
+        total = sum(math.exp(score) for score in scores)
+        h_summary = c_summary = torch.zeros(DIM, dtype=torch.float64)
+        for score, h, c in zip(scores, hidden[first:], cells[first:], strict=True):
+            h_summary = h_summary + math.exp(score) / total * h
+            c_summary = c_summary + math.exp(score) / total * c
+        i, f, o, new = (W_gates @ h_summary + read[DIM:]).chunk(4)
+        cells.append(torch.sigmoid(f) * c_summary + torch.sigmoid(i) * torch.tanh(new))
+        hidden.append(torch.sigmoid(o) * torch.tanh(cells[-1]))
+    return torch.stack(hidden), torch.stack(cells)
+
+
+def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, Tape]:
+    tape = Tape()
+    hidden = [cell(x_BD, tape) for x_BD in x_BTD.unbind(1)]
+    return torch.stack(hidden, dim=1), tape
+
+
+# --- the recurrence -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_both_ways_equal_a_plain_loop_of_the_equations(window: int | None, is_training: bool) -> None:
+    """All steps at once, and step by step on a growing tape."""
+    layer, x_BTD = build_layer(window), random_inputs(2, 40)
+    with torch.set_grad_enabled(is_training):
+        at_once_BTD, _ = layer(x_BTD)
+        by_steps_BTD, tape = run_by_steps(layer.cell, x_BTD)
+    assert len(tape) == 40
+    for row, x_TD in enumerate(x_BTD):
+        hidden_TD, cell_TD = run_plainly(layer.cell, x_TD)
+        for ours_TD in (at_once_BTD[row], by_steps_BTD[row], tape.hidden_BTD[row]):
+            torch.testing.assert_close(ours_TD, hidden_TD, rtol=0, atol=1e-12)
+        torch.testing.assert_close(tape.cell_BTD[row], cell_TD, rtol=0, atol=1e-12)
+
+
+def test_attention_makes_a_difference() -> None:
+    """The plain loop would agree as well if all weights were alike, or if the window were ignored."""
+    x_BTD = random_inputs(1, 12)
+    layer = build_layer()
+    outputs = [layer(x_BTD)[0], build_layer(window=2)(x_BTD)[0]]
+    with torch.no_grad():
+        layer.cell.match.weight.zero_()
+    outputs.append(layer(x_BTD)[0])
+    for a, b in ((0, 1), (0, 2)):
+        assert (outputs[a][:, :2] - outputs[b][:, :2]).abs().max() < 1e-12  # a past of one: nothing to weigh
+        assert (outputs[a][:, -1] - outputs[b][:, -1]).abs().max() > 1e-3
+
+
+@given(batch=st.integers(1, 3), length=st.integers(1, 9), window=st.none() | st.integers(1, 10))
+@settings(max_examples=25, deadline=None)
+def test_gradients_equal_those_step_by_step(batch: int, length: int, window: int | None) -> None:
+    """The way back is written by hand; step by step PyTorch differentiates."""
+    layer, x_BTD = build_layer(window), random_inputs(batch, length).requires_grad_()
+    upstream_BTD = torch.randn(batch, length, DIM, dtype=torch.float64)
+    arguments = (x_BTD, *layer.parameters())
+    gradients = torch.autograd.grad(layer(x_BTD)[0], arguments, upstream_BTD)
+    by_steps_BTD, _ = run_by_steps(layer.cell, x_BTD)
+    expected = torch.autograd.grad(
+        by_steps_BTD, arguments, upstream_BTD, allow_unused=True, materialize_grads=True
+    )
+    for gradient, expected_gradient in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_equal_differences() -> None:
+    layer = build_layer(window=3)
+    assert torch.autograd.gradcheck(
+        lambda x_BTD, *_: layer(x_BTD)[0], (random_inputs(2, 6).requires_grad_(), *layer.parameters())
+    )
+
+
+def test_half_precision_is_near() -> None:
+    torch.manual_seed(0)
+    layer, x_BTD = IntraAttention(8, 16), torch.randn(2, 30, 8)
+    expected_BTD, _ = layer(x_BTD)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for half_BTD in (layer(x_BTD)[0], run_by_steps(layer.cell, x_BTD)[0]):
+            torch.testing.assert_close(half_BTD.float(), expected_BTD, rtol=0, atol=0.02)
+
+
+# --- the tape -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
+    layer, x_BTD = build_layer(), random_inputs(3, 20)
+    rows_B = torch.tensor([2, 0, 0, 1])
+    with torch.set_grad_enabled(is_training):
+        tape = Tape()
+        tape.select(rows_B)  # nothing is noted, nothing happens
+        for x_BD in x_BTD[:, :17].unbind(1):
+            layer.cell(x_BD, tape)
+        tape.select(rows_B)
+        for t in (17, 18, 19):
+            last_BD = layer.cell(x_BTD[rows_B, t], tape)
+        expected_BTD, whole = run_by_steps(layer.cell, x_BTD)
+    torch.testing.assert_close(last_BD, expected_BTD[rows_B, -1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(tape.hidden_BTD, whole.hidden_BTD[rows_B], rtol=0, atol=1e-12)
+    torch.testing.assert_close(tape.cell_BTD, whole.cell_BTD[rows_B], rtol=0, atol=1e-12)
+
+
+# --- the encoder --------------------------------------------------------------------------------
+
+LENGTHS = [37, 21, 30, 4, 1]
+
+
+def build_encoder(**options: Any) -> IntraAttentionEncoder:
+    torch.manual_seed(0)
+    config = IntraAttentionEncoderConfig(**({"dim": DIM, "num_layers": 2} | options))
+    return IntraAttentionEncoder(config, num_features=20).double().eval()
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_each_utterance_as_if_alone(window: int | None) -> None:
+    encoder = build_encoder(window=window, subsampling={"type": "stack", "factor": 2})
+    features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
+    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor(LENGTHS))
+    assert encoder.subsampling_factor == 2
+    assert lengths_B.tolist() == [-(-length // 2) for length in LENGTHS]
+    assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
+    for row, length in enumerate(LENGTHS):
+        x_TD = encoder.subsampling(features_BTF[row : row + 1, :length], torch.tensor([length]))[0][0]
+        for layer, norm in zip(encoder.layers, encoder.norms, strict=True):
+            forwards_TD, _ = run_plainly(layer.forwards.cell, x_TD)
+            backwards_TD, _ = run_plainly(layer.backwards.cell, x_TD.flip(0))
+            x_TD = norm(torch.cat([forwards_TD, backwards_TD.flip(0)], dim=-1))
+        torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], x_TD, rtol=0, atol=1e-10)
+
+
+def test_dropout_in_training_only() -> None:
+    encoder, without = build_encoder(dropout=0.5), build_encoder(dropout=0.0)
+    arguments = torch.randn(1, 30, 20, dtype=torch.float64), torch.tensor([30])
+    assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
+    encoder.train()
+    assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
