@@ -1,0 +1,164 @@
+"""Files of whisper.cpp, `ggml-*.bin`: sizes, mel filters, vocabulary and weights, one after the other.
+
+All numbers are little-endian. Whatever the file declares is compared with the bytes that are left of it
+before any memory is asked for; weights in full or half precision stay mapped from the file.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.errors import UserError
+from asr.mel import compute_whisper_filters
+from asr.whisper.naming import Checkpoint, rename_weights
+from asr.whisper.openai import build_config
+from asr.whisper.vocabulary import END, Vocabulary
+
+MAGIC = b"lmgg"
+SIZES = (
+    *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
+    *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
+)
+MAX_NAME_BYTES = 200
+MAX_TOKEN_BYTES = 10_000
+BLOCK = 32  # weights that share a scale in a quantised tensor
+FLOAT32, FLOAT16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 = 0, 1, 2, 3, 6, 7, 8
+PLAIN: dict[int, np.dtype] = {FLOAT32: np.dtype("<f4"), FLOAT16: np.dtype("<f2")}
+# A block of a quantised tensor: its scale, in some its lowest value or the fifth bits, then the weights.
+_SCALE, _LOWEST, _FIFTH, _HALVES = (
+    ("scale", "<f2"),
+    ("lowest", "<f2"),
+    ("fifth", "u1", 4),
+    ("halves", "u1", 16),
+)
+BLOCKS = {
+    Q4_0: np.dtype([_SCALE, _HALVES]),
+    Q4_1: np.dtype([_SCALE, _LOWEST, _HALVES]),
+    Q5_0: np.dtype([_SCALE, _FIFTH, _HALVES]),
+    Q5_1: np.dtype([_SCALE, _LOWEST, _FIFTH, _HALVES]),
+    Q8_0: np.dtype([_SCALE, ("wholes", "i1", BLOCK)]),
+}
+
+
+def is_ggml_file(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == MAGIC
+
+
+def read_ggml(path: Path) -> Checkpoint:
+    try:
+        file = _Mapped(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot read it ({getattr(error, 'strerror', None) or error})") from None
+    if file.take(4, "the magic number").tobytes() != MAGIC:
+        raise UserError(f"{path}: does not begin as a model of whisper.cpp does; is it one (ggml-*.bin)?")
+    sizes = dict(zip(SIZES, file.integers(len(SIZES), "the sizes"), strict=True))
+    file.integers(1, "the type of the file")  # each tensor says its own
+    config = build_config(sizes, str(path))
+    _check_filters(file, config.num_mels)
+    vocabulary = _read_vocabulary(file, config.vocab_size)
+    theirs: dict[str, Tensor] = {}
+    while file.left:
+        name, weight = _read_tensor(file)
+        theirs[name] = weight
+    return Checkpoint("whisper.cpp", config, vocabulary, rename_weights(config, theirs, str(path)))
+
+
+class _Mapped:
+    """A file in memory as it lies on the disk, read from its start to its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            # Private to us, so that training may write to the weights.
+            self._bytes = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        self._place = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._bytes) - self._place
+
+    def take(self, num_bytes: int, what: str) -> np.ndarray:
+        if not 0 <= num_bytes <= self.left:
+            raise UserError(
+                f"{self.path}: {what} should have {num_bytes:,} bytes, but {self.left:,} are left; "
+                "the file is cut off or damaged, download it anew"
+            )
+        self._place += num_bytes
+        return self._bytes[self._place - num_bytes : self._place]
+
+    def integers(self, count: int, what: str) -> list[int]:
+        numbers: list[int] = self.take(4 * count, what).view("<i4").tolist()
+        return numbers
+
+
+def _check_filters(file: _Mapped, num_mels: int) -> None:
+    """The file brings its own; they are those that we compute, or it is not Whisper's."""
+    bands, bins = file.integers(2, "the size of the mel filters")
+    filters_MK = file.take(4 * bands * bins, "the mel filters").view("<f4")
+    expected_KM = compute_whisper_filters(np.arange(201) * 40.0, 0.0, 8000.0, num_mels)
+    if (bands, bins) != (num_mels, 201) or not np.allclose(filters_MK, expected_KM.T.ravel(), atol=1e-5):
+        raise UserError(f"{file.path}: its mel filters are not Whisper's, so its features would be others")
+
+
+def _read_vocabulary(file: _Mapped, max_tokens: int) -> Vocabulary:
+    (count,) = file.integers(1, "the size of the vocabulary")
+    if count > max_tokens:
+        raise UserError(
+            f"{file.path}: {count:,} tokens of text, but only {max_tokens:,} in all; it is damaged"
+        )
+    tokens = []
+    for number in range(count):
+        (length,) = file.integers(1, f"the length of token {number}")
+        if length > MAX_TOKEN_BYTES:
+            raise UserError(f"{file.path}: token {number} has {length:,} bytes; the file is damaged")
+        tokens.append(file.take(length, f"token {number}").tobytes())
+    if tokens[-1:] == [END.encode()]:  # the English vocabulary has the first special token too
+        tokens.pop()
+    return tuple(tokens)
+
+
+def _read_tensor(file: _Mapped) -> tuple[str, Tensor]:
+    num_dims, name_bytes, kind = file.integers(3, "the head of a tensor")
+    if not (1 <= num_dims <= 3 and 0 < name_bytes <= MAX_NAME_BYTES and (kind in PLAIN or kind in BLOCKS)):
+        raise UserError(
+            f"{file.path}: a tensor of {num_dims} dimensions and type {kind} is none that is read here "
+            "(f32, f16, q4_0, q4_1, q5_0, q5_1, q8_0); the file is damaged, or quantised in another way"
+        )
+    shape = file.integers(num_dims, "the shape of a tensor")[::-1]
+    name = file.take(name_bytes, "the name of a tensor").tobytes().decode("utf-8", errors="replace")
+    if min(shape) < 1:
+        raise UserError(f"{file.path}: {name} has shape {shape}; the file is damaged")
+    count = math.prod(shape)
+    if kind in PLAIN:
+        weights = file.take(count * PLAIN[kind].itemsize, name).view(PLAIN[kind])
+    else:
+        if shape[-1] % BLOCK:
+            raise UserError(f"{file.path}: {name} has rows of {shape[-1]}, no multiple of {BLOCK}")
+        weights = _dequantise(file.take(count // BLOCK * BLOCKS[kind].itemsize, name).view(BLOCKS[kind]))
+    if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
+        shape = [count]  # written with a second dimension of 1
+    return name, torch.from_numpy(weights).view(shape)
+
+
+def _dequantise(blocks: np.ndarray) -> np.ndarray:
+    """(N,) float32 of N / 32 blocks: scale * weight + lowest; without a lowest, weights are around 0."""
+    names = blocks.dtype.names or ()
+    scale_N1 = blocks["scale"].astype(np.float32)[:, None]
+    if "wholes" in names:
+        return (scale_N1 * blocks["wholes"]).ravel()
+    halves = blocks["halves"]
+    whole = np.concatenate([halves & 15, halves >> 4], axis=1).astype(np.float32)
+    middle = 8
+    if "fifth" in names:
+        whole += 16 * np.unpackbits(blocks["fifth"], axis=1, bitorder="little")
+        middle = 16
+    if "lowest" in names:
+        return (scale_N1 * whole + blocks["lowest"].astype(np.float32)[:, None]).ravel()
+    return (scale_N1 * (whole - middle)).ravel()

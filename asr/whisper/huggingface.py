@@ -1,0 +1,154 @@
+"""Folders as Hugging Face has them: config.json, weights as safetensors or pickled, and a vocabulary."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from asr.errors import UserError
+from asr.whisper.naming import Checkpoint, rename_weights
+from asr.whisper.openai import make_config
+from asr.whisper.pickles import check_tensors, read_pickled
+from asr.whisper.vocabulary import read_huggingface_vocabulary, read_json
+
+MAX_JSON_BYTES = 10_000_000
+# What to fetch of a model on the hub; the pickled weights only where there are no others.
+FILES = ("*.json", "merges.txt", "model.safetensors", "model-*.safetensors")
+PICKLED = "pytorch_model.bin"
+
+# Their name of a size to ours.
+SIZES = {
+    "num_mel_bins": "num_mels",
+    "vocab_size": "vocab_size",
+    "d_model": "dim",
+    "max_source_positions": "max_steps",
+    "encoder_attention_heads": "encoder_heads",
+    "encoder_layers": "encoder_layers",
+    "max_target_positions": "max_tokens",
+    "decoder_attention_heads": "decoder_heads",
+    "decoder_layers": "decoder_layers",
+}
+
+# From their names to OpenAI's, one after the other.
+_NAMES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        (r"^model\.", ""),
+        (r"\.layers\.", ".blocks."),
+        (r"\.self_attn\.", ".attn."),
+        (r"\.self_attn_layer_norm\.", ".attn_ln."),
+        (r"\.encoder_attn\.", ".cross_attn."),
+        (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."),
+        (r"\.q_proj\.", ".query."),
+        (r"\.k_proj\.", ".key."),
+        (r"\.v_proj\.", ".value."),
+        (r"\.out_proj\.", ".out."),
+        (r"\.fc1\.", ".mlp.0."),
+        (r"\.fc2\.", ".mlp.2."),
+        (r"\.final_layer_norm\.", ".mlp_ln."),
+        (r"\.embed_positions\.weight$", ".positional_embedding"),
+        (r"\.embed_tokens\.", ".token_embedding."),
+        (r"^encoder\.layer_norm\.", "encoder.ln_post."),
+        (r"^decoder\.layer_norm\.", "decoder.ln."),
+    ]
+]
+OUTPUT = "proj_out.weight"
+
+
+def is_huggingface_folder(path: Path) -> bool:
+    return (path / "config.json").is_file()
+
+
+def read_huggingface(folder: Path) -> Checkpoint:
+    settings = read_json(folder / "config.json", MAX_JSON_BYTES)
+    source = str(folder / "config.json")
+    if settings.get("model_type") != "whisper":
+        raise UserError(f"{source}: model_type is {str(settings.get('model_type'))[:40]}; expected whisper")
+    values = {ours: settings.get(theirs) for theirs, ours in SIZES.items()}
+    config = make_config(values | {"alignment_heads": _read_alignment_heads(folder)}, source)
+    for name, expected in {
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "encoder_ffn_dim": 4 * config.dim,
+        "decoder_ffn_dim": 4 * config.dim,
+    }.items():
+        if settings.get(name, expected) != expected:
+            raise UserError(f"{source}: {name} is {str(settings[name])[:40]}, but Whisper has {expected}")
+    theirs = {_rename(name): weight for name, weight in _read_weights(folder).items()}
+    output = theirs.pop(OUTPUT, None)
+    embedding = theirs.get("decoder.token_embedding.weight")
+    if output is not None and embedding is not None and not _are_equal(output, embedding):
+        raise UserError(f"{folder}: {OUTPUT} differs from the embeddings; in Whisper they are the same")
+    weights = rename_weights(config, theirs, str(folder))
+    return Checkpoint("Hugging Face", config, read_huggingface_vocabulary(folder), weights)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Mapped from the file, not read."""
+    try:
+        with open(path, "rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+        if header_bytes > MAX_JSON_BYTES:
+            raise UserError(f"{path}: a header of {header_bytes:,} bytes; it is no whole safetensors file")
+        with safe_open(path, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: not a whole safetensors file ({error}); download it anew") from None
+
+
+def find_weights(folder: Path) -> list[Path]:
+    """The files of the weights; none where there are none."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    if index.is_file():
+        parts = read_json(index, MAX_JSON_BYTES).get("weight_map")
+        names = {str(name) for name in parts.values()} if isinstance(parts, dict) else set()
+        if not names or any(re.fullmatch(r"[\w.-]+\.safetensors", name) is None for name in names):
+            raise UserError(f"{index}: names no files of this folder; download it anew")
+        return [folder / name for name in sorted(names)]
+    return [folder / PICKLED] if (folder / PICKLED).is_file() else []
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    paths = find_weights(folder)
+    if not paths:
+        raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
+    weights: dict[str, Tensor] = {}
+    for path in paths:
+        if path.name == PICKLED:
+            tree = read_pickled(path)
+            output = tree.pop(OUTPUT, None)  # the same bytes of the file as the embeddings
+            weights = check_tensors(tree, path)
+            if isinstance(output, Tensor):
+                weights[OUTPUT] = output
+        else:
+            weights |= read_safetensors(path)
+    return weights
+
+
+def _are_equal(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and torch.equal(first, second)
+
+
+def _rename(name: str) -> str:
+    for pattern, replacement in _NAMES:
+        name = pattern.sub(replacement, name)
+    return name
+
+
+def _read_alignment_heads(folder: Path) -> Any:
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return None
+    heads = read_json(path, MAX_JSON_BYTES).get("alignment_heads")
+    try:
+        return tuple((int(layer), int(head)) for layer, head in heads) if heads else None
+    except (TypeError, ValueError):
+        raise UserError(f"{path}: alignment_heads are {json.dumps(heads)[:40]}; expected pairs") from None

@@ -1,0 +1,174 @@
+"""A Whisper model of any form: our folder, one of Hugging Face or its hub, OpenAI's or whisper.cpp's file."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from asr.errors import UserError
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models.whisper import Whisper, WhisperConfig
+from asr.whisper.folder import is_own_folder, read_folder
+from asr.whisper.ggml import is_ggml_file, read_ggml
+from asr.whisper.huggingface import FILES, PICKLED, find_weights, is_huggingface_folder, read_huggingface
+from asr.whisper.naming import Checkpoint
+from asr.whisper.openai import RANKS, read_openai
+from asr.whisper.pickles import is_torch_file
+from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.vocabulary import FILE_NAME, Vocabulary, read_huggingface_vocabulary, read_ranks
+
+log = logging.getLogger(__name__)
+
+SHORT_NAME = re.compile(r"whisper-[\w.-]+")  # of OpenAI's own models
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class WhisperSystem:
+    """A model and all that turns audio into its input and its output into text."""
+
+    config: WhisperConfig
+    tokenizer: WhisperTokenizer
+    front_end: FrontEnd
+    model: Whisper
+
+
+def load_whisper(source: str | Path, vocabulary: str | Path | None = None) -> WhisperSystem:
+    """Ready to use: in evaluation mode, in float32, on the CPU. Weights in float32 stay mapped.
+
+    `vocabulary` names a file or folder that has one, for files of OpenAI, which have none.
+    """
+    checkpoint = read_checkpoint(source, vocabulary)
+    config = checkpoint.config
+    tokenizer = build_tokenizer(checkpoint, str(source))
+    front_end = FrontEnd(FeaturesConfig(convention="whisper", num_mels=config.num_mels))
+    weights = checkpoint.weights
+    for name, weight in weights.items():
+        weights[name] = weight.to(torch.float32)  # in place, so that there are never two of all
+    return WhisperSystem(config, tokenizer, front_end, Whisper.of(config, weights))
+
+
+def read_checkpoint(source: str | Path, vocabulary: str | Path | None = None) -> Checkpoint:
+    """What the files hold, of whatever form."""
+    path = find_files(source)
+    try:
+        checkpoint = _read(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror})") from None
+    if vocabulary is not None:
+        return replace(checkpoint, vocabulary=read_vocabulary(Path(vocabulary)))
+    return checkpoint
+
+
+def build_tokenizer(checkpoint: Checkpoint, source: str) -> WhisperTokenizer:
+    if checkpoint.vocabulary is None:
+        is_multilingual = checkpoint.config.is_multilingual
+        ranks, other = (RANKS[0], "a multilingual") if is_multilingual else (RANKS[1], "an English-only")
+        raise UserError(
+            f"{source}: there is no vocabulary in or beside this model. Put {ranks} into the same folder (the"
+            " package openai-whisper has it in whisper/assets), or name a file or folder with one, such as "
+            f"the ggml file or Hugging Face folder of {other} Whisper: "
+            "asr convert MODEL FOLDER --vocabulary PATH"
+        )
+    try:
+        return WhisperTokenizer.of_size(checkpoint.vocabulary, checkpoint.config.vocab_size)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def is_whisper(source: str | Path) -> bool:
+    """Whether this looks like a Whisper model, in any form that is read here."""
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return is_own_folder(path) or is_huggingface_folder(path)
+        if path.is_file():
+            return is_ggml_file(path) or is_torch_file(path)
+    except OSError:
+        return False
+    name = str(source)
+    return SHORT_NAME.fullmatch(name) is not None or (
+        HUB_NAME.fullmatch(name) is not None and "whisper" in name.lower()
+    )
+
+
+def find_files(source: str | Path) -> Path:
+    """The file or folder of a model; for a name on the hub, its folder in the cache, fetched if need be."""
+    path, name = Path(source), str(source)
+    if path.exists():
+        return path
+    if SHORT_NAME.fullmatch(name):
+        return _fetch(f"openai/{name}")
+    if HUB_NAME.fullmatch(name):
+        return _fetch(name)
+    raise UserError(f"{name}: no such file or folder, and no name on the hub, such as openai/whisper-base")
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Of a file of ranks, or of any model that has one."""
+    if (path / FILE_NAME).is_file():
+        return read_ranks(path / FILE_NAME)
+    if path.is_dir():
+        vocabulary = read_huggingface_vocabulary(path)
+        if vocabulary is None:
+            raise UserError(
+                f"{path}: no vocabulary there; expected vocab.json with merges.txt, or tokenizer.json"
+            )
+        return vocabulary
+    if not path.is_file():
+        raise UserError(f"{path}: no such file or folder; expected one with a vocabulary")
+    if is_ggml_file(path):
+        vocabulary = read_ggml(path).vocabulary
+        assert vocabulary is not None
+        return vocabulary
+    return read_ranks(path)
+
+
+def _read(path: Path) -> Checkpoint:
+    if path.is_dir():
+        if is_own_folder(path):
+            return read_folder(path)
+        if is_huggingface_folder(path):
+            return read_huggingface(path)
+        raise UserError(
+            f"{path}: no Whisper model in this folder; expected ours (config.yaml, {FILE_NAME}) or one of "
+            "Hugging Face (config.json)"
+        )
+    if is_ggml_file(path):
+        return read_ggml(path)
+    if is_torch_file(path):
+        return read_openai(path)
+    raise UserError(
+        f"{path}: neither a .pt file of OpenAI nor a ggml file of whisper.cpp, by its first bytes; "
+        "it may be cut off, or a page that was saved in its place"
+    )
+
+
+def _fetch(name: str) -> Path:
+    """What is in the cache is not asked for again."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*FILES, PICKLED], local_files_only=True))
+        if is_huggingface_folder(folder) and find_weights(folder):
+            return folder
+    except LocalEntryNotFoundError:
+        pass
+    log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*FILES]))
+        if not find_weights(folder):
+            folder = Path(snapshot_download(name, allow_patterns=[*FILES, PICKLED]))
+    except Exception as error:  # network, hub and disk fail in many ways
+        reason = str(error).split("\n")[0][:200]
+        raise UserError(
+            f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}). "
+            f"With a network run the command again, or `hf download {name}` where there is one; without, "
+            "give the path of a Whisper model: a .pt or ggml file, or a folder"
+        ) from None
+    return folder

@@ -1,0 +1,288 @@
+"""Features, encoder, scores, text and tokens as of openai-whisper and transformers.
+
+Random weights are made here. Those of OpenAI are looked for in the folder that ASR_WHISPER_MODELS names, as
+ggml-tiny.bin and ggml-base.en.bin, and AN4 in the one of ASR_CORPORA.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from whisper_examples import read_ggml_plainly
+
+from asr import audio
+from asr.models.whisper import Whisper
+from asr.whisper.greedy import compute_window_features, transcribe_windows
+from asr.whisper.huggingface import read_huggingface
+from asr.whisper.loading import WhisperSystem, load_whisper, read_checkpoint
+from asr.whisper.openai import read_openai
+from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
+
+pytestmark = pytest.mark.slow
+
+NUM_CLIPS = 20
+MODELS = ("ggml-tiny.bin", "ggml-base.en.bin")
+needs_openai = "pip install --no-deps openai-whisper tiktoken more-itertools to compare with it"
+needs_transformers = "pip install --no-deps transformers tokenizers to compare with it"
+
+
+@pytest.fixture
+def their_whisper() -> Any:
+    return pytest.importorskip("whisper", reason=needs_openai)
+
+
+def real_model(name: str) -> Path:
+    folder = os.environ.get("ASR_WHISPER_MODELS")
+    if folder is None or not (Path(folder) / name).is_file():
+        pytest.skip(f"no {name} in the folder that ASR_WHISPER_MODELS names")
+    return Path(folder) / name
+
+
+def read_clips() -> tuple[Tensor, Tensor]:
+    folder = os.environ.get("ASR_CORPORA")
+    clips = sorted(Path(folder or "").glob("an4/an4/wav/an4test_clstk/*/*.sph")) if folder else []
+    if len(clips) < NUM_CLIPS:
+        pytest.skip("no AN4 in the folder that ASR_CORPORA names")
+    audios = [
+        torch.from_numpy(audio.read(clip, 16_000)) for clip in clips[:: len(clips) // NUM_CLIPS][:NUM_CLIPS]
+    ]
+    lengths_B = torch.tensor([len(audio) for audio in audios])
+    return torch.nn.utils.rnn.pad_sequence(audios, batch_first=True), lengths_B
+
+
+def compare(name: str, ours: Tensor, theirs: Tensor, atol: float) -> None:
+    assert ours.shape == theirs.shape
+    difference = (ours.float() - theirs.float()).abs().max().item()
+    print(f"{name}: largest difference {difference:.2e}")
+    assert difference <= atol, name
+
+
+def load_both(their_whisper: Any, path: Path) -> tuple[WhisperSystem, Any]:
+    """Our model and openai-whisper's, of a ggml file."""
+    sizes, weights = read_ggml_plainly(path)
+    theirs = their_whisper.model.Whisper(their_whisper.model.ModelDimensions(**sizes)).eval()
+    theirs.load_state_dict(weights)
+    return load_whisper(path), theirs
+
+
+SENTENCES = (
+    " I don't think we'll see 12,345 of them -- it's they've, he'd've... ok?",
+    "Grüße aus Österreich!  Das sind   3 Leerzeichen.\n\nEnde ",
+    "今日は天気がいいですね。 Привет, как дела? مرحبا بالعالم 👩‍👩‍👧 नमस्ते",
+    "<|endof text|> <|e n|> is text here",
+)
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def their_tokenizer(their_whisper: Any, name: str, num_languages: int) -> tuple[WhisperTokenizer, Any]:
+    folder = Path(their_whisper.__file__).parent / "assets"
+    is_multilingual = name == "multilingual"
+    theirs = their_whisper.tokenizer.get_tokenizer(is_multilingual, num_languages=num_languages)
+    ours = WhisperTokenizer(read_ranks(folder / f"{name}.tiktoken"), num_languages, is_multilingual)
+    return ours, theirs
+
+
+@pytest.mark.parametrize(
+    ("name", "num_languages"), [("gpt2", 99), ("multilingual", 99), ("multilingual", 100)]
+)
+def test_special_tokens(their_whisper: Any, name: str, num_languages: int) -> None:
+    ours, theirs = their_tokenizer(their_whisper, name, num_languages)
+    assert len(ours) == theirs.encoding.n_vocab
+    assert ours.end == theirs.eot and ours.start == theirs.sot
+    assert ours.tasks == {"translate": theirs.translate, "transcribe": theirs.transcribe}
+    assert ours.start_of_language_model == theirs.sot_lm and ours.start_of_previous == theirs.sot_prev
+    assert ours.no_speech == theirs.no_speech and ours.no_times == theirs.no_timestamps
+    assert ours.first_time == theirs.timestamp_begin
+    assert ours.languages == dict(zip(theirs.all_language_codes, theirs.all_language_tokens, strict=True))
+    special = {
+        theirs.transcribe,
+        theirs.translate,
+        theirs.sot,
+        theirs.sot_prev,
+        theirs.sot_lm,
+        theirs.no_speech,
+    }
+    assert ours.suppressed == sorted(special | set(theirs.non_speech_tokens))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "multilingual"])
+def test_tokens_of_any_text(their_whisper: Any, name: str) -> None:
+    ours, theirs = their_tokenizer(their_whisper, name, 99)
+
+    @settings(max_examples=2000, deadline=None)
+    @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aeinst 's'll\n\t 0½Ⅷ一字")))
+    def check(text: str) -> None:
+        ids = theirs.encoding.encode_ordinary(text)
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == text
+
+    check()
+    for text in SENTENCES:
+        assert ours.encode(text) == theirs.encoding.encode_ordinary(text), text
+
+
+def test_text_of_any_tokens(their_whisper: Any) -> None:
+    ours, theirs = their_tokenizer(their_whisper, "multilingual", 99)
+
+    @settings(max_examples=500, deadline=None)
+    @given(st.lists(st.integers(0, ours.end - 1)))
+    def check(ids: list[int]) -> None:
+        assert ours.decode(ids) == theirs.decode(ids)
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_quantised_blocks_of_ggml(kind: str) -> None:
+    """Any bits, but for scales that are no numbers."""
+    gguf = pytest.importorskip("gguf", reason="pip install gguf to compare with it")
+    from gguf import quants
+
+    from asr.whisper import ggml
+
+    dtype = ggml.BLOCKS[getattr(ggml, kind)]
+    random = np.random.default_rng(0)
+    blocks = np.frombuffer(random.bytes(500 * dtype.itemsize), dtype).copy()
+    for name in {"scale", "lowest"} & set(dtype.names or ()):
+        blocks[name] = random.standard_normal(500).astype(np.float16)
+    theirs = quants.dequantize(blocks.view(np.uint8), gguf.GGMLQuantizationType[kind])
+    np.testing.assert_allclose(ggml._dequantise(blocks), theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "multilingual"])
+def test_vocabulary_of_tokenizers(their_whisper: Any, name: str, tmp_path: Path) -> None:
+    """The ranks as vocabulary and merges in tokenizer.json, read back; and what that file makes of texts."""
+    tokenizers = pytest.importorskip("tokenizers", reason=needs_transformers)
+    conversion = pytest.importorskip("transformers.convert_slow_tokenizer", reason=needs_transformers)
+    path = Path(their_whisper.__file__).parent / "assets" / f"{name}.tiktoken"
+    expected = read_ranks(path)
+    if name == "multilingual":  # their converter does not read the empty token at the end
+        write_ranks(path := tmp_path / path.name, expected[:-1])
+    vocabulary, merges = conversion.TikTokenConverter(str(path)).extract_vocab_merges_from_model(str(path))
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    assert read_huggingface_vocabulary(tmp_path) == read_ranks(path)
+    ours = WhisperTokenizer(read_ranks(path), 99, name == "multilingual")
+    for text in SENTENCES:
+        assert ours.encode(text) == theirs.encode(text).ids, text
+
+
+# --- model ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_random_weights_of_transformers(tmp_path: Path, num_mels: int) -> None:
+    """Written by transformers, in both of its formats, and read by us."""
+    transformers = pytest.importorskip("transformers", reason=needs_transformers)
+    torch.manual_seed(0)
+    config = transformers.WhisperConfig(
+        vocab_size=51_866, num_mel_bins=num_mels, d_model=64, encoder_layers=2, decoder_layers=3,
+        encoder_attention_heads=4, decoder_attention_heads=2, encoder_ffn_dim=256, decoder_ffn_dim=256,
+        max_source_positions=1500, max_target_positions=448,
+    )  # fmt: skip
+    theirs = transformers.WhisperForConditionalGeneration(config).eval()
+    for parameter in theirs.parameters():  # biases and norms are trivial at first
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    theirs.tie_weights()
+    theirs.save_pretrained(tmp_path)
+    checkpoint = read_huggingface(tmp_path)
+    ours = Whisper.of(checkpoint.config, checkpoint.weights)
+    features_BTF = torch.randn(2, 3000, num_mels)
+    tokens_BU = torch.randint(51_866, (2, 9))
+    with torch.inference_mode():
+        encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
+        scores_BUV, weights = ours.decoder(tokens_BU, encoded_BTD, lengths_B, {1: (0, 1)})
+        expected = theirs(features_BTF.mT, decoder_input_ids=tokens_BU)
+    compare("encoder", encoded_BTD, expected.encoder_last_hidden_state, 1e-3)
+    compare("scores", scores_BUV, expected.logits, 1e-3)
+    assert weights[1].shape == (2, 2, 9, 1500)
+
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    torch.save(theirs.state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
+    for name, weight in read_huggingface(pickled).weights.items():
+        torch.testing.assert_close(weight, checkpoint.weights[name], rtol=0, atol=0)
+
+
+def test_checkpoint_of_openai(tmp_path: Path, their_whisper: Any) -> None:
+    """Their model with random weights, saved as they save it."""
+    torch.manual_seed(1)
+    dims = their_whisper.model.ModelDimensions(80, 1500, 48, 3, 2, 51_864, 448, 48, 2, 2)
+    theirs = their_whisper.model.Whisper(dims).eval()
+    for parameter in theirs.parameters():
+        parameter.data = 0.1 * torch.randn_like(parameter)
+    torch.save({"dims": dims.__dict__, "model_state_dict": theirs.state_dict()}, tmp_path / "small.en.pt")
+    checkpoint = read_openai(tmp_path / "small.en.pt")
+    ours = Whisper.of(checkpoint.config, checkpoint.weights)
+    features_BTF, tokens_BU = torch.randn(2, 3000, 80), torch.randint(51_864, (2, 7))
+    with torch.inference_mode():
+        encoded_BTD, lengths_B = ours.encode(features_BTF, torch.tensor([3000, 3000]))
+        compare("encoder", encoded_BTD, theirs.embed_audio(features_BTF.mT), 1e-3)
+        scores_BUV, _ = ours.decoder(tokens_BU, encoded_BTD, lengths_B)
+        compare("scores", scores_BUV, theirs.logits(tokens_BU, encoded_BTD), 1e-3)
+        assert score_step_by_step(ours, tokens_BU, encoded_BTD, lengths_B).allclose(scores_BUV, atol=1e-4)
+
+
+def score_step_by_step(model: Whisper, tokens_BU: Tensor, encoded_BTD: Tensor, lengths_B: Tensor) -> Tensor:
+    state = model.decoder.start(encoded_BTD, lengths_B)
+    return torch.cat(
+        [model.decoder.step(tokens_B1, state)[0] for tokens_B1 in tokens_BU.split(1, dim=1)], dim=1
+    )
+
+
+# --- the real ones --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_real_weights(their_whisper: Any, name: str) -> None:
+    ours, theirs = load_both(their_whisper, real_model(name))
+    audio_BS, lengths_B = read_clips()
+    audio_BS, lengths_B = audio_BS[:2], lengths_B[:2]
+    tokens_BU = torch.tensor([ours.tokenizer.prompt("en")]).repeat(2, 1)
+    with torch.inference_mode():
+        features_BTF, feature_lengths_B = compute_window_features(ours, audio_BS, lengths_B)
+        audios = [audio_S[:length] for audio_S, length in zip(audio_BS, lengths_B.tolist(), strict=True)]
+        mel_BFT = torch.stack(
+            [their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio)) for audio in audios]
+        )
+        compare("log-mel", features_BTF, mel_BFT.mT, 1e-4)
+        encoded_BTD, encoded_lengths_B = ours.model.encode(features_BTF, feature_lengths_B)
+        compare("encoder", encoded_BTD, theirs.embed_audio(mel_BFT), 1e-3)
+        scores_BUV, _ = ours.model.decoder(tokens_BU, encoded_BTD, encoded_lengths_B)
+        compare("scores", scores_BUV, theirs(mel_BFT, tokens_BU), 1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_real_text(their_whisper: Any, name: str) -> None:
+    """Greedy, without times, of each of 20 clips; theirs one by one, ours in batches."""
+    ours, theirs = load_both(their_whisper, real_model(name))
+    audio_BS, lengths_B = read_clips()
+    options = their_whisper.DecodingOptions(language="en", without_timestamps=True, fp16=False)
+    expected, found = [], []
+    for audio_S, length in zip(audio_BS, lengths_B.tolist(), strict=True):
+        mel_FT = their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio_S[:length]))
+        expected.append(their_whisper.decode(theirs, mel_FT, options).text)
+    for batch in torch.arange(NUM_CLIPS).split(5):
+        found += transcribe_windows(ours, audio_BS[batch], lengths_B[batch], "en")
+    assert found == expected
+    assert len({*expected}) > NUM_CLIPS / 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_vocabulary_of_ggml_is_theirs(their_whisper: Any, name: str) -> None:
+    assets = Path(their_whisper.__file__).parent / "assets"
+    ranks = "gpt2" if ".en" in name else "multilingual"
+    assert read_checkpoint(real_model(name)).vocabulary == read_ranks(assets / f"{ranks}.tiktoken")

@@ -1,0 +1,421 @@
+"""Whisper models in every form: all give the same weights, and hostile or damaged ones a clear error."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from whisper_examples import (
+    SIZES,
+    VOCABULARY,
+    make_weights,
+    write_ggml,
+    write_huggingface,
+    write_huggingface_vocabulary,
+    write_openai,
+)
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.whisper import ggml
+from asr.whisper.loading import is_whisper, load_whisper, read_checkpoint
+from asr.whisper.naming import rename_weights
+from asr.whisper.vocabulary import write_ranks
+
+WEIGHTS = make_weights()
+
+
+@functools.cache
+def expected_weights() -> dict[str, Tensor]:
+    """By our names; test_whisper_model.py shows that they compute what Whisper computes."""
+    from test_whisper_model import CONFIG
+
+    return rename_weights(CONFIG, dict(WEIGHTS), "the test")
+
+
+def write_openai_with_ranks(folder: Path) -> Path:
+    write_ranks(folder / "gpt2.tiktoken", VOCABULARY)
+    return write_openai(folder / "tiny.en.pt", WEIGHTS)
+
+
+def write_own(folder: Path) -> Path:
+    source = write_ggml(folder / "ggml-tiny.en.bin", WEIGHTS, half=True)
+    assert main(["convert", str(source), str(folder / "own")]) == 0
+    return folder / "own"
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "openai": write_openai_with_ranks,
+    "ggml f32": lambda folder: write_ggml(folder / "ggml-tiny.en.bin", WEIGHTS),
+    "ggml f16": lambda folder: write_ggml(folder / "ggml-tiny.en.bin", WEIGHTS, half=True),
+    "hugging face": lambda folder: write_huggingface(folder / "hf", WEIGHTS),
+    "hugging face, pickled": lambda folder: write_huggingface(folder / "hf", WEIGHTS, form="pickled"),
+    "hugging face, sharded": lambda folder: write_huggingface(folder / "hf", WEIGHTS, form="sharded"),
+    "own": write_own,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_model(form: str, tmp_path: Path) -> None:
+    path = FORMS[form](tmp_path)
+    assert is_whisper(path)
+    system = load_whisper(path)
+    weights = system.model.state_dict()
+    assert weights.keys() == {*expected_weights(), "decoder.output.weight"}
+    for name, weight in expected_weights().items():
+        torch.testing.assert_close(weights[name], weight, rtol=0, atol=0)
+    assert system.tokenizer.vocabulary == VOCABULARY and not system.tokenizer.is_multilingual
+    assert len(system.tokenizer) == system.config.vocab_size
+    assert not system.model.training and weights["encoder.norm.weight"].dtype == torch.float32
+    expected_heads = ((1, 0), (2, 1)) if form.startswith("hugging") else None
+    assert system.config.alignment_heads == expected_heads
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_info_of_every_form(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = FORMS[form](tmp_path)
+    capsys.readouterr()
+    assert main(["info", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    count = (
+        sum(weight.numel() for weight in WEIGHTS.values()) + (2 + 2 * 3) * SIZES["n_audio_state"]
+    )  # keys' biases
+    assert told["model"]["parameters"] == count
+    assert told["settings"]["dim"]["value"] == 32
+
+
+def test_weights_stay_mapped(tmp_path: Path) -> None:
+    """Loading a folder of ours in float32 asks for no memory for its weights."""
+    assert main(["convert", str(write_ggml(tmp_path / "ggml.bin", WEIGHTS)), str(tmp_path / "own")]) == 0
+    system = load_whisper(tmp_path / "own")
+    mapped = Path("/proc/self/maps")
+    if not mapped.exists():
+        pytest.skip("no /proc/self/maps to look into")
+    places = [
+        tuple(int(place, 16) for place in line.split()[0].split("-"))
+        for line in mapped.read_text().splitlines()
+        if line.endswith(str(tmp_path / "own" / "model.safetensors"))
+    ]
+    address = system.model.decoder.embedding.weight.data_ptr()
+    assert any(start <= address < end for start, end in places)
+    with torch.no_grad():
+        system.model.decoder.embedding.weight.add_(1)  # training may, and the file is as it was
+    before = load_file(tmp_path / "own" / "model.safetensors")["decoder.embedding.weight"]
+    torch.testing.assert_close(before, WEIGHTS["decoder.token_embedding.weight"])
+
+
+# --- vocabulary -----------------------------------------------------------------------------------
+
+
+def test_a_file_of_openai_needs_a_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
+    with pytest.raises(UserError, match=r"no vocabulary in or beside this model. Put gpt2.tiktoken"):
+        load_whisper(path)
+    assert main(["info", str(path)]) == 0
+    assert "none in these files" in capsys.readouterr().out
+    ranks, other = tmp_path / "ranks", tmp_path / "other"
+    write_ranks(ranks, VOCABULARY)
+    other.mkdir()
+    write_huggingface_vocabulary(other, as_one=True)
+    for number, source in enumerate([ranks, other, write_ggml(tmp_path / "ggml.bin", WEIGHTS)]):
+        assert load_whisper(path, source).tokenizer.vocabulary == VOCABULARY
+        folder = tmp_path / f"own{number}"
+        assert main(["convert", str(path), str(folder), "--vocabulary", str(source)]) == 0
+        assert load_whisper(folder).tokenizer.vocabulary == VOCABULARY
+    assert main(["convert", str(path), str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_wrong_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = write_openai(tmp_path / "tiny.en.pt", WEIGHTS)
+    write_ranks(tmp_path / "ranks", VOCABULARY[:-2])
+    with pytest.raises(UserError, match="leave 101 for languages, where this model has 99"):
+        load_whisper(path, tmp_path / "ranks")
+    with pytest.raises(UserError, match="no such file or folder; expected one with a vocabulary"):
+        load_whisper(path, tmp_path / "none")
+
+
+# --- the hub ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of Hugging Face, empty, without a network."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize("name", ["whisper-tiny.en", "openai/whisper-tiny.en"])
+@pytest.mark.parametrize("form", ["safetensors", "pickled"])
+def test_a_name_on_the_hub_is_found_in_the_cache(cache: Path, name: str, form: str) -> None:
+    repository = cache / "models--openai--whisper-tiny.en"
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    write_huggingface(repository / "snapshots" / revision, WEIGHTS, form=form)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(revision)
+    assert is_whisper(name)
+    weight = load_whisper(name).model.state_dict()["decoder.embedding.weight"]
+    torch.testing.assert_close(weight, WEIGHTS["decoder.token_embedding.weight"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_name_without_cache_and_network() -> None:
+    with pytest.raises(UserError, match=r"openai/whisper-base: not in the cache, .* give the path"):
+        load_whisper("whisper-base")
+
+
+def test_no_name_and_no_file(tmp_path: Path) -> None:
+    for name in (str(tmp_path / "absent" / "model.pt"), "nonsense"):
+        assert not is_whisper(name)
+        with pytest.raises(UserError, match="no such file or folder"):
+            load_whisper(name)
+    (tmp_path / "page.bin").write_text("<html>")
+    with pytest.raises(UserError, match=r"neither a \.pt file of OpenAI nor a ggml file"):
+        load_whisper(tmp_path / "page.bin")
+    with pytest.raises(UserError, match="no Whisper model in this folder"):
+        load_whisper(tmp_path)
+
+
+# --- hostile and damaged files ----------------------------------------------------------------------
+
+MEMORY_LIMIT = 50_000_000
+
+
+def refuse(path: Path, message: str) -> None:
+    """A clear error, and little memory on the way there."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=message):
+            load_whisper(path)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT
+    finally:
+        tracemalloc.stop()
+
+
+class _Code:
+    """Unpickled, it would make a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_a_pickle_with_code_runs_nothing(tmp_path: Path, protocol: int, is_hidden: bool) -> None:
+    tree = {"dims": dict(SIZES), "model_state_dict": {"x": _Code(tmp_path / "executed")}}
+    content = pickle.dumps(tree if is_hidden else _Code(tmp_path / "executed"), protocol=protocol)
+    path = tmp_path / "tiny.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny/data.pkl", content)
+        archive.writestr("tiny/version", "3\n")
+    refuse(path, "would run code .*nothing was run")
+    folder = write_huggingface(tmp_path / "hf", WEIGHTS, form="pickled")
+    (folder / "pytorch_model.bin").write_bytes(path.read_bytes())
+    refuse(folder, "would run code .*nothing was run")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_memory_that_a_pickle_asks_for(tmp_path: Path) -> None:
+    """A terabyte of zeros, by a call that PyTorch itself lets pass."""
+    path = tmp_path / "tiny.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "tiny/data.pkl", b"\x80\x02cbuiltins\nbytearray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85R."
+        )
+    refuse(path, "would run code .*bytearray")
+
+
+def test_a_compressed_archive(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/data.pkl", bytes(100_000_000))
+    refuse(path, "compressed archive")
+
+
+def test_one_number_as_a_large_matrix(tmp_path: Path) -> None:
+    """Views repeat the bytes of a file as often as they like."""
+    wide = {
+        **WEIGHTS,
+        "decoder.token_embedding.weight": torch.zeros(1, 1).expand(len(VOCABULARY) + 1608, 10**9),
+    }
+    refuse(write_openai(tmp_path / "wide.pt", wide), "bytes of weights in a smaller file")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_audio_state": 10**12, "n_text_state": 10**12}, "dim = 1000000000000"),
+        ({"n_audio_layer": 10**9}, "encoder_layers = 1000000000"),
+        ({"n_audio_state": 64}, "different widths"),
+        ({"n_mels": "80"}, "n_mels is no number"),
+        ({"n_text_ctx": 10**500}, "max_tokens"),
+        ({"n_text_ctx": 10**5000}, "the file is damaged"),
+        ({"n_audio_ctx": 750}, r"encoder.positional_embedding has shape \(1500, 32\)"),
+        ({"n_text_layer": 4}, "weights are missing, decoder.blocks.3"),
+        ({"n_text_layer": 2}, "unknown weights, 'decoder.blocks.2"),
+    ],
+)
+def test_sizes_that_do_not_fit(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    refuse(write_openai(tmp_path / "tiny.pt", WEIGHTS, SIZES | change), message)
+
+
+def test_weights_that_are_no_numbers_of_floating_point(tmp_path: Path) -> None:
+    for wrong in (torch.ones(32, dtype=torch.int64), torch.ones(33)):
+        path = write_openai(tmp_path / "tiny.pt", WEIGHTS | {"decoder.ln.bias": wrong})
+        refuse(path, "decoder.ln.bias has shape|would run code .*LongStorage")
+
+
+def test_settings_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:
+    folder = write_huggingface(tmp_path, WEIGHTS)
+    config = json.loads((folder / "config.json").read_text())
+    for change, message in (
+        ({"model_type": "bert"}, "model_type is bert"),
+        ({"activation_function": "relu"}, "activation_function is relu, but Whisper has gelu"),
+        ({"decoder_ffn_dim": 64}, "decoder_ffn_dim is 64, but Whisper has 128"),
+        ({"d_model": None}, "dim = None"),
+        ({"d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}, "has shape"),
+        ({"encoder_layers": 10**6}, "encoder_layers"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change))
+        refuse(folder, message)
+    (folder / "config.json").write_text("[" * 1_000_000)
+    refuse(folder, "nested too deep")
+    (folder / "config.json").write_text(" " * 10_000_001)
+    refuse(folder, "over 10,000,000 bytes")
+
+
+def test_weights_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:
+    folder = write_huggingface(tmp_path / "hf", WEIGHTS)
+    path = folder / "model.safetensors"
+    whole, weights = path.read_bytes(), load_file(path)
+    save_file(weights | {"proj_out.weight": weights["model.decoder.embed_tokens.weight"] + 1}, path)
+    refuse(folder, "proj_out.weight differs from the embeddings")
+    path.write_bytes(struct.pack("<Q", 2**40) + whole[8:])
+    refuse(folder, "a header of 1,099,511,627,776 bytes")
+    path.write_bytes(whole[:-1])
+    refuse(folder, "not a whole safetensors file")
+    path.unlink()
+    refuse(folder, "no weights; expected model.safetensors")
+    for name in ("../x.safetensors", "/etc/passwd", ""):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        refuse(folder, "names no files of this folder")
+
+
+def test_our_folder_damaged(tmp_path: Path) -> None:
+    folder = write_own(tmp_path)
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("dim: 32", "dim: 64"))
+    refuse(folder, "has shape")
+    (folder / "config.yaml").write_text(config.replace("decoder_layers: 3", "decoder_layers: 2"))
+    refuse(folder, "unknown or missing")
+    (folder / "config.yaml").write_text(config + "what: 3\n")
+    refuse(folder, "unknown key what")
+
+
+def test_convert_into_a_folder_that_is_not_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_own(tmp_path)
+    assert main(["convert", str(tmp_path / "ggml-tiny.en.bin"), str(tmp_path / "own")]) == 2
+    assert "is not empty; give a new folder" in capsys.readouterr().err
+
+
+# --- ggml ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_ggml(tmp_path_factory.mktemp("ggml") / "ggml.bin", WEIGHTS, half=True).read_bytes()
+
+
+def test_ggml_cut_anywhere(whole: bytes, tmp_path: Path) -> None:
+    """Never a traceback; in the middle of the weights it is seen by what is missing."""
+    path = tmp_path / "ggml.bin"
+    places = {*range(4, 60), *np.linspace(60, len(whole) - 1, 60).astype(int).tolist()}
+    for place in places:
+        path.write_bytes(whole[:place])
+        with pytest.raises(UserError, match=r"left; the file is cut off|weights are missing|mel filters"):
+            load_whisper(path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_ggml_with_any_bytes_changed(whole: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    """A damaged file is refused, or only has other numbers; nothing else happens."""
+    heads = [whole.index(name.encode()) - 20 for name in WEIGHTS]
+    start = data.draw(
+        st.integers(0, 80) | st.sampled_from(heads).flatmap(lambda at: st.integers(at, at + 20))
+    )
+    changed = bytearray(whole)
+    changed[start : start + 4] = data.draw(st.binary(min_size=4, max_size=4))
+    (tmp_path / "ggml.bin").write_bytes(changed)
+    try:
+        checkpoint = read_checkpoint(tmp_path / "ggml.bin")
+    except UserError:
+        return
+    assert checkpoint.weights.keys() == expected_weights().keys()
+
+
+def test_ggml_that_declares_the_moon(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ggml.bin"
+    tokens = whole.index(struct.pack("<i", len(VOCABULARY) + 1) + struct.pack("<i", 1) + VOCABULARY[0])
+    tensor = whole.index(b"encoder.conv1.weight") - 24
+    for place, value, message in (
+        (4, 2**30, "vocab_size = 1073741824"),
+        (tokens, 2**31 - 1, "2,147,483,647 tokens of text"),
+        (tokens + 4, 2**31 - 1, "token 0 has 2,147,483,647 bytes"),
+        (tensor, 2**30, "a tensor of 1073741824 dimensions"),
+        (tensor + 4, 2**30, "a tensor of 3 dimensions"),
+        (tensor + 8, 14, "and type 14 is none that is read here"),
+        (tensor + 12, 2**31 - 1, "encoder.conv1.weight should have"),
+        (tensor + 12, -1, "encoder.conv1.weight has shape"),
+    ):
+        path.write_bytes(whole[:place] + struct.pack("<i", value) + whole[place + 4 :])
+        refuse(path, message)
+
+
+def test_ggml_with_other_filters(whole: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ggml.bin").write_bytes(whole[:56] + struct.pack("<f", 0.5) + whole[60:])
+    refuse(tmp_path / "ggml.bin", "its mel filters are not Whisper's")
+
+
+def quantised_value(kind: int, block: bytes, place: int) -> float:
+    """One weight of a block, as ggml defines it."""
+    scale = struct.unpack_from("<e", block)[0]
+    if kind == ggml.Q8_0:
+        return scale * struct.unpack_from("<32b", block, 2)[place]
+    has_lowest, has_fifth = kind in (ggml.Q4_1, ggml.Q5_1), kind in (ggml.Q5_0, ggml.Q5_1)
+    lowest = struct.unpack_from("<e", block, 2)[0] if has_lowest else None
+    fifths = struct.unpack_from("<I", block, 4 if has_lowest else 2)[0] if has_fifth else 0
+    byte = block[-16:][place % 16]
+    value = (byte & 15 if place < 16 else byte >> 4) + 16 * (fifths >> place & 1)
+    return scale * value + lowest if lowest is not None else scale * (value - (16 if has_fifth else 8))
+
+
+@pytest.mark.parametrize("kind", ggml.BLOCKS)
+def test_quantised_weights(kind: int) -> None:
+    random = np.random.default_rng(0)
+    size = {ggml.Q4_0: 18, ggml.Q4_1: 20, ggml.Q5_0: 22, ggml.Q5_1: 24, ggml.Q8_0: 34}[kind]
+    blocks = [struct.pack("<ee", *random.standard_normal(2)) + random.bytes(size - 4) for _ in range(20)]
+    found = ggml._dequantise(np.frombuffer(b"".join(blocks), ggml.BLOCKS[kind]))
+    expected = [quantised_value(kind, block, place) for block in blocks for place in range(32)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

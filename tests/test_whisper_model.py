@@ -1,0 +1,232 @@
+"""The network, against the equations of Whisper written out plainly in float64."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from whisper_examples import SIZES, VOCAB_SIZE, make_weights
+
+from asr.decoding.beam import search_beams
+from asr.decoding.greedy import decode_greedily
+from asr.decoding.hypothesis import DecodingConfig
+from asr.errors import UserError
+from asr.models.whisper import Whisper, WhisperConfig
+from asr.whisper.naming import rename_weights
+from asr.whisper.openai import build_config
+
+WEIGHTS = make_weights()
+CONFIG = build_config({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")
+MODEL = Whisper.of(CONFIG, rename_weights(CONFIG, dict(WEIGHTS), "the test"))
+
+# --- Whisper, written plainly, of one utterance -----------------------------------------------------
+
+
+def norm(x_TD: Tensor, name: str) -> Tensor:
+    x_TD = x_TD - x_TD.mean(-1, keepdim=True)
+    x_TD = x_TD / (x_TD.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    return x_TD * WEIGHTS[f"{name}.weight"].double() + WEIGHTS[f"{name}.bias"].double()
+
+
+def linear(x_TD: Tensor, name: str) -> Tensor:
+    y_TD = x_TD @ WEIGHTS[f"{name}.weight"].double().T
+    return y_TD + WEIGHTS[f"{name}.bias"].double() if f"{name}.bias" in WEIGHTS else y_TD
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def attention(x_TD: Tensor, memory_SD: Tensor, name: str, num_heads: int, causal: bool) -> Tensor:
+    queries, keys, values = (
+        linear(x_TD, f"{name}.query"),
+        linear(memory_SD, f"{name}.key"),
+        linear(memory_SD, f"{name}.value"),
+    )
+    size = x_TD.size(1) // num_heads
+    heads = []
+    for head in range(num_heads):
+        part = slice(head * size, (head + 1) * size)
+        scores_TS = queries[:, part] @ keys[:, part].T / math.sqrt(size)
+        if causal:
+            later = torch.ones_like(scores_TS).triu(1).bool()
+            scores_TS = scores_TS.masked_fill(later, -math.inf)
+        heads.append(scores_TS.softmax(-1) @ values[:, part])
+    return linear(torch.cat(heads, dim=1), f"{name}.out")
+
+
+def block(x_TD: Tensor, name: str, num_heads: int, memory_SD: Tensor | None = None) -> Tensor:
+    normed = norm(x_TD, f"{name}.attn_ln")
+    x_TD = x_TD + attention(normed, normed, f"{name}.attn", num_heads, causal=memory_SD is not None)
+    if memory_SD is not None:
+        normed = norm(x_TD, f"{name}.cross_attn_ln")
+        x_TD = x_TD + attention(normed, memory_SD, f"{name}.cross_attn", num_heads, causal=False)
+    return x_TD + linear(gelu(linear(norm(x_TD, f"{name}.mlp_ln"), f"{name}.mlp.0")), f"{name}.mlp.2")
+
+
+def encode(features_TF: Tensor) -> Tensor:
+    x = features_TF.double().T[None]
+    for name, stride in (("encoder.conv1", 1), ("encoder.conv2", 2)):
+        parts = (WEIGHTS[f"{name}.{part}"].double() for part in ("weight", "bias"))
+        x = gelu(F.conv1d(x, *parts, stride=stride, padding=1))
+    x_TD = x[0].T
+    x_TD = x_TD + WEIGHTS["encoder.positional_embedding"][: len(x_TD)].double()
+    for index in range(SIZES["n_audio_layer"]):
+        x_TD = block(x_TD, f"encoder.blocks.{index}", SIZES["n_audio_head"])
+    return norm(x_TD, "encoder.ln_post")
+
+
+def score(tokens_U: Tensor, encoded_TD: Tensor) -> Tensor:
+    embedding_VD = WEIGHTS["decoder.token_embedding.weight"].double()
+    x_UD = embedding_VD[tokens_U] + WEIGHTS["decoder.positional_embedding"][: len(tokens_U)].double()
+    for index in range(SIZES["n_text_layer"]):
+        x_UD = block(x_UD, f"decoder.blocks.{index}", SIZES["n_text_head"], encoded_TD)
+    return norm(x_UD, "decoder.ln") @ embedding_VD.T
+
+
+# --- tests ------------------------------------------------------------------------------------------
+
+
+def make_batch(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, with noise for padding, their lengths, and tokens."""
+    random = torch.Generator().manual_seed(0)
+    features_BTF = torch.randn(len(lengths), max(lengths), 80, generator=random)
+    tokens_BU = torch.randint(VOCAB_SIZE, (len(lengths), 6), generator=random)
+    return features_BTF, torch.tensor(lengths), tokens_BU
+
+
+@pytest.mark.parametrize("lengths", [(60, 60), (60, 31, 1, 44)])
+@torch.inference_mode()
+def test_encoder_and_decoder(lengths: tuple[int, ...]) -> None:
+    """Each utterance of a batch as if it were alone, whatever stands in its padding."""
+    features_BTF, lengths_B, tokens_BU = make_batch(*lengths)
+    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
+    scores_BUV, _ = MODEL.decoder(tokens_BU, encoded_BTD, steps_B)
+    assert steps_B.tolist() == [(length + 1) // 2 for length in lengths]
+    for row, length in enumerate(lengths):
+        expected_TD = encode(features_BTF[row, :length])
+        torch.testing.assert_close(
+            encoded_BTD[row, : steps_B[row]].double(), expected_TD, atol=1e-4, rtol=1e-4
+        )
+        expected_UV = score(tokens_BU[row], expected_TD)
+        torch.testing.assert_close(scores_BUV[row].double(), expected_UV, atol=1e-3, rtol=1e-3)
+
+
+@torch.inference_mode()
+def test_steps_are_the_whole_at_once() -> None:
+    """The prompt in one piece, then token by token, two beams of the second utterance among them."""
+    features_BTF, lengths_B, tokens_BU = make_batch(60, 31)
+    encoded = MODEL.encode(features_BTF, lengths_B)
+    whole_BUV, _ = MODEL.decoder(tokens_BU, *encoded)
+    state = MODEL.decoder.start(*encoded)
+    scores_BUV, _ = MODEL.decoder.step(tokens_BU[:, :3], state)
+    torch.testing.assert_close(scores_BUV, whole_BUV[:, :3], atol=1e-4, rtol=1e-4)
+    state.select_utterances(torch.tensor([1]))
+    state.select_beams(torch.tensor([1, 1]))
+    scores_R1V, weights = MODEL.decoder.step(tokens_BU[[1, 1], 3:4], state, {1: (0, 1)})
+    torch.testing.assert_close(scores_R1V[0], whole_BUV[1, 3:4], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(scores_R1V[1], scores_R1V[0])
+    assert weights[1].shape == (2, 2, 1, 30)
+    assert weights[1][..., 16:].max() == 0  # past the second utterance
+    torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, 2, 1))
+
+
+@torch.inference_mode()
+def test_the_searches_of_other_decoders_drive_it() -> None:
+    """A beam of one is greedy, and a wider one finds what is at least as likely."""
+    encoded_BTD, lengths_B = MODEL.encode(*make_batch(60, 31)[:2])
+    model: Any = SimpleNamespace(decoder=MODEL.decoder)
+    greedy = decode_greedily(model, encoded_BTD, lengths_B, max_tokens=5)
+    found = {}
+    for beam in (1, 4):
+        config = DecodingConfig(beam=beam, max_tokens=5)
+        found[beam] = [best for best, *_ in search_beams(model, encoded_BTD, lengths_B, config)]
+    assert [list(best.tokens) for best in found[1]] == greedy
+    assert all(wide.score >= narrow.score for wide, narrow in zip(found[4], found[1], strict=True))
+
+
+def test_what_is_trained() -> None:
+    """The output is the embedding, also for gradients; positions of the encoder are fixed; keys have no bias."""
+    model = Whisper.of(CONFIG, {name: weight.clone() for name, weight in MODEL.state_dict().items()})
+    names = dict(model.named_parameters())
+    assert "decoder.output.weight" not in names and "encoder.positions_TD" not in names
+    features_BTF, lengths_B, tokens_BU = make_batch(20, 14)
+    scores_BUV, _ = model.decoder(tokens_BU, *model.encode(features_BTF, lengths_B))
+    scores_BUV.log_softmax(-1)[..., 0].sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in names.values())
+    dim = CONFIG.dim
+    gradient = names["encoder.layers.0.attention.project_in.bias"].grad
+    assert gradient is not None
+    assert gradient[dim : 2 * dim].abs().max() < 1e-5 * gradient.abs().max()
+
+
+def test_fresh_weights() -> None:
+    """Positions of the encoder as sines and cosines."""
+    model = Whisper(CONFIG)
+    codes_TD, half = model.encoder.positions_TD, CONFIG.dim // 2
+    assert codes_TD.shape == (1500, CONFIG.dim)
+    assert codes_TD[7, 0] == pytest.approx(math.sin(7)) and codes_TD[7, half] == pytest.approx(math.cos(7))
+    assert codes_TD[1400, half - 1] == pytest.approx(math.sin(1400 / 10_000), abs=1e-6)
+
+
+@torch.inference_mode()
+def test_limits() -> None:
+    features_BTF, lengths_B, _ = make_batch(20)
+    encoded = MODEL.encode(features_BTF, lengths_B)
+    with pytest.raises(UserError, match="a sequence of 449 steps"):
+        MODEL.decoder(torch.zeros(1, 449, dtype=torch.int64), *encoded)
+    with pytest.raises(
+        UserError, match="3001 frames of 10 ms at once, but this model hears no more than 3000"
+    ):
+        MODEL.encode(torch.zeros(1, 3001, 80), torch.tensor([3001]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dim": 33}, "no multiple of encoder_heads"),
+        ({"dim": 3, "encoder_heads": 3, "decoder_heads": 1}, "must be even"),
+        ({"alignment_heads": ((3, 0),)}, "no head 0 of layer 3"),
+        ({"num_mels": 81}, "num_mels"),
+        ({"dim": 10**9}, "dim"),
+    ],
+)
+def test_sizes_that_cannot_be(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WhisperConfig(**(CONFIG.model_dump() | change))
+
+
+# Of OpenAI's model card: layers of the encoder and decoder, width, heads, millions of parameters (of tiny 39
+# with the fixed positions of the encoder, which are no parameters here).
+CARD = {
+    "tiny": (4, 4, 384, 6, 37.2),
+    "base": (6, 6, 512, 8, 74),
+    "small": (12, 12, 768, 12, 244),
+    "medium": (24, 24, 1024, 16, 769),
+    "large-v3": (32, 32, 1280, 20, 1550),
+    "turbo": (32, 4, 1280, 20, 809),
+}
+
+
+@pytest.mark.parametrize("name", CARD)
+def test_parameters_of_every_size(name: str) -> None:
+    encoder_layers, decoder_layers, dim, heads, millions = CARD[name]
+    is_third = name in ("large-v3", "turbo")
+    config = WhisperConfig(
+        num_mels=128 if is_third else 80,
+        vocab_size=51_866 if is_third else 51_865,
+        dim=dim,
+        encoder_layers=encoder_layers,
+        encoder_heads=heads,
+        decoder_layers=decoder_layers,
+        decoder_heads=heads,
+    )
+    with torch.device("meta"):
+        model = Whisper(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count / 1e6 == pytest.approx(millions, rel=0.04)
