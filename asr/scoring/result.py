@@ -26,6 +26,7 @@ from asr.scoring.alignments import (
     find_edits,
     split_units,
 )
+from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
 
 # Shapes: P utterances, G groups of them that are drawn together in a resample.
@@ -285,14 +286,8 @@ class Score:
 
     def bleu(self) -> float:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100."""
-        try:
-            import sacrebleu
-        except ImportError as error:
-            raise UserError(
-                "BLEU is computed by sacrebleu, which is not here; pip install sacrebleu"
-            ) from error
-        texts = [hypothesis or "" for hypothesis in self.hypotheses]
-        return float(sacrebleu.corpus_bleu(texts, [list(self.references)]).score)
+        texts = (hypothesis or "" for hypothesis in self.hypotheses)
+        return compute_bleu(count_bleu(list(zip(self.references, texts, strict=True))))
 
     def as_dict(self) -> dict[str, Any]:
         """What a program wants to know, in plain types that JSON has: None for an infinite rate."""

@@ -1,0 +1,67 @@
+"""`asr align MODEL MANIFEST`: when each word of the texts is said, by forced alignment under a CTC head."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="folder of a run, or of a checkpoint, with a CTC head")
+    parser.add_argument("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="the manifest to write: the same utterances, with the times of their words",
+    )
+    parser.add_argument(
+        "--field",
+        metavar="NAME",
+        default="word_times",
+        help='where in extras the times go, as "TWO:0.1060-0.4364 SIX:...", in seconds (default: word_times)',
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=8, metavar="N", help="utterances encoded at once (default: 8)"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.checkpoint import find_model, load_system
+    from asr.errors import UserError
+    from asr.evaluation import describe_device, read_references
+    from asr.manifest import write_manifest
+    from asr.progress import AudioProgress
+    from asr.transcription.recognizer import choose_device
+    from asr.word_times import align_utterances
+
+    if args.batch_size < 1:
+        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    utterances = read_references(args.manifest)
+    system = load_system(find_model(args.model))
+    device = choose_device(args.device)
+    logger.info("device: %s", describe_device(device))
+    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
+        found, faults = align_utterances(
+            system, utterances, device=device, batch_size=args.batch_size, report=progress.advance
+        )
+    for message in faults.values():
+        logger.error("%s", message)
+    if not found:
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be aligned")
+    count = write_manifest(
+        args.output,
+        (
+            item.model_copy(update={"extras": item.extras | {args.field: found[item.id]}})
+            for item in utterances
+            if item.id in found
+        ),
+    )
+    logger.info("%s: %d of %d utterances, with extras.%s", args.output, count, len(utterances), args.field)
+    print(args.output)
+    return 1 if faults else 0

@@ -1,0 +1,101 @@
+"""A split labelled by a model of labels: what it said, what was expected, how good and how fast it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from asr.checkpoint import System
+from asr.evaluation import Stopwatch, batch_utterances, pad_batch, read_batch
+from asr.files import replace_file
+from asr.labels import Labels
+from asr.manifest import Utterance
+from asr.models import LabelModel
+from asr.models.clock import make_clock
+from asr.models.label_model import FIRST_LABEL_ID
+from asr.scoring.confusion import LabelScore, score_labels
+
+# B utterances of a batch, S samples, N labels of an utterance, L all labels there are
+
+
+@dataclass
+class LabelledSplit:
+    """The labels of the utterances that could be read, and the faults of the others."""
+
+    expected: dict[str, list[str]] = field(default_factory=dict)
+    """id to labels: one, or one for each encoded step."""
+    said: dict[str, list[str]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    """id to message."""
+    seconds: float = 0.0
+    """Of computing: features and model, without reading files."""
+    audio_seconds: float = 0.0
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of computing for a second of audio."""
+        return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
+
+
+@torch.inference_mode()
+def label_utterances(
+    system: System[LabelModel],
+    labels: Labels,
+    utterances: Sequence[Utterance],
+    *,
+    device: torch.device,
+    batch_size: int = 8,
+    report: Callable[[float], None] = lambda seconds: None,
+) -> LabelledSplit:
+    """Every utterance as it stands in the manifest.
+
+    A file that cannot be read, or is shorter than a frame, is a fault of its utterances, not of the rest.
+    `report` is told the seconds of audio of each batch that is done.
+    """
+    model, front_end = system.model.to(device).eval(), system.front_end.to(device)
+    clock = make_clock(system.config.features, model)
+    sample_rate = front_end.config.sample_rate
+    split = LabelledSplit()
+    for batch in batch_utterances(utterances, batch_size):
+        read = []
+        for item, audio in read_batch(batch, sample_rate, split.faults):
+            if front_end.num_frames(len(audio)) > 0:
+                read.append((item, audio))
+            else:
+                split.faults[item.id] = f"{item.audio}: {len(audio)} samples are too short for one frame"
+        if read:
+            stopwatch = Stopwatch(device)
+            scores_BNL, counts_B = model.label(*front_end(*pad_batch([audio for _, audio in read], device)))
+            ids_BN = (scores_BNL.argmax(-1) + FIRST_LABEL_ID).tolist()
+            split.seconds += stopwatch.read()
+            for (item, _), ids, count in zip(read, ids_BN, counts_B.tolist(), strict=True):
+                split.said[item.id] = [system.tokenizer.tokens[id] for id in ids[:count]]
+                split.expected[item.id] = labels.at(item, clock.times(count))
+        seconds = sum(len(audio) for _, audio in read) / sample_rate
+        split.audio_seconds += seconds
+        report(seconds)
+    return split
+
+
+def score_split(split: LabelledSplit, utterances: Sequence[Utterance], label: str) -> LabelScore:
+    """Of those that could be read. Where the speaker is the label, utterances are drawn for the interval,
+    else speakers, if all are known."""
+    speakers = {item.id: item.speaker for item in utterances}
+    known = [speakers[name] for name in split.expected]
+    are_drawn = label != "speaker" and None not in known
+    return score_labels(split.expected, split.said, known if are_drawn else None)
+
+
+def write_labels(folder: str | Path, split: LabelledSplit) -> Path:
+    """labels.jsonl: the labels of each utterance, as expected and as said."""
+    path = Path(folder) / "labels.jsonl"
+    with replace_file(path) as file:
+        for name, expected in split.expected.items():
+            record = {"id": name, "expected": expected, "said": split.said[name]}
+            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    return path

@@ -1,0 +1,134 @@
+"""Labels in a manifest, one for a recording or one for each moment of it, and their token ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from asr.errors import UserError
+from asr.manifest import Utterance, shorten
+from asr.text import TextConfig, normalize_for_training
+from asr.tokenizer import Tokenizer
+
+# T encoded steps, K labelled stretches
+
+SILENCE = "<silence>"
+"""The label of each moment that has no other."""
+RECORDING_FIELDS = r"^(speaker|language|text|extras\..+)$"
+TIMED_FIELDS = r"^extras\..+$"
+
+_STRETCH = re.compile(r"(\S+):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
+
+
+class Labels(Protocol):
+    """Where the labels of an utterance come from."""
+
+    def names(self, utterance: Utterance) -> Iterable[str]:
+        """All that it is labelled with. Raises a `UserError` where there is nothing."""
+
+    def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
+        """What a model should say of it whose encoded steps have their middles at these seconds."""
+
+
+@dataclass(frozen=True)
+class RecordingLabels:
+    """One label for the whole recording, from a field of the manifest."""
+
+    field: str
+    """speaker, language, text, or extras.NAME."""
+    text: TextConfig
+    """Rules by which texts are made alike; other fields are taken as they are."""
+
+    def names(self, utterance: Utterance) -> list[str]:
+        value = _read_field(utterance, self.field)
+        if self.field == "text":
+            value = normalize_for_training(str(value), self.text)
+        if value == "":
+            raise UserError(f"utterance {utterance.id}: its {self.field} is empty; a label needs a name")
+        return [str(value)]
+
+    def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
+        return self.names(utterance)
+
+
+@dataclass(frozen=True)
+class FrameLabels:
+    """One label for each encoded step: what is labelled at its middle, or silence."""
+
+    field: str
+    """extras.NAME, in which stretches stand as LABEL:BEGIN-END, in seconds from the utterance's start."""
+
+    def names(self, utterance: Utterance) -> list[str]:
+        return [SILENCE, *read_stretches(utterance, self.field).labels]
+
+    def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
+        return read_stretches(utterance, self.field).at(times_T)
+
+
+def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    """A token for each; the unknown token for a label that training has not seen."""
+    ids = {name: tokenizer.encode(name)[0] for name in set(names)}
+    return [ids[name] for name in names]
+
+
+# --- stretches ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Labelled stretches of an utterance, by their begin; they do not overlap."""
+
+    labels: tuple[str, ...]
+    begins_K: np.ndarray
+    ends_K: np.ndarray
+
+    def at(self, times_T: np.ndarray) -> list[str]:
+        """The label that covers each moment: from its begin on, up to but without its end."""
+        last_T = np.searchsorted(self.begins_K, times_T, side="right") - 1
+        is_covered_T = (last_T >= 0) & (times_T < np.append(self.ends_K, 0.0)[last_T])
+        return [
+            self.labels[index] if is_covered else SILENCE
+            for index, is_covered in zip(last_T.tolist(), is_covered_T.tolist(), strict=True)
+        ]
+
+
+def read_stretches(utterance: Utterance, field: str) -> Stretches:
+    text = _read_field(utterance, field)
+    place = f"utterance {utterance.id}, {field}"
+    labels: list[str] = []
+    begins: list[float] = []
+    ends: list[float] = []
+    for word in str(text).split():
+        found = _STRETCH.fullmatch(word)
+        if found is None:
+            raise UserError(f"{place}: {shorten(word)}; expected LABEL:BEGIN-END in seconds, as SIX:0.25-0.5")
+        begin, end = float(found[2]), float(found[3])
+        if begin > end or (ends and begin < ends[-1]):
+            raise UserError(
+                f"{place}: {shorten(word)} ends before it begins, or begins before the last one ends; "
+                "expected stretches one after the other"
+            )
+        labels.append(found[1])
+        begins.append(begin)
+        ends.append(end)
+    return Stretches(tuple(labels), np.array(begins), np.array(ends))
+
+
+def format_stretches(stretches: Iterable[tuple[str, float, float]]) -> str:
+    """What `read_stretches` reads, of (label, begin, end)."""
+    return " ".join(f"{label}:{begin:.4f}-{end:.4f}" for label, begin, end in stretches)
+
+
+def _read_field(utterance: Utterance, field: str) -> str | int | float | bool:
+    section, _, name = field.partition(".")
+    value = utterance.extras.get(name) if section == "extras" else getattr(utterance, field)
+    if value is None:
+        raise UserError(
+            f"utterance {utterance.id} has no {field}, from which labels are to come; "
+            "give it one, or name another field in model.label"
+        )
+    return value

@@ -1,0 +1,40 @@
+"""When each encoded step is, in seconds of the audio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from asr.features import FeaturesConfig
+from asr.models.label_model import LabelModel
+from asr.models.speech_model import SpeechModel
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When an encoded step is, by the geometry of the front end and of the subsampling."""
+
+    first: float
+    """Seconds from the first sample to the middle of what step 0 sees."""
+    seconds_per_step: float
+
+    def times(self, num_steps: int) -> np.ndarray:
+        """Of the first so many steps."""
+        return self.first + self.seconds_per_step * np.arange(num_steps)
+
+    def time(self, step: float) -> float:
+        return self.first + step * self.seconds_per_step
+
+
+def make_clock(features: FeaturesConfig, model: SpeechModel | LabelModel) -> Clock:
+    """Convolutions of width 3, stride 2, padding 1 are centred on each second input, stacks on the middle."""
+    config = model.config.encoder
+    shift = features.shift_samples / features.sample_rate
+    # Kaldi's first window begins at the first sample, Whisper's is centred there.
+    middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
+    factor = config.subsampling.factor
+    frames = (factor - 1) / 2 if config.subsampling.type == "stack" else 0.0
+    pairs = getattr(config, "pyramid_layers", 0)  # of an LSTM: two steps side by side, as in a stack
+    frames += factor * (2**pairs - 1) / 2
+    return Clock(middle + frames * shift, shift * model.encoder.subsampling_factor)

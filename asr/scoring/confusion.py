@@ -1,0 +1,144 @@
+"""How well labels are told apart: accuracy with its interval, confusions, precision and recall of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from asr.scoring.intervals import Interval, find_rate_interval, number_groups, sum_groups
+
+# P utterances, L labels
+
+MAX_TABLE_LABELS = 20  # a wider table cannot be read
+SHOWN_CONFUSIONS = 20
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """What was said of everything that has a label."""
+
+    labels: tuple[str, ...]
+    """All that were expected or said, in alphabetical order."""
+    confusions_LL: np.ndarray
+    """How often the label of the row was expected, and that of the column said."""
+    interval: Interval | None
+    """Of the accuracy, with 95 % confidence; None where one group of utterances cannot tell."""
+
+    @property
+    def count(self) -> int:
+        return int(self.confusions_LL.sum())
+
+    @property
+    def accuracy(self) -> float:
+        return _divide(np.trace(self.confusions_LL), self.count)
+
+    @cached_property
+    def expected_L(self) -> np.ndarray:
+        return np.asarray(self.confusions_LL.sum(axis=1))
+
+    def precision(self, index: int) -> float:
+        """Of all times that the label was said, the share in which it was right; nan if it never was."""
+        return _divide(self.confusions_LL[index, index], self.confusions_LL[:, index].sum())
+
+    def recall(self, index: int) -> float:
+        """Of all times that the label was expected, the share in which it was said; nan if it never was."""
+        return _divide(self.confusions_LL[index, index], self.expected_L[index])
+
+    @property
+    def most_confused(self) -> list[tuple[int, str, str]]:
+        """(count, expected, said) of all errors, the most frequent first."""
+        errors_LL = self.confusions_LL - np.diag(np.diag(self.confusions_LL))
+        found = [
+            (int(errors_LL[row, column]), self.labels[row], self.labels[column])
+            for row, column in zip(*np.nonzero(errors_LL), strict=True)
+        ]
+        return sorted(found, key=lambda item: (-item[0], *item[1:]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """In plain types that JSON has, but for nan."""
+        return {
+            "accuracy": self.accuracy,
+            "interval": None if self.interval is None else [self.interval.low, self.interval.high],
+            "count": self.count,
+            "labels": {
+                label: {
+                    "count": int(self.expected_L[index]),
+                    "precision": self.precision(index),
+                    "recall": self.recall(index),
+                }
+                for index, label in enumerate(self.labels)
+            },
+            "confusions": self.confusions_LL.tolist(),
+        }
+
+
+def score_labels(
+    expected: Mapping[str, Sequence[str]],
+    said: Mapping[str, Sequence[str]],
+    speakers: Sequence[Hashable] | None = None,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> LabelScore:
+    """Compare the labels of utterances, by id: as many of each as are expected.
+
+    For the interval, utterances are drawn as wholes, or speakers where these are given: the labels within
+    one are alike.
+    """
+    labels = sorted({label for side in (expected, said) for names in side.values() for label in names})
+    index = {label: number for number, label in enumerate(labels)}
+    counts: Counter[tuple[str, str]] = Counter()
+    columns_P2 = np.zeros((len(expected), 2))  # errors, labels
+    for row, (name, names) in enumerate(expected.items()):
+        pairs = Counter(zip(names, said[name], strict=True))
+        counts.update(pairs)
+        columns_P2[row] = sum(n for (left, right), n in pairs.items() if left != right), len(names)
+    confusions_LL = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    for (left, right), count in counts.items():
+        confusions_LL[index[left], index[right]] = count
+    sums_G2 = sum_groups(columns_P2, number_groups(speakers, len(expected)))
+    errors = find_rate_interval(sums_G2, resamples, confidence, seed)
+    interval = None if errors is None else Interval(max(0.0, 1 - errors.high), 1 - errors.low)
+    return LabelScore(tuple(labels), confusions_LL, interval)
+
+
+def format_label_table(score: LabelScore) -> str:
+    """Precision and recall of each label, then what was said in its place."""
+    rows = [["label", "count", "precision %", "recall %"]]
+    for number, label in enumerate(score.labels):
+        shares = (score.precision(number), score.recall(number))
+        rows.append([label, str(score.expected_L[number]), *(_percent(share) for share in shares)])
+    if len(score.labels) <= MAX_TABLE_LABELS:
+        title = "expected below each other, said side by side:"
+        confusions = [["", *score.labels]]
+        for label, counts_L in zip(score.labels, score.confusions_LL.tolist(), strict=True):
+            confusions.append([label, *(str(count or ".") for count in counts_L)])
+    else:
+        most = score.most_confused[:SHOWN_CONFUSIONS]
+        title = f"the {len(most)} most frequent confusions (--json has all):"
+        confusions = [["expected", "said", "count"], *([left, right, str(n)] for n, left, right in most)]
+    return "\n".join([*_align(rows), "", title, *_align(confusions)])
+
+
+def _align(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [f"{row[0]:<{widths[0]}}", *(f"{cell:>{w}}" for cell, w in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def _percent(share: float) -> str:
+    return "-" if np.isnan(share) else f"{100 * share:.1f}"
+
+
+def _divide(count: float, total: float) -> float:
+    return float(count / total) if total else float("nan")

@@ -1,0 +1,85 @@
+"""The times of the words of a manifest, by forced alignment of their texts under a CTC head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from asr.batch_builder import needed_frames
+from asr.checkpoint import System
+from asr.errors import UserError
+from asr.evaluation import batch_utterances, pad_batch, read_batch
+from asr.labels import format_stretches
+from asr.manifest import Utterance
+from asr.models.clock import make_clock
+from asr.text import normalize_for_training
+from asr.transcription.timestamps import align_by_ctc, split_words, time_words
+from asr.transcripts.transcript import Word
+
+# B utterances of a batch, T encoded steps, V vocabulary
+
+
+@torch.inference_mode()
+def align_utterances(
+    system: System,
+    utterances: Sequence[Utterance],
+    *,
+    device: torch.device,
+    batch_size: int = 8,
+    report: Callable[[float], None] = lambda seconds: None,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """id to times, as "TWO:0.1060-0.4364 SIX:...", and id to message of what could not be aligned.
+
+    Words are spelled as in training. Those without a token, and texts too long for their audio, are faults.
+    """
+    model, front_end = system.model.to(device).eval(), system.front_end.to(device)
+    if model.ctc_head is None:
+        raise UserError("alignment needs a CTC head, and this model has none; train with ctc_weight above 0")
+    clock, rate = make_clock(system.config.features, model), front_end.config.sample_rate
+    times: dict[str, str] = {}
+    faults: dict[str, str] = {}
+    for batch in batch_utterances(utterances, batch_size):
+        ready: list[tuple[Utterance, np.ndarray, list[int]]] = []
+        seconds = 0.0
+        for item, audio in read_batch(batch, rate, faults):
+            seconds += len(audio) / rate
+            try:
+                ready.append((item, audio, _encode(system, item, front_end.num_frames(len(audio)))))
+            except UserError as error:
+                faults[item.id] = str(error)
+        if ready:
+            audios, tokens = [audio for _, audio, _ in ready], [ids for _, _, ids in ready]
+            encoded_BTD, lengths_B = model.encode(*front_end(*pad_batch(audios, device)))
+            aligned = align_by_ctc(model.ctc_log_probabilities(encoded_BTD), lengths_B, tokens)
+            for (item, audio, ids), token_times in zip(ready, aligned, strict=True):
+                words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
+                times[item.id] = format_stretches(_in_order(words))
+        report(seconds)
+    return times, faults
+
+
+def _in_order(words: Sequence[Word]) -> Iterator[tuple[str, float, float]]:
+    """Words of a single step may overlap by a frame: such a one begins where the one before ends."""
+    past = 0.0
+    for word in words:
+        begin = max(word.start, past)
+        past = max(word.end, begin)
+        yield word.text, begin, past
+
+
+def _encode(system: System, utterance: Utterance, num_frames: int) -> list[int]:
+    """Tokens of its text, for which its audio has steps enough."""
+    tokenizer = system.tokenizer
+    text = normalize_for_training(utterance.text or "", system.config.text)
+    if unknown := tokenizer.find_unknown(text):
+        raise UserError(f"utterance {utterance.id}: the model has no token for {unknown[0]!r} in its text")
+    tokens = tokenizer.encode(text)
+    num_steps = -(-num_frames // system.model.subsampling_factor)
+    if num_steps < needed_frames(tokens):
+        raise UserError(
+            f"utterance {utterance.id}: its audio has {num_steps} encoded steps, but its {len(tokens)} "
+            f"tokens need {needed_frames(tokens)}; is the text that of the audio?"
+        )
+    return tokens

@@ -1,0 +1,37 @@
+"""asr/scoring/bleu.py: parts of a corpus add up to what sacrebleu says of the whole."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.scoring.bleu import NUM_COUNTS, compute_bleu, count_bleu
+
+sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is missing; pip install sacrebleu")
+
+sentences = st.lists(st.sampled_from(["one", "two", "three"]), max_size=7).map(" ".join)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=6), st.integers(0, 6))
+def test_parts_add_up(pairs: list[tuple[str, str]], cut: int) -> None:
+    parts = [count_bleu(pairs[:cut]), count_bleu(pairs[cut:])]
+    assert [len(part) for part in parts] == [NUM_COUNTS] * 2
+    summed = [float(left + right) for left, right in zip(*parts, strict=True)]
+    references, hypotheses = zip(*pairs, strict=True)
+    whole = sacrebleu.corpus_bleu(list(hypotheses), [list(references)]).score
+    assert compute_bleu(summed) == pytest.approx(whole)
+
+
+def test_nothing_has_no_bleu() -> None:
+    assert compute_bleu(count_bleu([])) == 0
+
+
+def test_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(UserError, match="pip install sacrebleu"):
+        count_bleu([("a", "a")])

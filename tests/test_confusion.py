@@ -1,0 +1,119 @@
+"""asr/scoring/confusion.py: counts by hand, shares, intervals of known width, tables."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.scoring.confusion import LabelScore, format_label_table, score_labels
+
+pairs = st.lists(
+    st.lists(st.tuples(*[st.sampled_from("abcd")] * 2), min_size=1, max_size=8), min_size=1, max_size=8
+)
+
+
+def score_pairs(utterances: list[list[tuple[str, str]]], speakers: list[str] | None = None) -> LabelScore:
+    expected = {f"u{number}": [left for left, _ in found] for number, found in enumerate(utterances)}
+    said = {f"u{number}": [right for _, right in found] for number, found in enumerate(utterances)}
+    return score_labels(expected, said, speakers)
+
+
+@settings(deadline=None)
+@given(pairs)
+def test_counts_by_hand(utterances: list[list[tuple[str, str]]]) -> None:
+    score = score_pairs(utterances)
+    flat = [pair for found in utterances for pair in found]
+    assert score.labels == tuple(sorted({label for pair in flat for label in pair}))
+    for row, left in enumerate(score.labels):
+        for column, right in enumerate(score.labels):
+            assert score.confusions_LL[row, column] == flat.count((left, right))
+        hits = sum(pair == (left, left) for pair in flat)
+        num_expected = sum(expected == left for expected, _ in flat)
+        num_said = sum(said == left for _, said in flat)
+        assert score.recall(row) == pytest.approx(
+            hits / num_expected if num_expected else math.nan, nan_ok=True
+        )
+        assert score.precision(row) == pytest.approx(hits / num_said if num_said else math.nan, nan_ok=True)
+    assert score.count == len(flat)
+    assert score.accuracy == pytest.approx(sum(left == right for left, right in flat) / len(flat))
+    wrong = {pair: flat.count(pair) for pair in flat if pair[0] != pair[1]}
+    assert {(left, right): n for n, left, right in score.most_confused} == wrong
+    assert [n for n, _, _ in score.most_confused] == sorted(wrong.values(), reverse=True)
+
+
+def test_no_error_of_300() -> None:
+    """Poisson: with none seen, up to 3.689 in 95 of 100 cases, as the rule of three has it one-sided."""
+    interval = score_pairs([[("a", "a")]] * 300).interval
+    assert interval is not None and interval.high == 1.0
+    assert interval.low == pytest.approx(1 - 3.689 / 300, abs=1e-5)
+
+
+def test_interval_of_independent_labels() -> None:
+    """About that of Wilson, of 90 right ones of 300 with an error in each third."""
+    random = np.random.default_rng(0)
+    found = [[("a", "a" if random.random() < 0.8 else "b")] for _ in range(300)]
+    score = score_pairs(found)
+    p, n, z = score.accuracy, 300, 1.959964
+    middle, reach = (
+        (p + z * z / 2 / n) / (1 + z * z / n),
+        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n),
+    )
+    assert score.interval is not None
+    assert score.interval.low == pytest.approx(middle - reach, abs=0.012)
+    assert score.interval.high == pytest.approx(middle + reach, abs=0.012)
+
+
+def test_labels_of_one_utterance_or_speaker_stand_together() -> None:
+    """Ten utterances that are all right or all wrong say as much as ten labels, not as a thousand."""
+    wrong = {1, 4, 5, 8}
+    whole = [[("a", "b" if number in wrong else "a")] * 100 for number in range(10)]
+    single = [[found[0]] for found in whole for _ in range(100)]
+    together, apart = score_pairs(whole).interval, score_pairs(single).interval
+    by_speaker = score_pairs(single, [f"s{number // 100}" for number in range(1000)]).interval
+    assert together is not None and apart is not None
+    assert together.high - together.low > 5 * (apart.high - apart.low)
+    assert by_speaker == together
+
+
+def test_one_utterance_has_no_interval() -> None:
+    assert score_pairs([[("a", "a"), ("a", "b")]]).interval is None
+
+
+def test_table() -> None:
+    table = format_label_table(score_pairs([[("one", "one"), ("one", "two"), ("three", "three")]]))
+    assert table.splitlines() == [
+        "label  count  precision %  recall %",
+        "one        2        100.0      50.0",
+        "three      1        100.0     100.0",
+        "two        0          0.0         -",
+        "",
+        "expected below each other, said side by side:",
+        "       one  three  two",
+        "one      1      .    1",
+        "three    .      1    .",
+        "two      .      .    .",
+    ]
+
+
+def test_many_labels_are_listed_by_errors() -> None:
+    many = [(f"w{number:02}", f"w{number:02}") for number in range(30)]
+    lines = format_label_table(
+        score_pairs([[*many, ("w03", "w04"), ("w07", "w01"), ("w07", "w01")]])
+    ).splitlines()
+    assert lines[-4:] == [
+        "the 2 most frequent confusions (--json has all):",
+        "expected  said  count",
+        "w07        w01      2",
+        "w03        w04      1",
+    ]
+
+
+def test_as_a_program_reads_it() -> None:
+    described = score_pairs([[("a", "a")], [("a", "b")]]).as_dict()
+    assert described["accuracy"] == 0.5 and described["count"] == 2
+    assert described["labels"]["a"] == {"count": 2, "precision": 1.0, "recall": 0.5}
+    assert list(described["labels"]) == ["a", "b"] and described["confusions"] == [[1, 1], [0, 0]]

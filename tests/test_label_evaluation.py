@@ -1,0 +1,198 @@
+"""`asr evaluate`, `asr info` and `asr transcribe` with a model of labels: every utterance, scores, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tones
+
+from asr import audio, cli
+from asr.checkpoint import System, load_any_system
+from asr.label_evaluation import LabelledSplit, label_utterances, score_split
+from asr.labels import SILENCE
+from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.models import LabelModel
+from asr.models.clock import make_clock
+from asr.models.label_model import FIRST_LABEL_ID
+from asr.train.loop import train
+from asr.train.preparation import build_labels
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With two models that have learnt a little: enough to err."""
+    folder = write_labelled_tones(tmp_path_factory.mktemp("tones"), train=16, dev=6)
+    for kind in KINDS:
+        train(build_run(folder, kind, f"output_dir={folder}/{kind}", "train.steps=6"))
+    return folder
+
+
+def load(corpus: Path, kind: str) -> System[LabelModel]:
+    return cast("System[LabelModel]", load_any_system(corpus / kind / "model"))
+
+
+def run(corpus: Path, kind: str, utterances: list[Utterance], batch_size: int = 2) -> LabelledSplit:
+    system = load(corpus, kind)
+    labels = build_labels(system.config)
+    assert labels is not None
+    return label_utterances(system, labels, utterances, device=CPU, batch_size=batch_size)
+
+
+def evaluate_as_json(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> Any:
+    assert cli.main(["evaluate", *map(str, arguments), "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+@every_kind
+@torch.inference_mode()
+def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
+    """Of each utterance alone; what is expected comes from the manifest."""
+    system, utterances = load(corpus, kind), list(read_manifest(corpus / "dev.jsonl"))
+    split = run(corpus, kind, utterances)
+    assert split.faults == {} and set(split.said) == {item.id for item in utterances}
+    clock = make_clock(system.config.features, system.model)
+    for item in utterances:
+        samples = torch.from_numpy(audio.read(item.audio, RATE))
+        features, lengths = system.front_end(samples[None], torch.tensor([len(samples)]))
+        scores, counts = system.model.label(features, lengths)
+        ids = scores[0, : int(counts[0])].argmax(-1) + FIRST_LABEL_ID
+        assert split.said[item.id] == [system.tokenizer.tokens[id] for id in ids.tolist()]
+        if kind == "recording":
+            assert split.expected[item.id] == [item.speaker]
+        else:
+            words = [word.split(":") for word in str(item.extras["word_times"]).split()]
+            spans = [(word, *map(float, times.split("-"))) for word, times in words]
+            times = [clock.first + 0.04 * step for step in range(int(counts[0]))]
+            expected = [
+                next((word for word, begin, end in spans if begin <= time < end), SILENCE) for time in times
+            ]
+            assert split.expected[item.id] == expected
+    assert split.audio_seconds == pytest.approx(sum(item.duration for item in utterances), abs=0.01)
+    assert split.real_time_factor == split.seconds / split.audio_seconds
+
+
+@every_kind
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_batch_size_does_not_matter(kind: str, batch_size: int, corpus: Path) -> None:
+    utterances = list(read_manifest(corpus / "dev.jsonl"))
+    assert run(corpus, kind, utterances, batch_size).said == run(corpus, kind, utterances, 3).said
+
+
+def test_the_interval_draws_speakers_unless_they_are_the_label() -> None:
+    utterances = [
+        Utterance(id=f"u{number}", audio="a.wav", duration=1.0, speaker=f"s{number // 20}")
+        for number in range(200)
+    ]
+    split = LabelledSplit(
+        {item.id: ["a"] for item in utterances},
+        {item.id: ["b" if number % 20 < number // 20 else "a"] for number, item in enumerate(utterances)},
+    )
+    by_speaker, alone = (score_split(split, utterances, label).interval for label in ("text", "speaker"))
+    nameless = [item.model_copy(update={"speaker": None}) for item in utterances]
+    assert score_split(split, nameless, "text").interval == alone
+    assert by_speaker is not None and alone is not None
+    assert by_speaker.high - by_speaker.low > 1.2 * (alone.high - alone.low)
+
+
+# --- asr evaluate -------------------------------------------------------------------------------
+
+
+@every_kind
+def test_evaluate(kind: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Table, JSON and files tell of the same labels."""
+    arguments = [corpus / kind, corpus / "dev.jsonl", "--output-dir", tmp_path]
+    record = evaluate_as_json(capsys, *arguments)
+    rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
+    pairs = [pair for row in rows for pair in zip(row["expected"], row["said"], strict=True)]
+    accuracy = sum(left == right for left, right in pairs) / len(pairs)
+    assert len(rows) == 6 and record["score"]["count"] == len(pairs) and record["failed"] == {}
+    assert record["score"]["accuracy"] == pytest.approx(accuracy)
+    names = list(record["score"]["labels"])
+    assert names == sorted({label for pair in pairs for label in pair})
+    for left, counts in zip(names, record["score"]["confusions"], strict=True):
+        assert counts == [pairs.count((left, right)) for right in names]
+    assert cli.main(["evaluate", str(corpus / kind), str(corpus / "dev.jsonl"), "--batch-size", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"6 utterances, {len(pairs)} labels, ")
+    assert f"{'frame ' if kind == 'frames' else ''}accuracy {100 * accuracy:.2f} %" in shown
+    assert shown.splitlines()[3].split() == ["label", "count", "precision", "%", "recall", "%"]
+
+
+def test_a_bad_file_costs_its_utterance(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = list(read_manifest(corpus / "dev.jsonl"))[:2]
+    soundfile.write(tmp_path / "short.wav", np.array([0.1, -0.1] * 5), RATE)
+    bad = [
+        good[0].model_copy(update={"id": name, "audio": f"{tmp_path}/{name}.wav", "duration": 0.0006})
+        for name in ("none", "short")
+    ]
+    write_manifest(tmp_path / "test.jsonl", [*good, *bad])
+    record = evaluate_as_json(capsys, corpus / "recording", tmp_path / "test.jsonl", status=1)
+    assert record["failed"].keys() == {"none", "short"} and record["score"]["count"] == 2
+    assert "10 samples are too short for one frame" in record["failed"]["short"]
+    write_manifest(tmp_path / "bad.jsonl", bad)
+    assert cli.main(["evaluate", str(corpus / "recording"), str(tmp_path / "bad.jsonl")]) == 2
+    assert "none of its 2 utterances could be read" in capsys.readouterr().err
+
+
+def test_unseen_labels_are_errors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strangers = [item.model_copy(update={"speaker": "new"}) for item in read_manifest(corpus / "dev.jsonl")]
+    write_manifest(tmp_path / "test.jsonl", strangers)
+    record = evaluate_as_json(capsys, corpus / "recording", tmp_path / "test.jsonl")
+    assert record["unseen"] == ["new"] and record["score"]["accuracy"] == 0
+    assert record["score"]["labels"]["new"] == {"count": 6, "precision": None, "recall": 0.0}
+
+
+def test_what_cannot_be_evaluated(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nameless = [item.model_copy(update={"speaker": None}) for item in read_manifest(corpus / "dev.jsonl")]
+    write_manifest(tmp_path / "test.jsonl", nameless)
+    assert cli.main(["evaluate", str(corpus / "recording"), str(tmp_path / "test.jsonl")]) == 2
+    assert "has no speaker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--decoding", "ctc_greedy"),
+        ("--beam", "3"),
+        ("--language-model", "x.arpa"),
+        ("--set", "decoding.beam=3"),
+    ],
+)
+def test_options_of_text_are_refused(
+    option: tuple[str, str], corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evaluate", str(corpus / "frames"), str(corpus / "dev.jsonl"), *option]) == 2
+    assert f"{option[0]} is about text" in capsys.readouterr().err
+
+
+# --- other commands -----------------------------------------------------------------------------
+
+
+def test_transcribe_refuses(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = next(read_manifest(corpus / "dev.jsonl")).audio
+    assert cli.main(["transcribe", path, "--model", str(corpus / "frames")]) == 2
+    assert "a model of type frame_labels, which makes no text of audio" in capsys.readouterr().err
+
+
+@every_kind
+def test_info(kind: str, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(corpus / kind), "--json"]) == 0
+    model = json.loads(capsys.readouterr().out)["model"]
+    expected = SPEAKERS if kind == "recording" else {SILENCE, "ONE", "TWO", "SIX", "TEN"}
+    assert sorted(model["labels"].split(", ")) == sorted(expected)
+    assert model["parameters"] == sum(model["parameters of"].values())
+    assert set(model["scores on dev"]) == {"loss", "accuracy"}

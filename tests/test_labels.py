@@ -1,0 +1,146 @@
+"""asr/labels.py: the label of a recording, the label of each moment, and fields that hold neither."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.labels import (
+    SILENCE,
+    FrameLabels,
+    RecordingLabels,
+    encode_labels,
+    format_stretches,
+    read_stretches,
+)
+from asr.manifest import Utterance
+from asr.text import TextConfig
+from asr.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
+
+NO_TIMES = np.empty(0)
+
+
+def make_utterance(**fields: object) -> Utterance:
+    return Utterance.model_validate({"id": "u1", "audio": "a.wav", "duration": 2.0} | fields)
+
+
+def make_timed(times: str) -> Utterance:
+    return make_utterance(extras={"word_times": times})
+
+
+# --- of a recording -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "label"),
+    [
+        ("speaker", {"speaker": "Ann Lee"}, "Ann Lee"),
+        ("language", {"language": "de"}, "de"),
+        ("extras.gender", {"extras": {"gender": "f"}}, "f"),
+        ("extras.age", {"extras": {"age": 7}}, "7"),
+        ("extras.is_noisy", {"extras": {"is_noisy": False}}, "False"),
+        ("extras.a.b", {"extras": {"a.b": "dotted"}}, "dotted"),
+        ("text", {"text": "  Twenty   TWO "}, "TWENTY TWO"),
+    ],
+)
+def test_field(field: str, fields: dict[str, object], label: str) -> None:
+    """A text is made alike as for training; nothing else is."""
+    labels = RecordingLabels(field, TextConfig(training=("uppercase", "collapse_spaces")))
+    assert labels.names(make_utterance(**fields)) == labels.at(make_utterance(**fields), NO_TIMES) == [label]
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "message"),
+    [
+        ("speaker", {}, "utterance u1 has no speaker"),
+        ("extras.gender", {"extras": {"sex": "f"}}, "utterance u1 has no extras.gender"),
+        ("extras.gender", {"extras": {"gender": None}}, "name another field in model.label"),
+        ("text", {"text": "  "}, "its text is empty"),
+        ("extras.gender", {"extras": {"gender": ""}}, "its extras.gender is empty"),
+    ],
+)
+def test_no_label(field: str, fields: dict[str, object], message: str) -> None:
+    labels = RecordingLabels(field, TextConfig(training=("collapse_spaces",)))
+    with pytest.raises(UserError, match=message):
+        labels.names(make_utterance(**fields))
+
+
+# --- of moments ---------------------------------------------------------------------------------
+
+moments = st.lists(st.integers(0, 300), min_size=0, max_size=12).map(sorted)
+
+
+@settings(deadline=None)
+@given(moments, st.lists(st.integers(-20, 400), max_size=30))
+def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
+    """As a search through all stretches finds it; stretches may touch, and may be empty."""
+    stretches = [
+        (f"w{number % 3}", edges[2 * number] / 100, edges[2 * number + 1] / 100)
+        for number in range(len(edges) // 2)
+    ]
+    expected = []
+    for time in times:
+        covering = [label for label, begin, end in stretches if begin <= time / 100 < end]
+        assert len(covering) <= 1
+        expected.append(covering[0] if covering else SILENCE)
+    utterance = make_timed(format_stretches(stretches))
+    assert FrameLabels("extras.word_times").at(utterance, np.array(times) / 100) == expected
+    assert FrameLabels("extras.word_times").names(utterance) == [
+        SILENCE,
+        *(label for label, _, _ in stretches),
+    ]
+
+
+def test_as_the_recipe_writes_it() -> None:
+    found = read_stretches(make_timed("TWO:0.1060-0.4364 a:b:1-2"), "extras.word_times")
+    assert found.labels == ("TWO", "a:b")
+    assert found.begins_K.tolist() == [0.106, 1.0] and found.ends_K.tolist() == [0.4364, 2.0]
+    assert read_stretches(make_timed(""), "extras.word_times").labels == ()
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ("TWO", "'TWO'; expected LABEL:BEGIN-END in seconds, as SIX:0.25-0.5"),
+        ("TWO:1-x", "expected LABEL:BEGIN-END"),
+        ("TWO:-1-2", "expected LABEL:BEGIN-END"),
+        ("TWO:1.0-0.5", "ends before it begins"),
+        (
+            "TWO:0.1-0.5 SIX:0.4-0.9",
+            "'SIX:0.4-0.9' ends before it begins, or begins before the last one ends",
+        ),
+    ],
+)
+def test_times_that_make_no_sense(times: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        read_stretches(make_timed(times), "extras.word_times")
+    assert str(caught.value).startswith("utterance u1, extras.word_times: ")
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def test_each_label_is_a_token() -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(type="labels"), ["Ann Lee", "Bo", "Ann Lee"])
+    assert tokenizer.tokens == (*SPECIAL_TOKENS, "Ann Lee", "Bo")
+    first = len(SPECIAL_TOKENS)
+    assert encode_labels(["Bo", "Ann Lee", "Cy", "Bo"], tokenizer) == [first + 1, first, UNK_ID, first + 1]
+    assert tokenizer.decode([first]) == "Ann Lee"
+
+
+@pytest.mark.parametrize("label", ["<eos>", "\ud800"])
+def test_labels_that_cannot_be_tokens(label: str) -> None:
+    with pytest.raises(UserError):
+        Tokenizer.train(TokenizerConfig(type="labels"), ["Bo", label])
+
+
+def test_a_tokenizer_of_labels_is_stored(tmp_path: object) -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(type="labels"), ["Ann Lee", "Bo\tX", "a <eos>"])
+    path = f"{tmp_path}/tokenizer.json"
+    tokenizer.save(path)
+    assert Tokenizer.load(path) == tokenizer

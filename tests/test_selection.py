@@ -1,0 +1,84 @@
+"""train.select_by: each measure in its direction, BLEU as sacrebleu has it, and what a model does not offer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.checkpoint import load_system
+from asr.decoding.greedy import decode_greedily
+from asr.errors import UserError
+from asr.run import RunConfig
+from asr.train.distributed import Process
+from asr.train.loop import TrainingState, note_score, train
+from asr.train.preparation import TrainingData
+
+TinyRun = Callable[..., RunConfig]
+
+CTC_ALONE = ("model.decoder=null", "model.ctc_weight=1.0", "model.guided_attention=null")
+
+
+@pytest.mark.parametrize(
+    ("measure", "best"),
+    [("wer", 2), ("cer", 2), ("loss", 2), ("token_accuracy", 3), ("bleu", 3), ("accuracy", 3)],
+)
+def test_direction(measure: str, best: int) -> None:
+    """The lowest of errors and losses, the highest of the rest."""
+    state = TrainingState(precision="float32")
+    for step, value in ((1, 0.5), (2, 0.2), (3, 0.9)):
+        state.step = step
+        note_score(state, {measure: value}, measure, keep_best=2)
+    assert state.best[0][1] == best and state.best[1][1] == 1
+
+
+def test_bleu(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Of the decoder's greedy output, and beside it that of each head."""
+    sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is missing; pip install sacrebleu")
+    folder = train(tiny_run("train.select_by=bleu", "train.steps=6"))
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    (scores,) = (line for line in log if line["kind"] == "model")
+    system = load_system(folder)
+    references, hypotheses = [], []
+    with torch.inference_mode():
+        for batch in TrainingData(system, Process(0, 1, torch.device("cpu"))).dev_batches():
+            encoded_BTD, lengths_B = system.model.encode(batch.features_BTF, batch.feature_lengths_B)
+            tokens = decode_greedily(system.model, encoded_BTD, lengths_B)
+            hypotheses += [system.tokenizer.decode(ids).upper() for ids in tokens]
+            references += batch.texts
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score)
+    assert scores["bleu"] == scores["bleu_decoder"] and "bleu_ctc" in scores
+
+
+def test_bleu_is_left_out_where_nothing_selects_by_it(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the package is needed by none but those who ask."""
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    train(tiny_run("train.steps=1"))
+    assert "bleu" not in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+def test_missing_sacrebleu_is_said_before_training(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(UserError, match="pip install sacrebleu"):
+        train(tiny_run("train.select_by=bleu"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("train.select_by=accuracy",), "a model of type speech has wer, cer, token_accuracy, bleu, loss"),
+        (("train.select_by=token_accuracy", *CTC_ALONE), "token_accuracy is about a decoder"),
+    ],
+)
+def test_what_a_model_does_not_offer(tiny_run: TinyRun, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny_run(*overrides)

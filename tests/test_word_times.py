@@ -1,0 +1,140 @@
+"""asr/word_times.py and `asr align`: words where they sound, as a manifest that models of labels learn from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+from conftest import TONES_HZ
+from label_examples import build_run, write_labelled_tones
+from system_examples import save_talker
+
+from asr import cli
+from asr.checkpoint import System, load_system
+from asr.labels import read_stretches
+from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.models.clock import make_clock
+from asr.tokenizer import BLANK_ID, Tokenizer
+from asr.train.loop import train
+from asr.word_times import align_utterances
+
+CPU = torch.device("cpu")
+FIELD = "extras.word_times"
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights; words of tones as tokens."""
+    folder = save_talker(tmp_path_factory.mktemp("talker") / "model", decoder=False)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["tokens"][5:9] = list(TONES_HZ)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labelled_tones(tmp_path_factory.mktemp("tones"), train=8, dev=6)
+
+
+def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CTC head that says each word of this utterance in the middle of its sound, and else blank."""
+    clock, times = make_clock(system.config.features, system.model), read_stretches(utterance, FIELD)
+
+    def log_probabilities(encoded_BTD: torch.Tensor) -> torch.Tensor:
+        scores_1TV = torch.full((1, encoded_BTD.size(1), len(system.tokenizer)), -10.0)
+        scores_1TV[..., BLANK_ID] = 0.0
+        for label, begin, end in zip(times.labels, times.begins_K, times.ends_K, strict=True):
+            step = round(((begin + end) / 2 - clock.first) / clock.seconds_per_step)
+            scores_1TV[0, step, system.tokenizer.encode(label)[0]] = 10.0
+        return scores_1TV.log_softmax(-1)
+
+    monkeypatch.setattr(system.model, "ctc_log_probabilities", log_probabilities)
+
+
+def test_words_are_where_they_sound(talker: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = load_system(talker)
+    for utterance in read_manifest(corpus / "dev.jsonl"):
+        make_knowing(system, utterance, monkeypatch)
+        times, faults = align_utterances(system, [utterance], device=CPU, batch_size=1)
+        found = read_stretches(
+            Utterance.model_validate(utterance.model_dump() | {"extras": {"t": times[utterance.id]}}),
+            "extras.t",
+        )
+        true = read_stretches(utterance, FIELD)
+        assert faults == {} and found.labels == true.labels
+        assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
+        assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_any_alignment_can_be_read_again(batch_size: int, talker: Path, corpus: Path) -> None:
+    """Random weights put words anywhere: still in order, and within the audio."""
+    utterances = list(read_manifest(corpus / "train.jsonl"))
+    times, _ = align_utterances(load_system(talker), utterances, device=CPU, batch_size=batch_size)
+    for item in utterances:
+        aligned = item.model_copy(update={"extras": {"t": times[item.id]}})
+        found = read_stretches(aligned, "extras.t")
+        assert " ".join(found.labels) == item.text
+        assert (found.ends_K <= item.duration + 0.01).all()
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def align(*arguments: Any) -> int:
+    return cli.main(["align", *map(str, arguments)])
+
+
+def test_command(talker: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same utterances with one field more, from which frame labels can be learnt."""
+    for split in ("train", "dev"):
+        output = tmp_path / f"{split}.jsonl"
+        assert align(talker, corpus / f"{split}.jsonl", "--output", output, "--field", "by_ctc") == 0
+        assert capsys.readouterr().out == f"{output}\n"
+        before, after = list(read_manifest(corpus / f"{split}.jsonl")), list(read_manifest(output))
+        stripped = [
+            item.model_copy(update={"extras": {k: v for k, v in item.extras.items() if k != "by_ctc"}})
+            for item in after
+        ]
+        assert stripped == before and all(item.extras["by_ctc"] for item in after)
+    train(build_run(tmp_path, "frames", "model.label=extras.by_ctc", "train.steps=2"))
+
+
+def test_faults_cost_one_utterance(
+    talker: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = next(read_manifest(corpus / "dev.jsonl"))
+    soundfile.write(tmp_path / "short.wav", [0.1, -0.1] * 800, 16_000)
+    changes: list[dict[str, Any]] = [
+        {"id": "silent", "text": ""},
+        {"id": "unknown", "text": "ONE FOUR"},
+        {"id": "crowded", "audio": f"{tmp_path}/short.wav", "duration": 0.1, "text": "ONE ONE ONE"},
+        {"id": "none", "audio": f"{tmp_path}/none.wav"},
+    ]
+    write_manifest(tmp_path / "in.jsonl", [good, *(good.model_copy(update=change) for change in changes)])
+    assert align(talker, tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl") == 1
+    written = {item.id: item.extras["word_times"] for item in read_manifest(tmp_path / "out.jsonl")}
+    assert written.keys() == {good.id, "silent"} and written["silent"] == ""
+    assert "utterance unknown: the model has no token for 'FOUR'" in caplog.text
+    assert "utterance crowded: its audio has 2 encoded steps, but its 3 tokens need 5" in caplog.text
+    write_manifest(tmp_path / "in.jsonl", [good.model_copy(update=changes[1])])
+    assert align(talker, tmp_path / "in.jsonl", "--output", tmp_path / "never.jsonl") == 2
+    assert not (tmp_path / "never.jsonl").exists()
+
+
+def test_wrong_use(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], talker: Path) -> None:
+    listener = save_talker(tmp_path / "attention", "model.ctc_weight=0.0")
+    arguments = [corpus / "dev.jsonl", "--output", tmp_path / "out.jsonl"]
+    assert align(listener, *arguments) == 2
+    assert "needs a CTC head" in capsys.readouterr().err
+    assert align(talker, *arguments, "--batch-size", "0") == 2
+    assert "--batch-size 0" in capsys.readouterr().err
+
+
+def test_the_example_has_the_words_of_the_tones(talker: Path) -> None:
+    assert set(TONES_HZ) <= set(Tokenizer.load(talker / "tokenizer.json").tokens)
