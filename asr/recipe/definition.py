@@ -50,6 +50,16 @@ class Recipe:
         return dict(getattr(self.module, "SMOKE", {}))
 
     @property
+    def baseline(self) -> str:
+        """The system that others are compared with, if it is there; else it is the first."""
+        return str(getattr(self.module, "BASELINE", "ctc_lstm"))
+
+    @property
+    def weighs_in_texts(self) -> bool:
+        """Whether systems are also decoded with a lexicon and language models of their training texts."""
+        return bool(getattr(self.module, "WEIGHS_IN_TEXTS", False))
+
+    @property
     def conf_dir(self) -> Path:
         """Where the systems of this corpus are: `conf` beside the recipe, else conf/NAME beside `recipes`."""
         own = self.path.parent / "conf"

@@ -88,9 +88,9 @@ def choose_utterances(manifest: Path) -> list[Utterance]:
 
 
 def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Path) -> list[Path]:
-    """A picture for each utterance, ID.png, of a system with a decoder; none for one without."""
+    """A picture for each utterance, ID.png, of a system whose decoder attends; none for another."""
     system = load_system(find_model(run_folder))
-    if system.model.decoder is None:
+    if system.model.decoder is None or system.model.decoder.num_heads == 0:
         return []
     manifest = folder / "utterances.jsonl"
     write_manifest(manifest, utterances)

@@ -1,128 +1,25 @@
-"""The results of a recipe: what each system heard, its error rates, and the comparison; results.json."""
+"""The results of a recipe: the error rates of all systems and their comparison; results.json."""
 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from asr.checkpoint import System, find_model, load_state, load_system
-from asr.decoding.search import DecodingConfig, Method
 from asr.errors import UserError
-from asr.evaluation import DecodedSplit, choose_ways, decode_utterances, describe_device
 from asr.files import replace_file
-from asr.manifest import Utterance, read_manifest
 from asr.recipe.definition import Job
-from asr.recipe.origin import describe_origin
 from asr.recipe.systems import Run
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score, score
 from asr.scoring.intervals import Interval
 from asr.scoring.significance import compare
-from asr.text import normalize_for_scoring
 
-logger = logging.getLogger(__name__)
-
-BASELINE = "ctc_lstm"
-# The cheapest first: of equals, it is chosen.
-METHODS: tuple[Method, ...] = ("ctc_greedy", "ctc_beam", "attention", "rescoring", "joint")
-SMOKE_BEAM = 2
 RESULTS, REFERENCES = "results.json", "reference.jsonl"
 
 Texts = dict[str, dict[str, str]]  # id -> text and, where it is known, speaker
-
-
-# --- one run ------------------------------------------------------------------------------------
-
-
-def evaluate_run(job: Job, run: Run) -> None:
-    """Decode dev and test in each way that the model offers; dev chooses the way that counts.
-
-    Writes SPLIT.WAY.jsonl of each, SPLIT.jsonl of the references, and summary.json.
-    """
-    system = load_system(find_model(run.folder))
-    config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
-    ways = choose_ways(system, _offered_methods(system), config)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    manifests = {"dev": Path(run.config.data.dev), "test": job.data_dir / "test.jsonl"}
-    rates: dict[str, dict[str, Any]] = {}
-    for split, manifest in manifests.items():
-        utterances = list(read_manifest(manifest))
-        logger.info("%s: %d utterances of %s", run.name, len(utterances), manifest)
-        decoded = decode_utterances(system, utterances, ways, device=device)
-        if decoded.faults:
-            name, fault = next(iter(decoded.faults.items()))
-            raise UserError(
-                f"{manifest}: {len(decoded.faults)} utterances cannot be read, so nothing is scored; "
-                f"{name}: {fault}"
-            )
-        rates[split] = _score_ways(system, run, split, utterances, decoded)
-    chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])
-    state = load_state(find_model(run.folder))
-    summary = {
-        "name": run.name,
-        "system": run.system,
-        "seed": run.seed,
-        "smoke": job.smoke,
-        "decoding": chosen,
-        "decoding_config": ways[chosen].model_dump(mode="json"),
-        "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
-        "guided_attention": system.model.config.guided_attention is not None,
-        "real_time_factor": rates["test"][chosen]["real_time_factor"],
-        "ways": rates,
-        "training": {
-            "updates": state["step"],
-            "seconds": state["seconds"],
-            "audio_hours": state["audio_seconds"] / 3600,
-            **read_record(run.folder / ".train.done").get("origin", {}),
-            "commit": state["commit"],
-        },
-        "evaluation": describe_origin(job) | {"device": describe_device(device)},
-    }
-    write_record(run.evaluation_dir / "summary.json", summary)
-
-
-def _offered_methods(system: System) -> list[Method]:
-    has_ctc, has_decoder = system.model.ctc_head is not None, system.model.decoder is not None
-    is_offered = {
-        "ctc_greedy": has_ctc,
-        "ctc_beam": has_ctc,
-        "attention": has_decoder,
-        "rescoring": has_ctc and has_decoder,
-        "joint": has_ctc and has_decoder,
-    }
-    return [method for method in METHODS if is_offered[method]]
-
-
-def _score_ways(
-    system: System, run: Run, split: str, utterances: Sequence[Utterance], decoded: DecodedSplit
-) -> dict[str, Any]:
-    """Keeps the texts as they are scored; WER, CER and speed of each way."""
-    rules = system.config.text
-    references: Texts = {}
-    for utterance in utterances:
-        if utterance.text is None:
-            raise UserError(f"{split}: utterance {utterance.id} has no text to compare with")
-        references[utterance.id] = {"text": normalize_for_scoring(utterance.text, rules)}
-        if utterance.speaker is not None:
-            references[utterance.id]["speaker"] = utterance.speaker
-    write_texts(run.evaluation_dir / f"{split}.jsonl", references)
-    rates = {}
-    for way, outcome in decoded.ways.items():
-        texts = {name: {"text": normalize_for_scoring(outcome.texts[name], rules)} for name in references}
-        write_texts(run.evaluation_dir / f"{split}.{way}.jsonl", texts)
-        found = score_texts(references, texts)
-        rates[way] = {
-            "wer": found.error_rate,
-            "cer": found.character_error_rate,
-            "real_time_factor": outcome.real_time_factor,
-        }
-    return rates
 
 
 # --- all runs -----------------------------------------------------------------------------------
@@ -144,7 +41,9 @@ def compare_runs(job: Job, runs: Sequence[Run]) -> None:
         for way in summary["ways"]["test"]:
             texts = read_texts(run.evaluation_dir / f"test.{way}.jsonl")
             write_texts(job.results_dir / hypotheses_name(run.name, way), texts)
-    baseline = BASELINE if any(run.system == BASELINE for run in runs) else runs[0].system
+    baseline = job.recipe.baseline
+    if not any(run.system == baseline for run in runs):
+        baseline = runs[0].system
     results = {"corpus": job.recipe.name, "smoke": job.smoke, "command": job.command, "baseline": baseline}
     write_record(job.results_dir / RESULTS, results | score_results(job.results_dir, baseline, summaries))
 

@@ -13,6 +13,7 @@ from typing import Any
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.manifest import Manifest, write_manifest
+from asr.models import LanguageModelConfig, SpeechModelConfig
 from asr.recipe.definition import Job
 from asr.recipe.tasks import hash_text
 from asr.run import RunConfig
@@ -79,8 +80,12 @@ class Run:
 
     @property
     def makes_text(self) -> bool:
-        """Of audio. A language model does not: it is trained, but not compared."""
-        return self.config.model.reads_audio
+        """Of audio. Models of language and of labels do not: they are trained, but not compared."""
+        return isinstance(self.config.model, SpeechModelConfig)
+
+    @property
+    def is_language(self) -> bool:
+        return isinstance(self.config.model, LanguageModelConfig)
 
 
 def build_runs(job: Job) -> list[Run]:
@@ -96,7 +101,8 @@ def build_runs(job: Job) -> list[Run]:
         if job.only and system not in job.only:
             continue
         own = RunConfig.load(conf)
-        seeds = job.seeds if job.seeds and own.model.reads_audio else (own.seed,)
+        makes_text = isinstance(own.model, SpeechModelConfig)
+        seeds = job.seeds if job.seeds and makes_text else (own.seed,)
         runs += [_build_run(job, system, conf, own, seed) for seed in seeds]
     return _sort_by_need(runs)
 

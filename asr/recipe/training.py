@@ -12,9 +12,10 @@ from asr.checkpoint import find_checkpoints
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.recipe.definition import Job
+from asr.recipe.evaluation import evaluate_run
 from asr.recipe.origin import describe_machine, describe_origin
 from asr.recipe.report import write_report
-from asr.recipe.results import compare_runs, evaluate_run, publish_results
+from asr.recipe.results import compare_runs, publish_results
 from asr.recipe.systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
 from asr.recipe.tasks import Task, find_reason_to_run, hash_file, read_record, write_record
 from asr.train.loop import train
@@ -35,7 +36,7 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
     if stage == "evaluate":
         return [_evaluate(job, run) for run in runs if run.makes_text]
     if stage == "tokenizer":
-        return [_tokenizer(run) for run in runs]
+        return [_tokenizer(run) for run in runs if run.config.start_from is None]
     return [_train(job, run, runs) for run in runs]
 
 
@@ -100,11 +101,19 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
 
 
 def _evaluate(job: Job, run: Run) -> Task:
+    def language_models() -> list[Run]:
+        """Those that have been trained, by this call or an earlier one."""
+        is_wanted = job.recipe.weighs_in_texts
+        return [
+            own for own in find_all_runs(job) if is_wanted and own.is_language and own.model_path.exists()
+        ]
+
     def inputs() -> dict[str, str]:
         config = run.config
         manifests = (Path(config.data.dev), job.data_dir / "test.jsonl")
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
-        return found | {"smoke mode": str(job.smoke)}
+        found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
+        return found | {"smoke mode": str(job.smoke), "texts": str(job.recipe.weighs_in_texts)}
 
     return Task(
         stage="evaluate",
@@ -113,8 +122,12 @@ def _evaluate(job: Job, run: Run) -> Task:
         record=run.folder / ".evaluate.done",
         inputs=inputs,
         outputs=lambda: [run.evaluation_dir / "summary.json"],
-        run=lambda: evaluate_run(job, run),
-        after=("prepare", f"train {run.name}"),
+        run=lambda: evaluate_run(job, run, [own.folder for own in language_models()]),
+        after=(
+            "prepare",
+            f"train {run.name}",
+            *(f"train {own.name}" for own in build_runs(job) if own.is_language),
+        ),
     )
 
 

@@ -28,6 +28,7 @@ MAX_ARCHIVE_BYTES = 200_000_000
 MAX_CORPUS_BYTES = 400_000_000
 
 SAMPLE_RATE = 16_000
+WEIGHS_IN_TEXTS = True  # also decode with a lexicon and language models of the training texts
 NUM_UTTERANCES = {"train": 948, "test": 130}  # as published: dev is a part of train
 NUM_WORDS = {"train": 5_442, "test": 773}
 FINGERPRINT = "adea8478ff2b625429a659e908659881bb6b786d58b864a8b4960082fe237ee2"

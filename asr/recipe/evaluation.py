@@ -1,0 +1,148 @@
+"""What one trained system hears in dev and test, decoded in each way it offers; dev chooses one of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from asr.checkpoint import System, find_model, load_state, load_system
+from asr.decoding.fusion import FusionModel
+from asr.decoding.search import DecodingConfig, offered_methods
+from asr.errors import UserError
+from asr.evaluation import Decoded, choose_ways, decode_utterances, describe_device
+from asr.manifest import Utterance, read_manifest
+from asr.recipe.definition import Job
+from asr.recipe.knowledge import WEIGHTS, load_knowledge
+from asr.recipe.origin import describe_origin
+from asr.recipe.results import Texts, score_texts, write_texts
+from asr.recipe.systems import Run
+from asr.recipe.tasks import read_record, write_record
+from asr.scoring.counting import Score
+from asr.text import normalize_for_scoring
+
+logger = logging.getLogger(__name__)
+
+SMOKE_BEAM = 2
+WEIGHED_METHODS = ("ctc_beam", "joint")
+
+
+@dataclass(frozen=True)
+class Way:
+    """Of decoding: its settings, and what is weighed in."""
+
+    config: DecodingConfig
+    knowledge: FusionModel | None = None
+
+
+def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> None:
+    """Write SPLIT.WAY.jsonl for each split and way, SPLIT.jsonl of the references, and summary.json."""
+    system = load_system(find_model(run.folder))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    candidates = _plan_ways(job, run, system, language_models)
+    ways: dict[str, Way] = {}
+    rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
+    split = _Split.read(run, system, "dev", Path(run.config.data.dev))
+    for name, own in candidates.items():
+        found = [split.decode(way, device) for way in own]
+        best = min(range(len(own)), key=lambda index: split.score(found[index]).error_rate)
+        ways[name], rates["dev"][name] = own[best], split.keep(name, found[best])
+    split = _Split.read(run, system, "test", job.data_dir / "test.jsonl")
+    for name, way in ways.items():
+        rates["test"][name] = split.keep(name, split.decode(way, device))
+    chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])  # of equals the cheapest, the first
+    state = load_state(find_model(run.folder))
+    summary = {
+        "name": run.name,
+        "system": run.system,
+        "seed": run.seed,
+        "smoke": job.smoke,
+        "decoding": chosen,
+        "decoding_config": ways[chosen].config.model_dump(mode="json"),
+        "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
+        "guided_attention": system.model.config.guided_attention is not None,
+        "real_time_factor": rates["test"][chosen]["real_time_factor"],
+        "ways": rates,
+        "training": {
+            "updates": state["step"],
+            "seconds": state["seconds"],
+            "audio_hours": state["audio_seconds"] / 3600,
+            **read_record(run.folder / ".train.done").get("origin", {}),
+            "commit": state["commit"],
+        },
+        "evaluation": describe_origin(job) | {"device": describe_device(device)},
+    }
+    write_record(run.evaluation_dir / "summary.json", summary)
+
+
+def _plan_ways(job: Job, run: Run, system: System, language_models: Sequence[Path]) -> dict[str, list[Way]]:
+    """By name, the cheapest first. Where something is weighed in, dev has several weights to choose from."""
+    config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
+    plain = choose_ways(system, offered_methods(system.model), config)
+    ways = {name: [Way(own)] for name, own in plain.items()}
+    if job.recipe.weighs_in_texts:
+        for source, knowledge in load_knowledge(system, run, language_models).items():
+            for method in (name for name in plain if name in WEIGHED_METHODS):
+                settings = [plain[method].model_copy(update={"language_model_weight": w}) for w in WEIGHTS]
+                ways[f"{method}+{source}"] = [Way(own, knowledge) for own in settings]
+    return ways
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Utterances and their references, as they are scored."""
+
+    run: Run
+    system: System
+    name: str
+    manifest: Path
+    utterances: list[Utterance]
+    references: Texts
+
+    @classmethod
+    def read(cls, run: Run, system: System, name: str, manifest: Path) -> _Split:
+        utterances = list(read_manifest(manifest))
+        logger.info("%s: %d utterances of %s", run.name, len(utterances), manifest)
+        references: Texts = {}
+        for utterance in utterances:
+            if utterance.text is None:
+                raise UserError(f"{manifest}: utterance {utterance.id} has no text to compare with")
+            text = normalize_for_scoring(utterance.text, system.config.text)
+            references[utterance.id] = {"text": text}
+            if utterance.speaker is not None:
+                references[utterance.id]["speaker"] = utterance.speaker
+        write_texts(run.evaluation_dir / f"{name}.jsonl", references)
+        return cls(run, system, name, manifest, utterances, references)
+
+    def decode(self, way: Way, device: torch.device) -> Decoded:
+        one = "way"
+        split = decode_utterances(
+            self.system, self.utterances, {one: way.config}, device=device, language_model=way.knowledge
+        )
+        for name, fault in split.faults.items():
+            raise UserError(
+                f"{self.manifest}: {len(split.faults)} utterances cannot be read, so nothing is scored; "
+                f"{name}: {fault}"
+            )
+        return split.ways[one]
+
+    def score(self, decoded: Decoded) -> Score:
+        return score_texts(self.references, self._texts(decoded))
+
+    def keep(self, way: str, decoded: Decoded) -> dict[str, float]:
+        """Write the texts; WER, CER and speed."""
+        write_texts(self.run.evaluation_dir / f"{self.name}.{way}.jsonl", self._texts(decoded))
+        found = self.score(decoded)
+        return {
+            "wer": found.error_rate,
+            "cer": found.character_error_rate,
+            "real_time_factor": decoded.real_time_factor,
+            "language_model_weight": decoded.config.language_model_weight,
+        }
+
+    def _texts(self, decoded: Decoded) -> Texts:
+        rules = self.system.config.text
+        return {name: {"text": normalize_for_scoring(decoded.texts[name], rules)} for name in self.references}

@@ -1,0 +1,86 @@
+"""What a run of a recipe hears with texts weighed in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from recipe_examples import make_job, write_conf, write_tones_recipe
+
+from asr.checkpoint import find_model, load_system
+from asr.decoding.search import DecodingConfig
+from asr.evaluation import decode_utterances
+from asr.manifest import read_manifest
+from asr.recipe.knowledge import WEIGHTS, load_knowledge
+from asr.recipe.results import read_texts, score_texts
+from asr.recipe.stages import run_recipe
+from asr.recipe.systems import build_runs
+from asr.recipe.tasks import read_record
+
+LANGUAGE_MODEL = """
+output_dir: runs/tones/talk
+data: {train: data/tones/train.jsonl, dev: data/tones/dev.jsonl}
+model: {type: language, dim: 16, num_layers: 1, num_heads: 2, feed_forward_dim: 16}
+train: {steps: 4, device: cpu, validate_every: 2, save_every: 2, log_every: 1, select_by: loss}
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
+    """A folder in which a recipe that weighs in texts has been run."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("weighed")
+    recipes_dir = write_tones_recipe(folder, tones)
+    with open(recipes_dir / "tones" / "recipe.py", "a") as file:
+        file.write("\nWEIGHS_IN_TEXTS = True\n")
+    write_conf(folder, "talk", LANGUAGE_MODEL)
+    run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
+    return folder
+
+
+def test_ways_with_and_without_texts(done: Path) -> None:
+    results = json.loads((done / "all" / "runs" / "results" / "results.json").read_text())
+    ways = {run["name"]: list(run["ways"]["test"]) for run in results["runs"]}
+    weighed = ["ctc_beam+ngrams", "ctc_beam+talk"]
+    assert ways["ctc_lstm"] == ["ctc_greedy", "ctc_beam", *weighed]
+    assert set(ways["transformer"]) > {*weighed, "joint", "joint+ngrams", "joint+talk"}
+    for run in results["runs"]:
+        assert all(
+            rates["language_model_weight"] == 0
+            for name, rates in run["ways"]["dev"].items()
+            if "+" not in name
+        )
+
+
+def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
+    job = make_job(done / "recipes", output_dir=done / "all")
+    run = next(run for run in build_runs(job) if run.name == "ctc_lstm")
+    system = load_system(find_model(run.folder))
+    knowledge = load_knowledge(system, run, [])["ngrams"]
+    utterances = list(read_manifest(run.config.data.dev))
+    references = {item.id: {"text": item.text or ""} for item in utterances}
+    found = {}
+    for weight in WEIGHTS:
+        config = DecodingConfig(method="ctc_beam", language_model_weight=weight)
+        split = decode_utterances(
+            system, utterances, {"own": config}, device=torch.device("cpu"), language_model=knowledge
+        )
+        texts = {name: {"text": text} for name, text in split.ways["own"].texts.items()}
+        found[weight] = score_texts(references, texts).error_rate
+    ways = read_record(run.evaluation_dir / "summary.json")["ways"]
+    for split_name in ("dev", "test"):
+        assert ways[split_name]["ctc_beam+ngrams"]["language_model_weight"] == min(
+            found, key=lambda w: found[w]
+        )
+    assert ways["dev"]["ctc_beam+ngrams"]["wer"] == min(found.values())
+
+
+def test_with_texts_only_their_words_are_heard(done: Path) -> None:
+    known = {
+        word for item in read_manifest(done / "all" / "train.jsonl") for word in (item.text or "").split()
+    }
+    for path in (done / "all" / "runs").glob("*/evaluation/test.*+*.jsonl"):
+        heard = {word for fields in read_texts(path).values() for word in fields["text"].split()}
+        assert heard <= known, path.name
