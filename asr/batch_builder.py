@@ -21,6 +21,7 @@ from asr.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
 from asr.errors import UserError
 from asr.feature_cache import FeatureCache
 from asr.features import FrontEnd
+from asr.labels import Labels, encode_labels
 from asr.manifest import Manifest, Utterance
 from asr.seeding import hash_names
 from asr.text import TextConfig, normalize_for_training
@@ -89,6 +90,10 @@ class Inputs:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     num_encoded_frames: Callable[[Tensor], Tensor] = same_frames
     """How many frames the encoder of the model makes of so many feature frames."""
+    labels: Labels | None = None
+    """Where the labels come from that the model is to learn; None: the tokens are those of the text."""
+    step_times: Callable[[int], np.ndarray] | None = None
+    """The middles of so many encoded steps, in seconds; needed with labels."""
 
 
 class Example(NamedTuple):
@@ -183,6 +188,11 @@ class BatchBuilder(Dataset["Batch | UserError"]):
                 f"{utterance.audio}: {seconds:.2f} s of audio give {num_encoded} frames behind the encoder, "
                 f"but {num_needed} are needed for {len(tokens)} tokens"
             )
+        if self._inputs.labels is not None:
+            assert self._inputs.step_times is not None
+            times_T = applied.speed * self._inputs.step_times(num_encoded)  # in the audio before its change
+            names = self._inputs.labels.at(utterance, times_T)
+            tokens = encode_labels(names, self._inputs.tokenizer)
         return Example(utterance, tokens, signal, seconds, applied)
 
     def _read_audio(self, utterance: Utterance, epoch: int | None) -> tuple[np.ndarray, Applied]:
@@ -237,6 +247,9 @@ def _pad(rows: Sequence[np.ndarray], empty: np.ndarray, value: float) -> tuple[T
 
 
 def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
+    """Nothing where labels are learnt in place of texts."""
+    if inputs.labels is not None:
+        return []
     if utterance.text is None:
         raise UserError(f"utterance {utterance.id} has no text; give it one, or take it out of the manifest")
     try:

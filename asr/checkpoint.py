@@ -96,7 +96,11 @@ def save_checkpoint(
 
 def load_system(folder: str | Path) -> System:
     """The speech model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
-    system = load_any_system(folder)
+    return require_speech(load_any_system(folder), folder)
+
+
+def require_speech(system: System[Model], folder: str | Path) -> System:
+    """The same system, if its model makes text of audio."""
     if not isinstance(system.model, SpeechModel):
         raise UserError(
             f"{folder}: a model of type {system.config.model.type}, which makes no text of audio; "

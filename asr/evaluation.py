@@ -57,16 +57,6 @@ class DecodedSplit:
     """id to message."""
 
 
-def offered_methods(system: System, with_language_model: bool = False) -> list[Method]:
-    """All ways of decoding that the heads of the model allow; ctc_greedy has no use for a language model."""
-    has_ctc, has_decoder = system.model.ctc_head is not None, system.model.decoder is not None
-    methods: list[Method] = ["ctc_greedy"] if has_ctc and not with_language_model else []
-    methods += ["ctc_beam"] if has_ctc else []
-    methods += ["attention"] if has_decoder else []
-    methods += ["joint", "rescoring"] if has_ctc and has_decoder else []
-    return methods
-
-
 def choose_ways(
     system: System, methods: Sequence[Method], config: DecodingConfig
 ) -> dict[str, DecodingConfig]:
@@ -96,18 +86,18 @@ def decode_utterances(
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
     split = DecodedSplit({name: Decoded(config) for name, config in ways.items()}, {})
-    for batch in _batches(utterances, batch_size):
-        read = _read(batch, front_end.config.sample_rate, split.faults)
+    for batch in batch_utterances(utterances, batch_size):
+        read = read_batch(batch, front_end.config.sample_rate, split.faults)
         seconds = sum(len(audio) for _, audio in read) / front_end.config.sample_rate
         usable = [(item, audio) for item, audio in read if front_end.num_frames(len(audio)) > 0]
         texts: dict[str, list[str]] = {name: [] for name in ways}
         if usable:
-            clock = _Clock(device)
-            audio_BS, lengths_B = _pad([audio for _, audio in usable], device)
+            clock = Stopwatch(device)
+            audio_BS, lengths_B = pad_batch([audio for _, audio in usable], device)
             encoded_BTD, encoded_lengths_B = model.encode(*front_end(audio_BS, lengths_B))
             encoding_seconds = clock.read()
             for name, config in ways.items():
-                clock = _Clock(device)
+                clock = Stopwatch(device)
                 nbest = decode(model, encoded_BTD, encoded_lengths_B, config, language_model)
                 split.ways[name].seconds += encoding_seconds + clock.read()
                 texts[name] = [system.tokenizer.decode(list(ranked[0].tokens)) for ranked in nbest]
@@ -127,7 +117,7 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
 
 
-class _Clock:
+class Stopwatch:
     """Seconds of work, on a GPU too, where calls return before their work is done."""
 
     def __init__(self, device: torch.device) -> None:
@@ -143,14 +133,14 @@ class _Clock:
         return time.perf_counter()
 
 
-def _batches(utterances: Sequence[Utterance], batch_size: int) -> Iterator[list[Utterance]]:
+def batch_utterances(utterances: Sequence[Utterance], batch_size: int) -> Iterator[list[Utterance]]:
     """Of similar length, the longest first: if memory is too small, that is seen at once."""
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
     for start in range(0, len(ordered), batch_size):
         yield ordered[start : start + batch_size]
 
 
-def _read(
+def read_batch(
     utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]
 ) -> list[tuple[Utterance, np.ndarray]]:
     read = []
@@ -166,7 +156,7 @@ def _read(
     return read
 
 
-def _pad(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
+def pad_batch(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
     lengths_B = torch.tensor([len(row) for row in rows])
     padded_BS = torch.zeros(len(rows), int(lengths_B.max()))
     for target, row in zip(padded_BS, rows, strict=True):
@@ -179,13 +169,20 @@ def _pad(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tens
 
 def read_references(path: str | Path) -> list[Utterance]:
     """A manifest in which every utterance has a text to compare with."""
+    utterances = read_utterances(path)
+    for utterance in utterances:
+        if utterance.text is None:
+            raise UserError(f"{path}: utterance {utterance.id} has no text to compare with; give it one")
+    return utterances
+
+
+def read_utterances(path: str | Path) -> list[Utterance]:
+    """A manifest with at least one utterance, each with an id of its own."""
     utterances = list(read_manifest(path))
     if not utterances:
         raise UserError(f"{path}: no utterance in it; give a manifest with some")
     ids: set[str] = set()
     for utterance in utterances:
-        if utterance.text is None:
-            raise UserError(f"{path}: utterance {utterance.id} has no text to compare with; give it one")
         if utterance.id in ids:
             raise UserError(f"{path}: the id {utterance.id} stands there twice; each needs its own")
         ids.add(utterance.id)

@@ -12,7 +12,7 @@ from asr.augment import AugmentConfig
 from asr.batch_order import BatchConfig
 from asr.config import Config, load_config
 from asr.features import FeaturesConfig
-from asr.models import ModelConfig, SpeechModelConfig
+from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
 from asr.text import TextConfig
 from asr.tokenizer import TokenizerConfig
 
@@ -63,6 +63,9 @@ class OptimConfig(Config):
         return self
 
 
+HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "bleu"}  # of what training may select by
+
+
 class TrainConfig(Config):
     """How long training goes on, how it computes, and what it keeps."""
 
@@ -89,9 +92,12 @@ class TrainConfig(Config):
     save_every: int = pydantic.Field(default=500, gt=0)
     """Updates between two checkpoints: at most these are lost when training is killed."""
     plot_every: int | None = pydantic.Field(default=None, gt=0)
-    """Updates between pictures of the attention in a few dev utterances; null: none. Needs a decoder."""
-    select_by: Literal["wer", "cer", "token_accuracy", "loss"] = "wer"
-    """What of the dev set chooses the best checkpoints. With a decoder, its greedy output is scored."""
+    """Updates between pictures of the attention in a few dev utterances; null: none. Needs a decoder
+    that attends."""
+    select_by: Literal["wer", "cer", "token_accuracy", "bleu", "accuracy", "loss"] = "wer"
+    """What of the dev set chooses the best checkpoints. wer, cer and bleu (package sacrebleu) are of greedy
+    output, the decoder's where there is one; token_accuracy is the share of tokens that the decoder predicts
+    rightly after the true ones; accuracy is the share of right labels, of a model of labels."""
     keep_best: int = pydantic.Field(default=5, gt=0)
     """How many of the best checkpoints are kept, and averaged at the end."""
     patience: int | None = pydantic.Field(default=None, gt=0)
@@ -109,6 +115,9 @@ class RunConfig(Config):
     """Folder of the run: tokenizer, checkpoints and logs go there."""
     seed: int = 0
     """Start of every random choice: weights, order of the batches, augmentation, dropout."""
+    start_from: str | None = None
+    """Folder of a run or checkpoint whose weights, tokenizer and front end this run begins with; the sizes of
+    the model and `features` must be the same. Null: random weights, a tokenizer of the training texts."""
     data: DataConfig
     """Where the utterances are."""
     text: TextConfig = TextConfig()
@@ -135,6 +144,15 @@ class RunConfig(Config):
                 f"train.select_by = {self.train.select_by}, but a model of type {self.model.type} has "
                 f"{', '.join(self.model.scores)}; set train.select_by: {self.model.scores[0]}"
             )
+        makes_labels = isinstance(self.model, RecordingLabelConfig | FrameLabelsConfig)
+        if makes_labels != (self.tokenizer.type == "labels"):
+            wanted = "labels" if makes_labels else "characters"
+            raise ValueError(
+                f"tokenizer.type = {self.tokenizer.type} does not go with a model of type {self.model.type}; "
+                f"set tokenizer.type: {wanted}"
+            )
+        if makes_labels and self.train.plot_every is not None:
+            raise ValueError("train.plot_every draws the attention of a decoder; set it to null")
         if not self.model.reads_audio:
             self._refuse_audio_settings()
         elif self.data.text:
@@ -162,6 +180,10 @@ class RunConfig(Config):
                 )
 
     def _check_speech(self, model: SpeechModelConfig) -> None:
+        if self.train.select_by == "token_accuracy" and model.decoder is None:
+            raise ValueError(
+                "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
+            )
         guided = model.guided_attention
         is_loudness = self.features.type == "log_mel" and self.features.reduction.type == "none"
         if guided is not None and guided.trim_silence and not is_loudness:
@@ -169,7 +191,8 @@ class RunConfig(Config):
                 "model.guided_attention.trim_silence finds silence in log-mel features: set it to false, "
                 "or features.type = log_mel and features.reduction.type = none"
             )
-        if self.train.plot_every is not None and model.decoder is None:
+        attends = model.decoder is not None and model.decoder.cross_attention != (0, 0)
+        if self.train.plot_every is not None and not attends:
             raise ValueError(
                 "train.plot_every draws the attention of a decoder, and there is none; set it to null"
             )

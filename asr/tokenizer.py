@@ -1,4 +1,4 @@
-"""Text to token ids and back: characters, whole words, or the BPE and unigram pieces of sentencepiece."""
+"""Text to token ids and back: characters, words, labels, or the BPE and unigram pieces of sentencepiece."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN_MARK = "⁇"  # what UNK_ID looks like in decoded text
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
 
-TokenizerType = Literal["characters", "bpe", "unigram", "words"]
+TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels"]
 
 
 class TokenizerConfig(Config):
@@ -35,18 +35,19 @@ class TokenizerConfig(Config):
 
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
-    bpe, unigram: pieces of words, learnt by sentencepiece. words: whole words, others are unknown."""
+    bpe, unigram: pieces of words, learnt by sentencepiece. words: whole words, others are unknown.
+    labels: what a model of labels says; each is one token."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
     """Number of tokens with the five reserved ones. Needed for bpe and unigram; for words an upper limit, by
-    which the rarest words become unknown; not for characters, which are as many as the texts have."""
+    which the rarest words become unknown; not for characters and labels: these are as many as there are."""
 
     @pydantic.model_validator(mode="after")
     def _vocab_size_fits_type(self) -> TokenizerConfig:
         if self.type in ("bpe", "unigram") and self.vocab_size is None:
             raise ValueError(f"type = {self.type} needs vocab_size, for example vocab_size: 500")
-        if self.type == "characters" and self.vocab_size is not None:
-            raise ValueError("type = characters takes no vocab_size; remove vocab_size or choose type: bpe")
+        if self.type in ("characters", "labels") and self.vocab_size is not None:
+            raise ValueError(f"type = {self.type} takes no vocab_size; remove vocab_size or choose type: bpe")
         return self
 
 
@@ -134,6 +135,7 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff]"), "half of a surrogate pair; write 
 _ODD_SPACE = re.compile(r"\A\s|[^\S ]|\s\s|\s\Z")
 _SPECIAL = re.compile("|".join(SPECIAL_TOKENS))
 _SPECIAL_WORD = re.compile(rf"(?<!\S)(?:{_SPECIAL.pattern})(?!\S)")
+_SPECIAL_LABEL = re.compile(rf"\A(?:{_SPECIAL.pattern})\Z")
 
 
 class _Characters:
@@ -185,6 +187,16 @@ class _Words(_Characters):
     @staticmethod
     def split(text: str) -> list[str]:
         return text.split()
+
+
+class _Labels(_Characters):
+    refused = (_NO_CHARACTER, (_SPECIAL_LABEL, "a reserved token as a label; give it another name"))
+    token_pattern = re.compile("(?s:.+)")
+    separator = " "
+
+    @staticmethod
+    def split(text: str) -> list[str]:
+        return [text]
 
 
 _SPACE_PIECE = "\u2581"  # sentencepiece writes ▁ for a space, and puts one before each text
@@ -260,6 +272,7 @@ UNITS: dict[TokenizerType, type[_Characters] | type[_Pieces]] = {
     "bpe": _Pieces,
     "unigram": _Pieces,
     "words": _Words,
+    "labels": _Labels,
 }
 
 

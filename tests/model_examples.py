@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.models.parallel_decoder import ParallelDecoderConfig
 from asr.tokenizer import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens
@@ -112,14 +113,172 @@ _TREES: dict[str, dict[str, Any]] = {
         },
         "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
     },
+    "gru-ctc": {
+        "encoder": {
+            "type": "lstm",
+            "cell": "gru",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.05,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "ctc_weight": 1.0,
+    },
+    "tanh-ctc": {
+        "encoder": {
+            "type": "lstm",
+            "cell": "tanh",
+            "dim": 24,
+            "num_layers": 2,
+            "dropout": 0.0,
+            "pyramid_layers": 1,
+            "subsampling": {"type": "stack", "factor": 2},
+        },
+        "ctc_weight": 1.0,
+    },
+    "intra-attention-ctc": {
+        "encoder": {
+            "type": "intra_attention",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.0,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "ctc_weight": 1.0,
+    },
+    "intra-attention-hybrid": {
+        "encoder": {
+            "type": "intra_attention",
+            "dim": 24,
+            "num_layers": 2,
+            "dropout": 0.05,
+            "window": 5,
+            "subsampling": {"type": "stack", "factor": 8},
+        },
+        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
+    },
+    "convolutional-ctc": {
+        "encoder": {
+            "type": "convolutional",
+            "dim": 32,
+            "num_layers": 3,
+            "feed_forward_dim": 64,
+            "kernel": 5,
+            "dropout": 0.0,
+            "subsampling": _CONV2D,
+        },
+        "ctc_weight": 1.0,
+    },
+    "convolutional-hybrid": {
+        "encoder": {
+            "type": "convolutional",
+            "dim": 24,
+            "num_layers": 2,
+            "feed_forward_dim": 48,
+            "activation": "swiglu",
+            "dropout": 0.05,
+            "kernel": 7,
+            "subsampling": {"type": "conv1d", "factor": 4},
+        },
+        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
+    },
+    "attention-additive": {
+        "encoder": {
+            "type": "lstm",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.0,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "decoder": {"type": "attention", "dim": 32, "dropout": 0.0, "attention": {"dim": 24}},
+        "ctc_weight": 0.0,
+        "guided_attention": {"trim_silence": False},
+    },
+    "attention-location": {
+        "encoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "decoder": {
+            "type": "attention",
+            "cell": "gru",
+            "dim": 24,
+            "num_layers": 2,
+            "dropout": 0.05,
+            "attention": {"score": "cosine", "dim": 16, "location": {"kernel": 5, "channels": 4}},
+        },
+        "guided_attention": {"path": "ctc", "layers": [-1], "heads": [0]},
+        "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
+    },
+    "intra-attention-decoder": {
+        "encoder": {
+            "type": "lstm",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.0,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "decoder": {
+            "type": "intra_attention",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.05,
+            "attention": {"score": "scaled_dot", "dim": 24},
+        },
+    },
+    "single-summary": {
+        "encoder": {
+            "type": "lstm",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.0,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "decoder": {"type": "single_summary", "dim": 32, "num_layers": 2, "dropout": 0.0},
+        "ctc_weight": 0.0,
+    },
+    "single-summary-hybrid": {
+        "encoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "decoder": {"type": "single_summary", "cell": "tanh", "dim": 48, "dropout": 0.0},
+    },
+    "parallel-length": {
+        "encoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "decoder": {"type": "parallel_length", **_SIZE},
+        "ctc_weight": 0.0,
+        "guided_attention": {},
+    },
+    "parallel-end": {
+        "encoder": {"type": "conformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "decoder": {
+            "type": "parallel_end",
+            **(_SIZE | {"dropout": 0.05}),
+            "num_queries": 12,
+            "positions": {"type": "learned", "span": 16},
+        },
+        "guided_attention": {"path": "ctc", "layers": [-1]},
+    },
+    "mask-ctc": {
+        "encoder": {
+            "type": "lstm",
+            "dim": 24,
+            "num_layers": 1,
+            "dropout": 0.0,
+            "subsampling": {"type": "stack", "factor": 4},
+        },
+        "decoder": {"type": "mask_ctc", **_SIZE, "norm": "post", "positions": {"type": "fourier"}},
+        "guided_attention": {"trim_silence": False, "heads": [1]},
+    },
 }
 
 SYSTEMS = {name: SpeechModelConfig.model_validate_json(json.dumps(tree)) for name, tree in _TREES.items()}
-WITH_DECODER = [name for name, config in SYSTEMS.items() if config.decoder is not None]
+PARALLEL = [
+    name for name, config in SYSTEMS.items() if isinstance(config.decoder, ParallelDecoderConfig)
+]  # their decoders say all tokens at once
+WITH_DECODER = [
+    name for name, config in SYSTEMS.items() if config.decoder is not None and name not in PARALLEL
+]  # which says token after token
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 every_system = pytest.mark.parametrize("name", SYSTEMS)
 every_decoder = pytest.mark.parametrize("name", WITH_DECODER)
+every_parallel_decoder = pytest.mark.parametrize("name", PARALLEL)
 every_ctc_head = pytest.mark.parametrize("name", WITH_CTC)
 
 

@@ -112,15 +112,16 @@ def test_attended_steps_are_those_of_the_last_layer(name: str) -> None:
     model = build_talker(name, 1, -2.0)
     assert model.decoder is not None
     encoded_BTD, lengths_B = random_encoded(model, [18, 7, 1])
-    last, heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
     found = search_beams(model, encoded_BTD, lengths_B, DecodingConfig(beam=4, nbest=2))
     for row, length in enumerate(lengths_B.tolist()):
         for hypothesis in found[row]:
             inputs = torch.tensor([[SOS_ID, *hypothesis.tokens]])
-            _, weights = model.decoder(
-                inputs, encoded_BTD[row : row + 1, :length], torch.tensor([length]), {last: heads}
-            )
-            mean_NT = weights[last].mean(1)[0]
+            alone = (encoded_BTD[row : row + 1, :length], torch.tensor([length]))
+            _, weights = model.decoder(inputs, *alone, model.decoder.last_heads)
+            if model.decoder.num_heads == 0:
+                assert weights == {} and hypothesis.attended_steps == ()
+                continue
+            mean_NT = weights[model.decoder.num_layers - 1].mean(1)[0]
             expected = [sum(step * weight for step, weight in enumerate(row_T)) for row_T in mean_NT.tolist()]
             assert hypothesis.attended_steps == pytest.approx(expected, abs=1e-4)
 

@@ -95,6 +95,7 @@ def test_two_heads_that_disagree_must_be_sure() -> None:
     assert not is_agreed(make_evidence(heard=hear(other, probability=0.6)), CONFIG)
     assert is_agreed(make_evidence(heard=hear(other, probability=0.6)), ChecksConfig.off())
     assert is_agreed(make_evidence(heard=None), CONFIG)
+    assert is_agreed(make_evidence(tokens=(), heard=hear(())), CONFIG)  # that there is nothing
 
 
 @given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), min_size=1, max_size=8))

@@ -68,7 +68,7 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
 def test_decoding(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(read_ways(capsys, talker, manifest)) == ["joint"]
     everything = read_ways(capsys, talker, manifest, "--decoding", "all")
-    assert list(everything) == ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+    assert list(everything) == ["ctc_greedy", "ctc_beam", "attention", "rescoring", "joint"]
     assert evaluate(talker, manifest, "--decoding", "joint", "--set", "decoding.method=joint") == 2
     assert "leave one out" in capsys.readouterr().err
 

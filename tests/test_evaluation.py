@@ -17,14 +17,13 @@ from system_examples import WORDS, save_talker
 from asr import audio
 from asr.checkpoint import System, load_system
 from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.search import DecodingConfig
+from asr.decoding.search import DecodingConfig, offered_methods
 from asr.errors import UserError
 from asr.evaluation import (
     DecodedSplit,
     choose_ways,
     decode_utterances,
     describe_device,
-    offered_methods,
     read_references,
     score_ways,
     write_texts,
@@ -66,13 +65,13 @@ def manifest(tmp_path: Path) -> Path:
 
 
 def run(system: System, utterances: list[Utterance], *methods: str, batch_size: int = 2) -> DecodedSplit:
-    ways = choose_ways(system, methods or offered_methods(system), DecodingConfig(beam=4))  # type: ignore[arg-type]
+    ways = choose_ways(system, methods or offered_methods(system.model), DecodingConfig(beam=4))  # type: ignore[arg-type]
     return decode_utterances(system, utterances, ways, device=CPU, batch_size=batch_size)
 
 
 def test_every_utterance_in_every_way(system: System, manifest: Path) -> None:
     split = run(system, read_references(manifest))
-    assert list(split.ways) == ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+    assert list(split.ways) == ["ctc_greedy", "ctc_beam", "attention", "rescoring", "joint"]
     for name, decoded in split.ways.items():
         assert decoded.config.method == name and decoded.config.beam == 4
         assert set(decoded.texts) == set("abcde")
@@ -111,8 +110,8 @@ def test_auto_is_resolved_once(system: System) -> None:
 
 def test_methods_are_those_of_the_heads(tmp_path: Path) -> None:
     system = load_system(save_talker(tmp_path / "model", decoder=False))
-    assert offered_methods(system) == ["ctc_greedy", "ctc_beam"]
-    assert offered_methods(system, with_language_model=True) == ["ctc_beam"]
+    assert offered_methods(system.model) == ["ctc_greedy", "ctc_beam"]
+    assert offered_methods(system.model, with_language_model=True) == ["ctc_beam"]
     with pytest.raises(UserError, match="needs a decoder"):
         choose_ways(system, ["joint"], DecodingConfig())
 

@@ -18,6 +18,7 @@ from model_examples import (
 )
 
 from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
+from asr.decoding.search import decode_by_decoder
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
@@ -138,5 +139,5 @@ def test_training_goes_on_after_decoding(name: str) -> None:
     with torch.inference_mode():
         encoded = model.encode(*batch[:2])
         if model.decoder is not None:
-            decode_greedily(model, *encoded)
+            decode_by_decoder(model, *encoded)
     model.train()(*batch).total.backward()

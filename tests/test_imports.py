@@ -16,7 +16,17 @@ PACKAGE = ROOT / "asr"
 LAYERS = [
     ["errors", "files", "config", "progress"],
     [
-        *("seeding", "audio_headers", "audio_decoders", "audio", "text", "english/", "tokenizer", "manifest"),
+        *(
+            "seeding",
+            "audio_headers",
+            "audio_decoders",
+            "audio",
+            "text",
+            "english/",
+            "tokenizer",
+            "manifest",
+            "labels",
+        ),
         *(
             "manifest_checks",
             "subsets",
@@ -26,7 +36,7 @@ LAYERS = [
             "sentences",
             "archives",
         ),
-        *("speech_synthesis", "corpora", "transcripts/"),
+        *("speech_synthesis", "synthetic_speech", "corpora", "transcripts/"),
     ],
     [
         *(
@@ -41,13 +51,22 @@ LAYERS = [
         ),
         *("batch_builder", "batches", "text_batches", "models/"),
     ],
-    ["scoring/", "decoding/"],
-    ["run", "checkpoint", "plots", "train/", "transcription/", "evaluation"],
+    ["scoring/", "decoding/", "whisper/"],
+    [
+        "run",
+        "checkpoint",
+        "plots",
+        "train/",
+        "transcription/",
+        "evaluation",
+        "label_evaluation",
+        "word_times",
+    ],
     ["recipe/", "cli/"],
 ]
 TORCH_FREE_LAYERS = (0, 1)
 # torchaudio is in maintenance: the fewer modules depend on it, the easier it is to replace.
-TORCHAUDIO_ALLOWED = {"features", "augment", "alignment", "lexicon"}
+TORCHAUDIO_ALLOWED = {"features", "augment", "alignment"}
 PUBLIC_FACE = {"__init__", "__main__"}  # the package itself may offer anything
 
 MODULES = sorted(

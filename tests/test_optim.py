@@ -90,7 +90,8 @@ def test_norms_biases_and_embeddings_do_not_decay(name: str) -> None:
     tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
-            is_matrix = isinstance(module, nn.Linear | nn.Conv2d | nn.LSTM | DepthwiseConvolution)
+            matrices = nn.Linear | nn.Conv1d | nn.Conv2d | nn.RNNBase | nn.RNNCellBase | DepthwiseConvolution
+            is_matrix = isinstance(module, matrices)
             is_decaying = is_matrix and not key.startswith("bias") and id(parameter) not in tied
             assert decays[id(parameter)] == (0.3 if is_decaying else 0.0), (module, key)
 

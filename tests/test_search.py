@@ -178,10 +178,13 @@ def test_rescoring_ranks_the_texts_of_ctc_by_the_formula(uses_model: bool) -> No
     assert changed  # the decoder had a say
 
 
+@pytest.mark.parametrize(
+    "name", [HYBRID, "attention-location", "intra-attention-decoder", "single-summary-hybrid"]
+)
 @every_method
-def test_the_batch_changes_nothing(method: Method) -> None:
+def test_the_batch_changes_nothing(method: Method, name: str) -> None:
     """40 utterances, from features on, in batches of 1, 7 and 32."""
-    model = build_talker(HYBRID, 2, -2.0)
+    model = build_talker(name, 2, -3.0)
     frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(40)]
     batch = make_utterances(frames, [1] * 40, padding=9.0)
     config = DecodingConfig(method=method, beam=4)

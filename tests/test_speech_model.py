@@ -18,8 +18,10 @@ from model_examples import (
     make_utterances,
 )
 
-from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
+from asr.decoding.greedy import decode_ctc_greedily
+from asr.decoding.search import decode_by_decoder
 from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.models.decoder import Decoder
 from asr.models.losses import IGNORED
 from asr.models.speech_model import REPORTED, Targets
 from asr.models.transformer import TransformerDecoder
@@ -44,7 +46,6 @@ def test_an_utterance_is_the_same_alone_and_in_a_batch(name: str, padding: float
     """Encoded steps, CTC log-probabilities, decoder scores and losses, whatever stands in the padding."""
     model, batch = build_example(name), example_batch(padding)
     encoded_BTD, lengths_B = model.encode(*batch[:2])
-    inputs_BN, _ = Targets(*batch[2:]).for_decoder()
     for row, length in enumerate(lengths_B.tolist()):
         alone = batch.alone(row)
         alone_BTD, alone_lengths_B = model.encode(*alone[:2])
@@ -54,9 +55,10 @@ def test_an_utterance_is_the_same_alone_and_in_a_batch(name: str, padding: float
             ctc_BTV, alone_ctc_BTV = (model.ctc_log_probabilities(x) for x in (encoded_BTD, alone_BTD))
             torch.testing.assert_close(ctc_BTV[row, :length], alone_ctc_BTV[0], rtol=0, atol=1e-5)
         if model.decoder is not None:
-            num_rows = TOKEN_LENGTHS[row] + 1
-            scores_BNV, _ = model.decoder(inputs_BN, encoded_BTD, lengths_B)
-            alone_BNV, _ = model.decoder(inputs_BN[row : row + 1, :num_rows], alone_BTD, alone_lengths_B)
+            scores_BNV, _ = model.decoder.follow(Targets(*batch[2:]), (encoded_BTD, lengths_B), {})
+            alone_BNV, _ = model.decoder.follow(Targets(*alone[2:]), (alone_BTD, alone_lengths_B), {})
+            num_rows = alone_BNV.size(1)
+            assert num_rows - TOKEN_LENGTHS[row] == scores_BNV.size(1) - max(TOKEN_LENGTHS) in (0, 1)
             torch.testing.assert_close(scores_BNV[row, :num_rows], alone_BNV[0], rtol=0, atol=1e-5)
 
 
@@ -100,6 +102,7 @@ def test_total_is_the_weighted_sum_of_its_parts(name: str, step: int) -> None:
         weights = {
             "ctc": config.ctc_weight,
             "cross_entropy": 1 - config.ctc_weight,
+            "length": 1 - config.ctc_weight,
             "guided_attention": guided.weight_at(step) if guided is not None and is_training else 0.0,
         }
         assert ("guided_attention" in losses.parts) == (weights["guided_attention"] > 0)
@@ -112,7 +115,7 @@ def test_total_is_the_weighted_sum_of_its_parts(name: str, step: int) -> None:
 @torch.no_grad()
 def test_correct_counts_the_tokens_that_the_decoder_predicts(name: str) -> None:
     model, batch = build_example(name), example_batch()
-    assert isinstance(model.decoder, TransformerDecoder)
+    assert isinstance(model.decoder, Decoder)
     inputs_BN, targets_BN = Targets(*batch[2:]).for_decoder()
     scores_BNV, _ = model.decoder(inputs_BN, *model.encode(*batch[:2]))
     model.decoder.output.bias[EOS_ID] += 100  # now every prediction is the end, right once an utterance
@@ -261,7 +264,7 @@ def decode(model: SpeechModel, batch: Utterances) -> dict[str, list[list[int]]]:
         if model.ctc_head is not None:
             decoded["ctc"] = decode_ctc_greedily(model.ctc_log_probabilities(encoded[0]), encoded[1])
         if model.decoder is not None:
-            decoded["decoder"] = decode_greedily(model, *encoded)
+            decoded["decoder"] = decode_by_decoder(model, *encoded)
     return decoded
 
 
@@ -314,15 +317,15 @@ DECODER = {"type": "transformer", "num_layers": 2, "num_heads": 4}
         ),
         (
             {"decoder": DECODER, "guided_attention": {"layers": (0, 2)}},
-            "guided_attention.layers: no layer 2 among decoder.num_layers = 2",
+            "guided_attention.layers: no layer 2 among the 2 of the decoder that attend",
         ),
         (
             {"decoder": DECODER, "guided_attention": {"layers": (-3,)}},
-            "guided_attention.layers: no layer -3 among decoder.num_layers = 2",
+            "guided_attention.layers: no layer -3 among the 2 of the decoder that attend",
         ),
         (
             {"decoder": DECODER, "guided_attention": {"heads": (3, 4)}},
-            "guided_attention.heads: no head 4 among decoder.num_heads = 4",
+            "guided_attention.heads: no head 4 among the 4 of the decoder",
         ),
     ],
 )

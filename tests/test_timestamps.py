@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 
 from asr.features import FeaturesConfig, FrontEnd
+from asr.models.clock import Clock, make_clock
 from asr.tokenizer import BLANK_ID, SPECIAL_TOKENS, Tokenizer, TokenizerConfig
 from asr.transcription.speech_detection import SILENCE_DB
 from asr.transcription.timestamps import (
-    Clock,
     TokenTime,
     align_by_attention,
     align_by_ctc,
     find_boundary,
     has_spaces,
-    make_clock,
     split_words,
     time_words,
     warp,

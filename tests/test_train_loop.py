@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_examples import SYSTEMS, every_system
 from safetensors.torch import load_file
 
 from asr import checkpoint
@@ -73,6 +75,9 @@ def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
         (4, ()),  # in the first epoch, a checkpoint behind
         (8, ("train.average_decay=0.9",)),  # in the second epoch, with averaged weights
         (10, ("batches.num_workers=1", "train.accumulate=2", "model.exposure.replace=0.1")),
+        (5, ("model.decoder={type: attention, dim: 16, attention: {dim: 8, location: {kernel: 3}}}",)),
+        (5, ("model.decoder={type: intra_attention, dim: 16}", "model.exposure.scheduled_sampling=0.2")),
+        (5, ("model.decoder={type: single_summary, dim: 16}", "model.guided_attention=null")),
     ],
 )
 def test_resuming_is_exact(
@@ -94,6 +99,24 @@ def test_resuming_is_exact(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
     steps = [line["step"] for line in read_log(tmp_path / "run", "train")]
     assert steps == sorted(set(steps)), "an update is in the log twice"
+
+
+@pytest.mark.slow
+@every_system
+def test_every_system_resumes_exactly(
+    name: str, tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(folder: str) -> RunConfig:
+        settings = ("train.steps=2", "train.save_every=1", "train.validate_every=2")
+        run = tiny_run(*settings, f"output_dir={tmp_path}/{folder}")
+        return run.model_copy(update={"model": SYSTEMS[name]})
+
+    whole = train(build("whole"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, 1)
+        train(build("run"))
+    assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == 1
+    assert_equal_bits(whole, train(build("run")))
 
 
 def test_termination_saves_and_resumes(
@@ -341,3 +364,49 @@ def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["train", str(tmp_path / "run.yaml"), "train.steps=2"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "model")
     assert loop.train  # the command is that loop
+
+
+def test_a_training_starts_from_another(tiny_run: TinyRun, tmp_path: Path) -> None:
+    first = tiny_run(f"output_dir={tmp_path}/first", "train.steps=4")
+    train(first)
+    second = tiny_run(
+        f"output_dir={tmp_path}/second",
+        f"start_from={first.output_dir}",
+        "optim.learning_rate=1e-12",
+        "train.steps=1",
+    )
+    train(second)
+    for name, weight in weights_of(Path(first.output_dir) / "model").items():
+        assert torch.allclose(weight, weights_of(Path(second.output_dir) / "model")[name], atol=1e-6), name
+    assert (
+        load_system(Path(second.output_dir) / "model").tokenizer
+        == load_system(Path(first.output_dir) / "model").tokenizer
+    )
+
+
+def test_a_training_goes_on_without_the_one_it_started_from(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tiny_run(f"output_dir={tmp_path}/first", "train.steps=2")
+    train(first)
+    whole = tiny_run(f"output_dir={tmp_path}/whole", f"start_from={first.output_dir}")
+    train(whole)
+    with monkeypatch.context() as context:
+        kill_at(context, 4)
+        with pytest.raises(Killed):
+            train(tiny_run(f"output_dir={tmp_path}/cut", f"start_from={first.output_dir}"))
+    shutil.rmtree(first.output_dir)
+    train(tiny_run(f"output_dir={tmp_path}/cut", f"start_from={first.output_dir}"))
+    assert_equal_bits(Path(whole.output_dir) / "model", Path(whole.output_dir).with_name("cut") / "model")
+
+
+def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) -> None:
+    first = tiny_run(f"output_dir={tmp_path}/first", "train.steps=2")
+    train(first)
+    start = f"start_from={first.output_dir}"
+    with pytest.raises(UserError, match="no model here"):
+        train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path / 'nowhere'}"))
+    with pytest.raises(UserError, match="features or tokenizer are set otherwise there"):
+        train(tiny_run(f"output_dir={tmp_path}/features", start, "features.num_mels=23"))
+    with pytest.raises(UserError, match=r"its weights do not fit this model \(size mismatch"):
+        train(tiny_run(f"output_dir={tmp_path}/sizes", start, "model.encoder.dim=24"))

@@ -29,7 +29,7 @@ from asr.transcription.segmentation import SegmentationConfig
 from asr.transcripts.transcript import Transcript
 
 RATE = 16_000
-SHORT = SegmentationConfig(max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
+SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
 
 
 def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ONE TWO SIX TEN") -> System:
@@ -88,6 +88,11 @@ def transcribe_all(
         ("lstm-ctc", "ctc_beam"),
         ("transformer-window", "ctc_greedy"),
         ("transformer-attention", "attention"),
+        ("attention-additive", "attention"),
+        ("intra-attention-decoder", "rescoring"),
+        ("single-summary-hybrid", "joint"),
+        ("parallel-length", "parallel"),
+        ("mask-ctc", "auto"),
     ],
 )
 def test_company_and_order_change_nothing(
@@ -102,6 +107,11 @@ def test_company_and_order_change_nothing(
         for id, transcript in expected.items():
             assert found[id].text == transcript.text
             assert [(w.start, w.end) for w in found[id].words] == [(w.start, w.end) for w in transcript.words]
+
+
+def test_a_model_that_cannot_tell_when_is_refused(tiny_run: Callable[..., RunConfig]) -> None:
+    with pytest.raises(UserError, match=r"neither a CTC head nor attention.* decode it with asr evaluate"):
+        build_recognizer(tiny_run, "single-summary")
 
 
 def test_encoder_gives_the_same_bits_in_any_company(

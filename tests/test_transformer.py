@@ -72,8 +72,9 @@ def test_encoder_layer_equals_torch(norm: str, activation: str) -> None:
     torch.testing.assert_close(ours(x_BTD, mask_BT)[mask_BT], expected_BTD[mask_BT], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("norm", "activation"), NORM_AND_ACTIVATION)
-def test_decoder_layer_equals_torch(norm: str, activation: str) -> None:
+def test_decoder_layer_equals_torch(norm: str, activation: str, causal: bool) -> None:
     torch.manual_seed(0)
     config = TransformerDecoderConfig(**SIZE, norm=norm, activation=activation)
     ours = DecoderLayer(config, memory_dim=16).double().eval()
@@ -89,10 +90,15 @@ def test_decoder_layer_equals_torch(norm: str, activation: str) -> None:
     theirs.norm3.load_state_dict(ours.feed_forward_block.norm.state_dict())
     x_BUD, encoded_BTD = torch.randn(3, 6, 16).double(), torch.randn(3, 9, 16).double()
     mask_BT = length_mask(LENGTHS, 9)
-    is_future_UU = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    expected_BUD = theirs.eval()(x_BUD, encoded_BTD, tgt_mask=is_future_UU, memory_key_padding_mask=~mask_BT)
+    token_mask_BU = length_mask(torch.tensor([6, 2, 5]), 6)
+    masks = {"tgt_mask": torch.ones(6, 6, dtype=torch.bool).triu(1)}  # True: out of sight
+    if not causal:
+        masks = {"tgt_key_padding_mask": ~token_mask_BU}
+    expected_BUD = theirs.eval()(x_BUD, encoded_BTD, memory_key_padding_mask=~mask_BT, **masks)
     memory = ours.cross_attention.remember(encoded_BTD, mask_BT)
-    torch.testing.assert_close(ours(x_BUD, memory, None, ())[0], expected_BUD, rtol=0, atol=1e-12)
+    found_BUD, _ = ours(x_BUD, memory, None, (), None if causal else token_mask_BU)
+    is_seen_BU = token_mask_BU | causal
+    torch.testing.assert_close(found_BUD[is_seen_BU], expected_BUD[is_seen_BU], rtol=0, atol=1e-12)
 
 
 def randomize_norms(module: nn.Module) -> None:

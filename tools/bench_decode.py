@@ -7,7 +7,8 @@
 Random weights never end by themselves, so both sides are made to say exactly 4 tokens a second. Both decode
 the output of the same encoder, and their decoders have the same sizes. Contenders take turns in one process,
 and medians are compared: machines are noisy, ratios of one run are not. Memory is what the peak grows by over
-the loaded model, each case in a process of its own. CTC modes run on a head that mostly says blank.
+the loaded model, each case in a process of its own. CTC modes run on a head that mostly says blank; what it
+does say is nothing for mask-CTC, which gets as many gaps as the others say tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from torch import Tensor, nn
 
 from asr.decoding.search import DecodingConfig, decode
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID
+from asr.models.decoder import Decoder
+from asr.models.parallel_decoder import LengthDecoder, ParallelDecoder
+from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80
 FRAMES_PER_SECOND = 100
@@ -44,29 +47,55 @@ MODES: dict[str, dict[str, Any]] = {
     "CTC greedy": {"method": "ctc_greedy"},
     "CTC beam 10": {"method": "ctc_beam", "beam": 10},
     "rescoring 10": {"method": "rescoring", "beam": 10},
+    # All tokens at once, by a decoder of the same size.
+    "length": {"method": "parallel", "beam": 1, "decoder": "parallel_length"},
+    "length 10": {"method": "parallel", "beam": 10, "decoder": "parallel_length"},
+    "end": {"method": "parallel", "decoder": "parallel_end"},
+    "mask-CTC 1": {"method": "parallel", "iterations": 1, "decoder": "mask_ctc"},
+    "mask-CTC 10": {"method": "parallel", "iterations": 10, "decoder": "mask_ctc"},
 }
 Searcher = Callable[[Tensor, Tensor], Any]
 
 
-def build_ours(size: dict[str, int]) -> SpeechModel:
+def build_ours(size: dict[str, int], decoder: str = "transformer") -> SpeechModel:
     shared = {"dim": size["dim"], "num_heads": size["heads"], "feed_forward_dim": size["feed_forward"]}
     config = {
         "encoder": {"type": "conformer", "num_layers": size["encoder"], **shared},
-        "decoder": {"type": "transformer", "num_layers": size["decoder"], **shared},
+        "decoder": {"type": decoder, "num_layers": size["decoder"], **shared},
     }
     torch.manual_seed(0)
     config = SpeechModelConfig.model_validate_json(json.dumps(config))
     model = build_model(config, NUM_MELS, size["vocabulary"]).eval()
-    assert model.decoder is not None and model.ctc_head is not None
+    assert isinstance(model.decoder, Decoder | ParallelDecoder) and model.ctc_head is not None
     with torch.no_grad():
         model.decoder.output.bias[EOS_ID] = -1e4  # never ends by itself
+        if isinstance(model.decoder, LengthDecoder):
+            model.decoder.length_predictor.count.bias.zero_()  # longer than it may say
         model.ctc_head.weight.mul_(4)  # lively, but mostly blank, as in a trained model
         model.ctc_head.bias[BLANK_ID] = 10.0
     return model
 
 
-def our_searcher(model: SpeechModel, mode: str, num_tokens: int) -> Searcher:
-    config = DecodingConfig.model_validate({**MODES[mode], "max_tokens": num_tokens})
+def let_ctc_doubt(model: SpeechModel, num_tokens: int) -> None:
+    """Its head says so many tokens, of which it is sure of none."""
+    compute = model.ctc_log_probabilities
+
+    def say(encoded_BTD: Tensor) -> Tensor:
+        scores_BTV = 0 * compute(encoded_BTD)
+        scores_BTV[..., BLANK_ID] = 3.0
+        steps_U = torch.arange(num_tokens) * encoded_BTD.size(1) // num_tokens
+        scores_BTV[:, steps_U, UNK_ID + 1] = 4.0
+        return scores_BTV.log_softmax(-1)
+
+    model.ctc_log_probabilities = say
+
+
+def our_searcher(model: SpeechModel, size: dict[str, int], mode: str, num_tokens: int) -> Searcher:
+    options = {**MODES[mode], "max_tokens": num_tokens}
+    if "decoder" in options:  # reads what the encoder of the other model wrote
+        model = build_ours(size, options.pop("decoder"))
+        let_ctc_doubt(model, num_tokens)
+    config = DecodingConfig.model_validate(options)
     return lambda encoded_BTD, lengths_B: decode(model, encoded_BTD, lengths_B, config)
 
 
@@ -132,7 +161,7 @@ def build_searcher(
 ) -> Searcher:
     num_tokens = int(seconds * TOKENS_PER_SECOND)
     if contender == "ours":
-        return our_searcher(model, mode, num_tokens)
+        return our_searcher(model, size, mode, num_tokens)
     return their_searcher(model, size, mode, num_tokens, num_steps)
 
 

@@ -21,7 +21,9 @@ COMMANDS = {
     "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
     "train": ("train", "train a system, or go on where training was cut off"),
     "evaluate": ("evaluate", "decode a split in one or several ways: error rates with intervals, and speed"),
+    "align": ("align", "find when each word of the texts of a manifest is said"),
     "ngram": ("ngram", "estimate n-grams from the training texts"),
+    "convert": ("convert", "make a folder of ours of a Whisper model, whatever form it has"),
     "info": ("info", "explain every setting of a config, or what is in a trained model"),
 }
 

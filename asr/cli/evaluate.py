@@ -1,4 +1,4 @@
-"""`asr evaluate MODEL MANIFEST`: decodes a split in one or several ways; a table of errors and speed."""
+"""`asr evaluate MODEL MANIFEST`: decodes a split in one or several ways, or labels it: errors and speed."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import argparse
 import json
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from asr.decoding.methods import METHODS
 
 if TYPE_CHECKING:
     import torch
 
+    from asr.checkpoint import System
     from asr.evaluation import Decoded, DecodedSplit
+    from asr.label_evaluation import LabelledSplit
+    from asr.models import LabelModel
+    from asr.scoring.confusion import LabelScore
     from asr.scoring.counting import Score
 
 logger = logging.getLogger(__name__)
 
-# As in asr.decoding, which --help must not import.
-METHODS = ("auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring", "all")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="folder of a run or of one of its checkpoints")
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
+    parser.add_argument("manifest", metavar="MANIFEST", help="utterances with texts or labels, as JSON Lines")
     parser.add_argument(
         "--decoding",
-        choices=METHODS,
+        choices=(*METHODS, "all"),
         action="append",
         help="a way to decode; may be given several times; all: each that MODEL offers (default: auto)",
     )
@@ -35,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="folder of a language model's run, or an ARPA file, to weigh in (its weight: 0.3, or "
         "--set decoding.language_model_weight=...)",
+    )
+    parser.add_argument(
+        "--lexicon",
+        metavar="FILE",
+        help="say words of this file only: plain text named .txt, or the texts of a manifest",
     )
     parser.add_argument(
         "--batch-size", type=int, default=8, metavar="N", help="utterances decoded at once (default: 8)"
@@ -53,37 +61,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-dir",
         metavar="DIR",
         help="write there, for each way of decoding, what was heard (WAY.jsonl), and as it was scored "
-        "(WAY.trn and reference.jsonl, in which `asr score` finds the same errors)",
+        "(WAY.trn and reference.jsonl, in which `asr score` finds the same errors); of a model of labels "
+        "what was expected and said (labels.jsonl)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.checkpoint import find_model, load_system
+    from asr.checkpoint import find_model, load_any_system, require_speech
+    from asr.decoding.search import offered_methods
     from asr.errors import UserError
     from asr.evaluation import (
         choose_ways,
         decode_utterances,
         describe_device,
-        offered_methods,
         read_references,
         score_ways,
         write_texts,
     )
+    from asr.models import LabelModel
     from asr.progress import AudioProgress
     from asr.transcription.recognizer import choose_device
-    from asr.transcription.settings import load_evaluation_settings, load_fusion_model
+    from asr.transcription.settings import Knowledge, load_evaluation_settings
 
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
     if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
         raise UserError("--decoding and --set decoding.method are the same; leave one out")
-    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, args.language_model)
+    any_system = load_any_system(find_model(args.model))
+    if isinstance(any_system.model, LabelModel):
+        return run_labels(args, cast("System[LabelModel]", any_system))
+    system = require_speech(any_system, args.model)
+    knowledge = Knowledge(args.language_model, args.lexicon)
+    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
     methods = args.decoding or [settings.decoding.method]
     utterances = read_references(args.manifest)
-    system = load_system(find_model(args.model))
     if "all" in methods:
-        methods = offered_methods(system, args.language_model is not None)
+        methods = offered_methods(system.model, bool(knowledge.files))
     ways = choose_ways(system, methods, settings.decoding)
     device = choose_device(args.device)
     logger.info("device: %s", describe_device(device))
@@ -94,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             ways,
             device=device,
             batch_size=args.batch_size,
-            language_model=load_fusion_model(args.language_model, system, device),
+            language_model=knowledge.load(system, device),
             report=progress.advance,
         )
     for message in split.faults.values():
@@ -161,6 +175,7 @@ def _print_json(
         "model": args.model,
         "manifest": args.manifest,
         "language_model": args.language_model,
+        "lexicon": args.lexicon,
         "device": describe_device(device),
         "failed": split.faults,
         "ways": ways,
@@ -168,8 +183,75 @@ def _print_json(
     print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
 
 
+# --- models of labels ---------------------------------------------------------------------------
+
+
+def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
+    from asr.errors import UserError
+    from asr.evaluation import describe_device, read_utterances
+    from asr.label_evaluation import label_utterances, score_split, write_labels
+    from asr.models import FrameLabelsModel
+    from asr.progress import AudioProgress
+    from asr.train.preparation import build_labels, find_unseen_labels
+    from asr.transcription.recognizer import choose_device
+
+    for name in ("decoding", "beam", "language_model", "lexicon", "set"):
+        if getattr(args, name):
+            raise UserError(
+                f"--{name.replace('_', '-')} is about text, but {args.model} is a model of labels; remove it"
+            )
+    utterances, labels = read_utterances(args.manifest), build_labels(system.config)
+    assert labels is not None
+    unseen = find_unseen_labels(args.manifest, utterances, labels, system.tokenizer)
+    device = choose_device(args.device)
+    logger.info("device: %s", describe_device(device))
+    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
+        split = label_utterances(
+            system, labels, utterances, device=device, batch_size=args.batch_size, report=progress.advance
+        )
+    for message in split.faults.values():
+        logger.error("%s", message)
+    if not split.said:
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be read")
+    score = score_split(split, utterances, system.model.config.label)
+    if args.output_dir is not None:
+        write_labels(args.output_dir, split)
+    if args.json:
+        record = {
+            "model": args.model,
+            "manifest": args.manifest,
+            "device": describe_device(device),
+            "failed": split.faults,
+            "unseen": unseen,
+            "label": system.model.config.label,
+            "score": score.as_dict(),
+            "real_time_factor": split.real_time_factor,
+            "seconds": split.seconds,
+            "audio_seconds": split.audio_seconds,
+        }
+        print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
+    else:
+        _print_labels(split, score, "frame " if isinstance(system.model, FrameLabelsModel) else "")
+    return 1 if split.faults else 0
+
+
+def _print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
+    from asr.scoring.confusion import format_label_table
+
+    interval = score.interval
+    bounds = (
+        "" if interval is None else f", 95 % interval [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
+    )
+    print(
+        f"{len(split.said)} utterances, {score.count} labels, {split.audio_seconds:.1f} s of audio, "
+        f"real-time factor {split.real_time_factor:.4f}\n"
+        f"{kind}accuracy {100 * score.accuracy:.2f} %{bounds}\n\n{format_label_table(score)}"
+    )
+
+
 def _without_infinity(value: Any) -> Any:
-    """JSON has no infinite numbers, such as the error rate of empty references: null stands for them."""
+    """JSON has no infinite numbers, such as the error rate of empty references, and no nan: null stands for
+    them."""
     if isinstance(value, dict):
         return {key: _without_infinity(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`asr info CONF|MODEL`: every setting and what it means; of a trained model also its size and scores."""
+"""`asr info CONF|MODEL`: every setting and what it means; of a model also its size, of ours its scores."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    from asr.config import Config
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "config", metavar="CONF|MODEL", help="YAML file of a run, or folder of a trained model"
+        "config",
+        metavar="CONF|MODEL",
+        help="YAML file of a run, folder of a trained model, or Whisper model of any form",
     )
     parser.add_argument(
         "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
@@ -26,16 +30,21 @@ def run(args: argparse.Namespace) -> int:
     from asr.config import describe_config
     from asr.errors import UserError
     from asr.run import RunConfig
+    from asr.whisper.loading import is_whisper
 
     model: dict[str, Any] = {}
     path = Path(args.config)
-    if path.is_dir():
-        if args.overrides:
-            raise UserError(
-                f"{path}: the settings of a trained model stand; give {args.overrides[0]} with a YAML"
-            )
-        model, path = describe_model(path)
-    config = RunConfig.load(path, args.overrides)
+    if args.overrides and (path.is_dir() or is_whisper(args.config)):
+        raise UserError(
+            f"{path}: the settings of a trained model stand; give {args.overrides[0]} with a YAML"
+        )
+    config: Config
+    if is_whisper(args.config):
+        model, config = describe_whisper(args.config)
+    else:
+        if path.is_dir():
+            model, path = describe_model(path)
+        config = RunConfig.load(path, args.overrides)
     rows = list(describe_config(config))
     if args.json:
         settings = {key: {"value": value, "help": documentation} for key, value, documentation in rows}
@@ -55,23 +64,48 @@ def run(args: argparse.Namespace) -> int:
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """What is in the folder of a trained model, and the file of its settings."""
-    from asr.checkpoint import find_model, load_state, load_system
+    from asr.checkpoint import find_model, load_any_system, load_state
+    from asr.models import LabelModel
+    from asr.tokenizer import SPECIAL_TOKENS
 
     folder = find_model(path)
-    system, state = load_system(folder), load_state(folder)
+    system, state = load_any_system(folder), load_state(folder)
     parts = {name: _count(part) for name, part in system.model.named_children() if _count(part)}
+    labels = system.tokenizer.tokens[len(SPECIAL_TOKENS) :] if isinstance(system.model, LabelModel) else ()
     described = {
         "folder": str(folder),
         "parameters": _count(system.model),
         "parameters of": parts,
-        "tokens": len(system.tokenizer),
-        "sample rate": system.config.features.sample_rate,
+        **({"labels": ", ".join(labels)} if labels else {"tokens": len(system.tokenizer)}),
+        **({"sample rate": system.config.features.sample_rate} if system.config.model.reads_audio else {}),
         "updates": state.get("step"),
         "hours heard": round(float(state.get("audio_seconds", 0)) / 3600, 2),
         "scores on dev": state.get("dev_scores", {}),
         "made by": {name: state.get(name) for name in ("asr", "commit", "torch", "python")},
     }
     return described, folder / "config.yaml"
+
+
+def describe_whisper(source: str) -> tuple[dict[str, Any], Config]:
+    """What is in a Whisper model of any form, and its sizes."""
+    from asr.whisper.loading import find_files, read_checkpoint
+
+    checkpoint = read_checkpoint(source)
+    config, weights = checkpoint.config, checkpoint.weights
+    counts = {
+        part: sum(weight.numel() for name, weight in weights.items() if name.startswith(part))
+        for part in ("encoder", "decoder")
+    }
+    described = {
+        "files": str(find_files(source)),
+        "form": checkpoint.kind,
+        "parameters": sum(counts.values()),
+        "parameters of": counts,
+        "precision": ", ".join(sorted({str(w.dtype).removeprefix("torch.") for w in weights.values()})),
+        "languages": "many" if config.is_multilingual else "English",
+        "text tokens": "none in these files" if (known := checkpoint.vocabulary) is None else len(known),
+    }
+    return described, config
 
 
 def _count(module: nn.Module) -> int:

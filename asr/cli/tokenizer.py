@@ -22,11 +22,10 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.run import RunConfig
-    from asr.sentences import read_sentences
-    from asr.tokenizer import Tokenizer
+    from asr.train.preparation import train_tokenizer
 
     config = RunConfig.load(args.config, args.overrides)
-    tokenizer = Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))
+    tokenizer = train_tokenizer(config)
     output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
     output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(output)

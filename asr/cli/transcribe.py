@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.decoding.methods import METHODS
+
 if TYPE_CHECKING:
     from asr.errors import UserError
     from asr.progress import AudioProgress
@@ -23,9 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As in asr.transcripts.writers and asr.decoding, which --help must not import.
+# As in asr.transcripts.writers, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
-METHODS = ("auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring")
 MAX_FAULTS_SHOWN = 20
 STANDARD_INPUT_FILE = "standard-input"
 STREAM_RATE = 16_000  # Hz
@@ -67,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set decoding.language_model_weight=...)",
     )
     parser.add_argument(
+        "--lexicon",
+        metavar="FILE",
+        help="say words of this file only: plain text named .txt, or the texts of a manifest",
+    )
+    parser.add_argument(
         "--batch-size", type=int, default=8, metavar="N", help="segments decoded at once (default: 8)"
     )
     parser.add_argument(
@@ -91,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.transcription.audio_paths import find_recordings
     from asr.transcription.settings import (
+        Knowledge,
         TranscriptionSettings,
         load_transcription_settings,
         print_settings,
@@ -103,8 +110,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("expected AUDIO... --model MODEL; `asr transcribe --help` explains them")
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    args.knowledge = Knowledge(args.language_model, args.lexicon)
     settings = load_transcription_settings(
-        {"decoding.method": args.decoding, "decoding.beam": args.beam}, args.set, args.language_model
+        {"decoding.method": args.decoding, "decoding.beam": args.beam}, args.set, args.knowledge
     )
     formats = list(dict.fromkeys(args.format or ["txt"]))
     if args.stream:
@@ -159,9 +167,7 @@ def _to_folder(
     from asr.transcription.settings import describe_making
     from asr.transcripts.writers import format_transcript
 
-    folder = OutputFolder(
-        args.output_dir, formats, describe_making(args.model, args.language_model, settings)
-    )
+    folder = OutputFolder(args.output_dir, formats, describe_making(args.model, args.knowledge, settings))
     folder.check(recordings)
 
     def write(recording: Recording, transcript: Transcript) -> None:
@@ -231,17 +237,13 @@ class _Job:
     def _results(
         self, recognizer: Recognizer, recordings: Sequence[Recording]
     ) -> Iterator[Transcript | UserError]:
-        from asr.transcription.settings import load_fusion_model
-
         with contextlib.ExitStack() as stack:
             parts = [_to_part(recording, stack) for recording in recordings]
             for _, result in recognizer.transcribe_files(
                 parts,
                 self._args.batch_size,
                 decoding=self._settings.decoding,
-                language_model=load_fusion_model(
-                    self._args.language_model, recognizer.system, recognizer.device
-                ),
+                language_model=self._args.knowledge.load(recognizer.system, recognizer.device),
             ):
                 yield result
 
@@ -355,7 +357,6 @@ def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: 
     from asr.errors import UserError
     from asr.transcription.live_output import Latency, measure_latency, read_pieces, write_live
     from asr.transcription.recognizer import Request
-    from asr.transcription.settings import load_fusion_model
     from asr.transcription.streaming import LiveTranscriber, decode_pcm, transcribe_live
 
     if args.audio not in ([], ["-"]) or args.recursive or args.output_dir is not None:
@@ -365,7 +366,7 @@ def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: 
     if formats not in (["txt"], ["jsonl"]):
         raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
     recognizer = _load(args, settings)
-    language_model = load_fusion_model(args.language_model, recognizer.system, recognizer.device)
+    language_model = args.knowledge.load(recognizer.system, recognizer.device)
     request = Request(settings.decoding, language_model, args.batch_size)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()

@@ -12,7 +12,7 @@ from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.fusion import FusionModel, FusionState
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.models import SpeechModel
-from asr.models.transformer import DecoderState, TransformerDecoder
+from asr.models.decoder import Decoder, DecoderState
 from asr.tokenizer import EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam, N = W x C, T encoded steps,
@@ -70,11 +70,12 @@ class Beams:
         num_candidates: int,
     ) -> None:
         batch, device = len(encoded_BTD), encoded_BTD.device
-        self.decoder: TransformerDecoder | None = None  # not asked where it counts nothing
+        self.decoder: Decoder | None = None  # not asked where it counts nothing
         if weights.decoder > 0:
-            assert model.decoder is not None
+            assert isinstance(model.decoder, Decoder)
             self.decoder = model.decoder
             self.state: DecoderState = model.decoder.start(encoded_BTD, lengths_B)
+        self.attends = self.decoder is not None and self.decoder.num_heads > 0
         self.prefixes: CTCPrefixes | None = None
         if weights.ctc > 0:
             log_probabilities_BTV = model.ctc_log_probabilities(encoded_BTD)
@@ -130,13 +131,19 @@ class Beams:
         )
 
     def _ask_decoder(self) -> tuple[Tensor, Tensor]:
-        """(R, V) log-probabilities of the next token, and (B, W) the step that is attended to on average."""
+        """(R, V) log-probabilities of the next token, and (B, W) the step that is attended to on average.
+
+        The latter means nothing where none is.
+        """
         shape = self.tokens_BW.shape
         if self.decoder is None:
             return self.steps_T.new_zeros(()).expand(shape.numel(), self.vocab_size), self.decoder_BW
-        last, all_heads = self.decoder.num_layers - 1, tuple(range(self.decoder.num_heads))
-        logits_R1V, attention = self.decoder.step(self.tokens_BW.view(-1, 1), self.state, {last: all_heads})
-        attended_BW = (attention[last].mean(1)[:, 0] @ self.steps_T).view(shape)
+        tokens_R1, asked = self.tokens_BW.view(-1, 1), self.decoder.last_heads
+        logits_R1V, attention = self.decoder.step(tokens_R1, self.state, asked)
+        attended_BW = self.decoder_BW
+        if self.attends:
+            (weights_RH1T,) = attention.values()
+            attended_BW = (weights_RH1T.mean(1)[:, 0] @ self.steps_T).view(shape)
         return logits_R1V[:, -1].float().log_softmax(-1), attended_BW
 
     def go_on(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,7 +224,7 @@ def search_beams(
         if len(running) <= 0.75 * len(utterances_B) or len(running) == 0:
             beams.select_utterances(running)
             utterances_B, limits_B, best_BH = utterances_B[running], limits_B[running], best_BH[running]
-    return _read_hypotheses(steps, len(lengths_B), config.nbest, weights)
+    return _read_hypotheses(steps, len(lengths_B), config.nbest, beams)
 
 
 def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
@@ -244,7 +251,7 @@ def _reachable(
 # --- reading the result -------------------------------------------------------------------------
 
 
-def _read_hypotheses(steps: list[Step], batch: int, nbest: int, weights: Weights) -> list[list[Hypothesis]]:
+def _read_hypotheses(steps: list[Step], batch: int, nbest: int, beams: Beams) -> list[list[Hypothesis]]:
     """Follow the best ends back to the start, those of all utterances at once."""
     width = max(step.ends_BW.size(1) for step in steps)
     ends_BUW = _spread([step.ends_BW for step in steps], steps, batch, width, -torch.inf)
@@ -275,9 +282,9 @@ def _read_hypotheses(steps: list[Step], batch: int, nbest: int, weights: Weights
             Hypothesis(
                 tuple(tokens[:length]),
                 score,
-                log_probability if weights.decoder else math.nan,
-                ctc if weights.ctc else math.nan,
-                tuple(attended[: length + 1]) if weights.decoder else (),
+                log_probability if beams.weights.decoder else math.nan,
+                ctc if beams.weights.ctc else math.nan,
+                tuple(attended[: length + 1]) if beams.attends else (),
             )
             for tokens, length, score, log_probability, ctc, attended in zip(*row, strict=True)
             if score > -math.inf

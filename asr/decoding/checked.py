@@ -13,6 +13,7 @@ from asr.decoding.checks import ChecksConfig, Evidence, Heard, find_faults, is_a
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, resolve_method
 from asr.models import SpeechModel
+from asr.models.decoder import Decoder
 from asr.tokenizer import BLANK_ID
 
 # B utterances, T encoded steps, D dimension, V vocabulary
@@ -89,7 +90,7 @@ def plan_attempts(model: SpeechModel, config: DecodingConfig) -> list[DecodingCo
     attempts = [asked]
     if model.ctc_head is not None and asked.method != "ctc_beam":
         attempts.append(asked.model_copy(update={"method": "ctc_beam"}))
-    if model.decoder is not None:
+    if isinstance(model.decoder, Decoder):
         narrow = {"beam": max(1, asked.beam // 3)}
         if model.ctc_head is None:
             attempts.append(asked.model_copy(update=narrow))

@@ -64,7 +64,7 @@ class Evidence:
     """Of the segment."""
     seconds_per_step: float
     attended_steps: Sequence[float] = ()
-    """For each token and the end; empty where no decoder was asked."""
+    """For each token and the end; empty where no decoder was asked, or one that does not attend."""
     log_probability: float = math.nan
     """Of all tokens and the end under the decoder; nan where it was not asked."""
     heard: Heard | None = None
@@ -198,7 +198,7 @@ def _find_distance(evidence: Evidence, config: ChecksConfig) -> str:
     limit, heard = config.max_ctc_distance, evidence.heard
     if limit is None or heard is None:
         return ""
-    longer = max(len(evidence.tokens), len(heard.tokens))
+    longer = max(len(evidence.tokens), len(heard.tokens), 1)
     distance = edit_distance(evidence.tokens, heard.tokens) / longer
     return f"the CTC head hears {heard.text!r}" if distance > limit else ""
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from asr.models import SpeechModel
+from asr.models.decoder import Decoder
 from asr.models.layers import length_mask
 from asr.tokenizer import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
@@ -26,7 +27,7 @@ def decode_greedily(
     model: SpeechModel, encoded_BTD: Tensor, encoded_lengths_B: Tensor, max_tokens: int | None = None
 ) -> list[list[int]]:
     """The decoder's likeliest token after those before, until it ends; at most one for each encoded step."""
-    assert model.decoder is not None
+    assert isinstance(model.decoder, Decoder)
     state = model.decoder.start(encoded_BTD, encoded_lengths_B)
     batch = len(encoded_BTD)
     limits_B = encoded_lengths_B if max_tokens is None else encoded_lengths_B.clamp(max=max_tokens)

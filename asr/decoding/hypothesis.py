@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import pydantic
 
 from asr.config import Config
-
-Method = Literal["auto", "ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+from asr.decoding.methods import Method
 
 
 class DecodingConfig(Config):
@@ -18,10 +16,12 @@ class DecodingConfig(Config):
 
     method: Method = "auto"
     """ctc_greedy: the likeliest token of each step. ctc_beam: the likeliest text under the CTC head.
-    attention: under the decoder. joint: under both at once. rescoring: the texts of ctc_beam, ranked by both.
-    auto: joint, attention or ctc_beam, by the heads that the model has."""
+    attention: under the decoder, token by token. joint: under both at once. rescoring: the texts of ctc_beam,
+    ranked by both. parallel: what a decoder says that says all tokens at once.
+    auto: parallel, joint, attention or ctc_beam, by the heads that the model has."""
     beam: int = pydantic.Field(default=10, gt=0)
-    """Hypotheses kept at each step; 1 is greedy."""
+    """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
+    decoder predicts it."""
     nbest: int = pydantic.Field(default=1, gt=0)
     """Hypotheses to return for each utterance, at most; no more than beam."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
@@ -33,8 +33,12 @@ class DecodingConfig(Config):
     length_normalization: float = pydantic.Field(default=0.0, ge=0)
     """The score is divided by the number of tokens, the end among them, to this power; 1 makes it a mean."""
     max_tokens: int | None = pydantic.Field(default=None, gt=0)
-    """Of a text, where the search goes token by token (attention, joint, CTC with a language model); null:
-    one for each encoded step. Searches along CTC's steps need no limit."""
+    """Of a text, unless its length follows from CTC's steps (so with attention, joint, parallel without
+    gaps, CTC with a language model); null: one for each encoded step."""
+    mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
+    """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
+    iterations: int = pydantic.Field(default=10, gt=0)
+    """With parallel, for a decoder of type mask_ctc: passes in which the gaps are filled, at most."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> DecodingConfig:
@@ -55,9 +59,11 @@ class Hypothesis:
     score: float
     """What it was ranked by; weights, bonus and normalisation are in it."""
     log_probability: float = math.nan
-    """Of the tokens and the end under the decoder, summed; nan where it was not asked."""
+    """Of the tokens and the end under the decoder, summed; nan where it was not asked. Of mask_ctc: of the
+    tokens that it filled in, and under the CTC head of the others."""
     ctc_log_probability: float = math.nan
     """Of the text under the CTC head, all alignments summed; nan where it was not asked."""
     attended_steps: tuple[float, ...] = ()
     """For each token and the end, the encoded step that the decoder's last layer looked at on average: where
-    these jump back or stand still, the decoder repeats or invents. Empty where no decoder was asked."""
+    these jump back or stand still, the decoder repeats or invents. Empty where no decoder was asked, or one
+    that does not attend."""

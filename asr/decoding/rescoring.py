@@ -10,6 +10,7 @@ from torch import Tensor
 from asr.decoding.fusion import FusionModel, score_texts
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.models import SpeechModel
+from asr.models.decoder import Decoder
 from asr.tokenizer import EOS_ID, SOS_ID
 
 # B utterances, H texts of each, R = B x H, U tokens, N = U + 1 decisions, V vocabulary, A attention heads,
@@ -25,7 +26,7 @@ def rescore(
     language_model: FusionModel | None = None,
 ) -> list[list[Hypothesis]]:
     """The same texts in another order, cut to `config.nbest`; all are scored in one pass."""
-    assert model.decoder is not None
+    assert isinstance(model.decoder, Decoder)
     device = encoded_BTD.device
     tokens_RU, counts_R = _pad_texts(found, device)
     start_R1 = tokens_RU.new_full((len(tokens_RU), 1), SOS_ID)
@@ -33,13 +34,15 @@ def rescore(
     targets_RN = torch.nn.functional.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(
         1, counts_R[:, None], EOS_ID
     )
-    last, all_heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
-    scores_RNV, attention = model.decoder(inputs_RN, encoded_BTD, lengths_B, {last: all_heads})
+    scores_RNV, attention = model.decoder(inputs_RN, encoded_BTD, lengths_B, model.decoder.last_heads)
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
     is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]
     decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
     steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
-    attended_RN = (attention[last].mean(1) @ steps_T).double()
+    attended_RN = decoder_R.new_empty(len(inputs_RN), 0)
+    if attention:
+        (weights_RHNT,) = attention.values()
+        attended_RN = (weights_RHNT.mean(1) @ steps_T).double()
     language_R = torch.zeros_like(decoder_R)
     if language_model is not None and config.language_model_weight > 0:
         language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)

@@ -11,30 +11,74 @@ from torch.nn import functional as F
 from asr.decoding.beam import search_beams
 from asr.decoding.ctc_beam import search_prefixes
 from asr.decoding.fusion import FusionModel
-from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis, Method
+from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.decoding.methods import METHODS, Method
+from asr.decoding.parallel import decode_in_parallel
 from asr.decoding.rescoring import rescore
 from asr.errors import UserError
 from asr.models import SpeechModel
+from asr.models.decoder import Decoder
+from asr.models.parallel_decoder import ParallelDecoder
 from asr.tokenizer import BLANK_ID
 
-__all__ = ["DecodingConfig", "Hypothesis", "Method", "decode", "resolve_method"]
+__all__ = [
+    "DecodingConfig",
+    "Hypothesis",
+    "Method",
+    "decode",
+    "decode_by_decoder",
+    "offered_methods",
+    "resolve_method",
+]
 
 # B batch, T encoded steps, D dimension, U tokens
 
 N_BEST = list[list[Hypothesis]]  # of each utterance, best first
+_WITHOUT_LANGUAGE_MODEL: tuple[Method, ...] = ("ctc_greedy", "parallel")
+
+
+def offered_methods(model: SpeechModel, with_language_model: bool = False) -> list[Method]:
+    """All that the heads of the model allow, the cheapest first; with a language model, those that use it."""
+    methods: list[Method] = [
+        method for method in METHODS if method != "auto" and not _find_missing(model, method)
+    ]
+    if with_language_model:
+        return [method for method in methods if method not in _WITHOUT_LANGUAGE_MODEL] or methods
+    return methods
 
 
 def resolve_method(model: SpeechModel, method: Method) -> Method:
     """What auto means for this model; refuses what it has no head for."""
-    has_ctc, has_decoder = model.ctc_head is not None, model.decoder is not None
     if method == "auto":
-        return "joint" if has_ctc and has_decoder else "attention" if has_decoder else "ctc_beam"
-    if method != "attention" and not has_ctc:
-        raise UserError(f"decoding method {method} needs a CTC head, and this model has none; use attention")
-    if method in ("attention", "joint", "rescoring") and not has_decoder:
-        raise UserError(f"decoding method {method} needs a decoder, and this model has none; use ctc_beam")
+        preferred: tuple[Method, ...] = ("joint", "attention", "parallel", "ctc_beam")
+        return next(kind for kind in preferred if not _find_missing(model, kind))
+    if missing := _find_missing(model, method):
+        raise UserError(f"decoding method {method} needs {missing}; use {resolve_method(model, 'auto')}")
     return method
+
+
+def _find_missing(model: SpeechModel, method: Method) -> str:
+    """What the method would need and this model has not; "" if nothing is missing."""
+    if method not in ("attention", "parallel") and model.ctc_head is None:
+        return "a CTC head, and this model has none"
+    if method not in ("attention", "parallel", "joint", "rescoring"):
+        return ""
+    if model.decoder is None:
+        return "a decoder, and this model has none"
+    if method == "parallel" and not isinstance(model.decoder, ParallelDecoder):
+        return "a decoder that says all tokens at once, and that of this model says one after the other"
+    if method != "parallel" and not isinstance(model.decoder, Decoder):
+        return "a decoder that says one token after the other, and that of this model says all at once"
+    return ""
+
+
+def decode_by_decoder(model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor) -> list[list[int]]:
+    """The quickest text of a decoder of whatever kind: token by token greedily, or all at once."""
+    if isinstance(model.decoder, Decoder):
+        return decode_greedily(model, encoded_BTD, lengths_B)
+    found = decode(model, encoded_BTD, lengths_B, DecodingConfig(method="parallel", beam=1))
+    return [list(best.tokens) for best, *_ in found]
 
 
 @torch.inference_mode()
@@ -56,8 +100,9 @@ def decode(
             + ("there is no language model; name one, or set the weight to 0" if language_model is None else
                "a language model was given; set the weight above 0 (0.3, say), or leave the model out")
         )  # fmt: skip
-    if language_model is not None and method == "ctc_greedy":
-        raise UserError("decoding method ctc_greedy has no use for a language model; use ctc_beam")
+    if language_model is not None and method in _WITHOUT_LANGUAGE_MODEL:
+        instead = "use ctc_beam" if model.ctc_head is not None else "leave it out"
+        raise UserError(f"decoding method {method} has no use for a language model; {instead}")
     assert not model.training, "decoding wants model.eval(): dropout would change the text"
     has_steps_B = encoded_lengths_B > 0
     some = has_steps_B.nonzero()[:, 0]
@@ -79,6 +124,8 @@ def _decode(
     language_model: FusionModel | None,
 ) -> N_BEST:
     """Of utterances that have encoded steps."""
+    if method == "parallel":
+        return decode_in_parallel(model, encoded_BTD, lengths_B, config)
     if method == "attention":
         return search_beams(model, encoded_BTD, lengths_B, config, language_model, ctc_weight=0.0)
     if method == "joint":
@@ -112,5 +159,5 @@ def _decode_greedily(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> N_BEST
 
 def _certain(method: Method) -> Hypothesis:
     """No audio, no text."""
-    asks_decoder, asks_ctc = method in ("attention", "joint", "rescoring"), method != "attention"
+    asks_decoder, asks_ctc = not method.startswith("ctc"), method not in ("attention", "parallel")
     return Hypothesis((), 0.0, 0.0 if asks_decoder else math.nan, 0.0 if asks_ctc else math.nan)

@@ -8,6 +8,13 @@ from typing import Annotated, Any
 import pydantic
 
 from asr.config import Config
+from asr.models.label_model import (
+    FrameLabelsConfig,
+    FrameLabelsModel,
+    LabelModel,
+    RecordingLabelConfig,
+    RecordingLabelModel,
+)
 from asr.models.language_model import LanguageModel, LanguageModelConfig
 from asr.models.model import Model
 from asr.models.speech_model import SpeechModel, SpeechModelConfig
@@ -21,7 +28,9 @@ def _type_of(section: Any) -> str:
 
 ModelConfig = Annotated[
     Annotated[SpeechModelConfig, pydantic.Tag("speech")]
-    | Annotated[LanguageModelConfig, pydantic.Tag("language")],
+    | Annotated[LanguageModelConfig, pydantic.Tag("language")]
+    | Annotated[RecordingLabelConfig, pydantic.Tag("recording_label")]
+    | Annotated[FrameLabelsConfig, pydantic.Tag("frame_labels")],
     pydantic.Discriminator(_type_of),
 ]
 
@@ -29,6 +38,8 @@ ModelConfig = Annotated[
 MODELS: dict[type[Config], Callable[[Any, int, int], Model]] = {
     SpeechModelConfig: SpeechModel,
     LanguageModelConfig: LanguageModel,
+    RecordingLabelConfig: RecordingLabelModel,
+    FrameLabelsConfig: FrameLabelsModel,
 }
 
 
@@ -38,10 +49,15 @@ def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Mode
 
 
 __all__ = [
+    "FrameLabelsConfig",
+    "FrameLabelsModel",
+    "LabelModel",
     "LanguageModel",
     "LanguageModelConfig",
     "Model",
     "ModelConfig",
+    "RecordingLabelConfig",
+    "RecordingLabelModel",
     "SpeechModel",
     "SpeechModelConfig",
     "build_model",

@@ -172,7 +172,7 @@ class CrossAttention(nn.Module):
                 weights = attention_weights(queries[:, heads], memory.keys_BHSK[:, heads], mask)
         if weights is not None and rows != utterances:
             weights = weights.unflatten(2, (-1, num_queries)).transpose(1, 2).flatten(0, 1)
-        return self.project_out(merge_heads(attended).view(rows, num_queries, -1)), weights
+        return self.project_out(merge_heads(attended).view_as(x_BTD)), weights
 
 
 def attend(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
@@ -12,49 +11,39 @@ from torch import Tensor, nn
 
 from asr.config import Config
 from asr.models.alignment import align_tokens
-from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
-from asr.models.exposure import ExposureConfig, corrupt, token_similarity
+from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
+from asr.models.decoders import DecoderConfig, build_decoder
+from asr.models.encoders import Encoder, EncoderConfig, build_encoder
+from asr.models.exposure import ExposureConfig
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import (
-    IGNORED,
     GuidedAttentionConfig,
     attention_measures,
-    cross_entropy,
     ctc_loss,
     diagonal_times,
     guided_attention_loss,
     speech_spans,
 )
-from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
 from asr.models.model import Losses, Model, Targets
-from asr.models.transformer import (
-    TransformerDecoder,
-    TransformerDecoderConfig,
-    TransformerEncoder,
-    TransformerEncoderConfig,
-)
-from asr.tokenizer import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.models.parallel_decoder import MaskDecoderConfig, ParallelDecoderConfig
+from asr.tokenizer import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension
-
-EncoderConfig = Annotated[
-    TransformerEncoderConfig | ConformerEncoderConfig | LSTMEncoderConfig,
-    pydantic.Field(discriminator="type"),
-]
 
 
 class SpeechModelConfig(Config):
     """An encoder with a CTC head, a decoder, or both."""
 
     reads_audio: ClassVar[bool] = True
-    scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "loss")
+    scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "bleu", "loss")
 
     type: Literal["speech"] = "speech"
     encoder: EncoderConfig
-    """Features to encoded steps: transformer, conformer or lstm."""
-    decoder: TransformerDecoderConfig | None = None
-    """Encoded steps to tokens, one after the other; null for CTC alone."""
+    """Features to encoded steps: transformer, conformer, convolutional, lstm or intra_attention."""
+    decoder: DecoderConfig | None = None
+    """Encoded steps to tokens, one after the other: transformer, attention, intra_attention or
+    single_summary; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
@@ -76,6 +65,13 @@ class SpeechModelConfig(Config):
             raise ValueError("guided_attention needs a decoder; set guided_attention: null")
         if self.decoder is None and self.exposure != ExposureConfig():
             raise ValueError("exposure is about the inputs of a decoder, and there is none; remove it")
+        if isinstance(self.decoder, ParallelDecoderConfig) and self.exposure != ExposureConfig():
+            raise ValueError(
+                "exposure is about the tokens before the next one, which decoder.type = "
+                f"{self.decoder.type} does not see; remove it"
+            )
+        if isinstance(self.decoder, MaskDecoderConfig) and self.ctc_weight == 0:
+            raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
         guided = self.guided_attention
         if guided is not None and guided.path == "ctc" and self.ctc_weight == 0:
             raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
@@ -84,40 +80,34 @@ class SpeechModelConfig(Config):
         return self
 
 
-def check_guided_heads(guided: GuidedAttentionConfig, decoder: TransformerDecoderConfig) -> None:
+def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) -> None:
+    num_layers, num_heads = decoder.cross_attention
+    if num_heads == 0:
+        raise ValueError(
+            f"guided_attention needs attention, which decoder.type = {decoder.type} has not; set "
+            "guided_attention: null"
+        )
     for layer in guided.layers or ():
-        if not -decoder.num_layers <= layer < decoder.num_layers:
+        if not -num_layers <= layer < num_layers:
             raise ValueError(
-                f"guided_attention.layers: no layer {layer} among decoder.num_layers = {decoder.num_layers}"
+                f"guided_attention.layers: no layer {layer} among the {num_layers} of the decoder that attend"
             )
     for head in guided.heads or ():
-        if head >= decoder.num_heads:
-            raise ValueError(
-                f"guided_attention.heads: no head {head} among decoder.num_heads = {decoder.num_heads}"
-            )
-
-
-# The only table from the type in a config to a class.
-Encoder = TransformerEncoder | ConformerEncoder | LSTMEncoder
-ENCODERS: dict[type[Config], Callable[[Any, int], Encoder]] = {
-    TransformerEncoderConfig: TransformerEncoder,
-    ConformerEncoderConfig: ConformerEncoder,
-    LSTMEncoderConfig: LSTMEncoder,
-}
+        if head >= num_heads:
+            raise ValueError(f"guided_attention.heads: no head {head} among the {num_heads} of the decoder")
 
 
 REPORTED = (
     "total",
     "ctc",
     "cross_entropy",
+    "length",  # of the text, as a decoder predicts it before the tokens
     "guided_attention",
     "correct",  # tokens that the decoder predicts rightly
     "on_ctc_path",  # tokens guided to their time in the CTC alignment
     "attention_distance",  # from the path, as a share of the utterance
     "attention_monotonic",  # tokens whose attention does not step back
 )
-
-Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
 
 @dataclass(frozen=True)
@@ -136,11 +126,14 @@ class SpeechModel(Model):
     def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.encoder: Encoder = ENCODERS[type(config.encoder)](config.encoder, num_features)
+        self.encoder: Encoder = build_encoder(config.encoder, num_features)
         dim = self.encoder.output_dim
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
         self.ctc_dropout = Dropout(config.encoder.dropout)
-        self.decoder = None if config.decoder is None else TransformerDecoder(config.decoder, dim, vocab_size)
+        self._teaching = Teaching(config.label_smoothing, config.exposure)
+        self.decoder: AnyDecoder | None = None
+        if config.decoder is not None:
+            self.decoder = build_decoder(config.decoder, dim, vocab_size)
 
     @property
     def subsampling_factor(self) -> int:
@@ -176,13 +169,14 @@ class SpeechModel(Model):
         if self.decoder is not None:
             guided_weight = self._guided_weight(step)
             watched = self._watched_heads() if guided_weight > 0 or not self.training else {}
-            loss, num_correct, weights_BHNT = self._run_decoder(encoded, targets, watched)
-            total = total + (1 - self.config.ctc_weight) * loss
-            parts |= {"cross_entropy": loss, "correct": num_correct}
-            if weights_BHNT is not None:
+            judged = self.decoder.judge(targets, encoded, watched, self._teaching)
+            total = total + (1 - self.config.ctc_weight) * judged.loss
+            parts |= judged.parts
+            if judged.weights:
+                weights_BHNT = torch.cat(list(judged.weights.values()), dim=1)
                 spans_B2 = self._speech_spans(features_BTF, feature_lengths_B)
                 times_BN, on_path = self._path(spans_B2, encoded, targets, ctc)
-                rows = (times_BN, targets.num_rows_B, encoded[1])
+                rows = (times_BN[:, : weights_BHNT.size(2)], judged.num_rows_B, encoded[1])
                 parts |= attention_measures(weights_BHNT.detach(), *rows) | on_path
                 if guided_weight > 0:
                     assert self.config.guided_attention is not None
@@ -197,51 +191,20 @@ class SpeechModel(Model):
         arguments = (encoded[1], targets.tokens_BU, targets.lengths_B, BLANK_ID)
         return CTC(log_probabilities_BTV, ctc_loss(log_probabilities_BTV, *arguments))
 
-    def _run_decoder(
-        self, encoded: Encoded, targets: Targets, watched: dict[int, tuple[int, ...]]
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Cross-entropy and right tokens, both summed, and the attention of the watched heads."""
-        assert self.decoder is not None
-        inputs_BN, targets_BN = targets.for_decoder()
-        if self.training:
-            inputs_BN = self._expose(inputs_BN, targets_BN, encoded)
-        scores_BNV, weights = self.decoder(inputs_BN, *encoded, watched)
-        loss = cross_entropy(scores_BNV, targets_BN, self.config.label_smoothing)
-        num_correct = (scores_BNV.argmax(-1) == targets_BN).sum()
-        return loss, num_correct, torch.cat(list(weights.values()), dim=1) if weights else None
-
-    def _expose(self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded) -> Tensor:
-        """Replace some inputs of the decoder by what it might have decoded itself."""
-        assert self.decoder is not None
-        exposure = self.config.exposure
-        can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
-        if exposure.scheduled_sampling > 0:
-            with torch.no_grad():
-                scores_BNV, _ = self.decoder(inputs_BN, *encoded)
-            own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
-            is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
-            inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
-        if exposure.corrupts:
-            similarity_VV = token_similarity(self.decoder.embedding.weight, len(SPECIAL_TOKENS))
-            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV, UNK_ID)
-        return inputs_BN
-
     # --- guided attention -----------------------------------------------------------------------
 
     def _guided_weight(self, step: int) -> float:
         guided = self.config.guided_attention
         return guided.weight_at(step) if guided is not None and self.training else 0.0
 
-    def _watched_heads(self) -> dict[int, tuple[int, ...]]:
+    def _watched_heads(self) -> WeightsOf:
         """Layer to heads: those that are guided, or those of the last layer where none is."""
         assert self.decoder is not None
         guided, num_layers = self.config.guided_attention, self.decoder.num_layers
-        layers = tuple(range(num_layers)) if guided is not None and guided.layers is None else (-1,)
-        if guided is not None and guided.layers is not None:
-            layers = guided.layers
-        heads = tuple(range(self.decoder.num_heads))
-        if guided is not None and guided.heads is not None:
-            heads = guided.heads
+        if guided is None:
+            return self.decoder.last_heads
+        layers = range(num_layers) if guided.layers is None else guided.layers
+        heads = tuple(range(self.decoder.num_heads)) if guided.heads is None else guided.heads
         return {layer % num_layers: heads for layer in layers}
 
     def _speech_spans(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> Tensor:

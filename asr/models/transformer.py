@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asr.config import Config
 from asr.models.attention import CrossAttention, KeyValueCache, Memory, SelfAttention, Window
+from asr.models.decoder import Decoder, DecoderState, Weights, WeightsOf
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.positions import PositionConfig, Positions
 from asr.models.subsampling import Subsampling, SubsamplingConfig
@@ -46,10 +47,10 @@ class TransformerEncoderConfig(Config):
         return self
 
 
-class TransformerDecoderConfig(Config):
-    """Layers of causal self-attention, cross-attention and feed-forward over the tokens so far."""
+class DecoderLayersConfig(Config):
+    """Layers of self-attention, cross-attention and feed-forward."""
 
-    type: Literal["transformer"] = "transformer"
+    type: str
     dim: int = pydantic.Field(default=256, gt=0)
     """Width of the decoder; the encoder may have another."""
     num_layers: int = pydantic.Field(default=6, gt=0)
@@ -63,15 +64,26 @@ class TransformerDecoderConfig(Config):
     """Of the embeddings, the output of each block and inside the feed-forward blocks."""
     attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Of the attention weights. More than zero takes the slower path on a CPU."""
-    tie_embeddings: bool = False
-    """Use the embeddings of the tokens as the weights of the output too."""
     positions: PositionConfig = PositionConfig()
     """How the decoder knows where a token stands."""
 
     @pydantic.model_validator(mode="after")
-    def _check(self) -> TransformerDecoderConfig:
+    def _check(self) -> DecoderLayersConfig:
         check_heads(self.dim, self.num_heads, self.positions)
         return self
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return self.num_layers, self.num_heads
+
+
+class TransformerDecoderConfig(DecoderLayersConfig):
+    """Layers of causal self-attention, cross-attention and feed-forward over the tokens so far."""
+
+    type: Literal["transformer"] = "transformer"
+    tie_embeddings: bool = False
+    """Use the embeddings of the tokens as the weights of the output too."""
 
 
 def check_heads(dim: int, num_heads: int, positions: PositionConfig) -> None:
@@ -148,9 +160,9 @@ class TransformerEncoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention over the tokens, cross-attention to the encoded steps, feed-forward."""
+    """Self-attention over the tokens, cross-attention to the encoded steps, feed-forward."""
 
-    def __init__(self, config: TransformerDecoderConfig, memory_dim: int) -> None:
+    def __init__(self, config: DecoderLayersConfig, memory_dim: int) -> None:
         super().__init__()
         self.self_attention = SelfAttention(
             config.dim, config.num_heads, config.attention_dropout, rotary=config.positions.type == "rotary"
@@ -166,10 +178,18 @@ class DecoderLayer(nn.Module):
         self.feed_forward_block = Block(config.dim, config.norm, config.dropout)
 
     def forward(
-        self, x_BUD: Tensor, memory: Memory, cache: KeyValueCache | None, weights_of: tuple[int, ...]
+        self,
+        x_BUD: Tensor,
+        memory: Memory,
+        cache: KeyValueCache | None,
+        weights_of: tuple[int, ...],
+        all_of_BU: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
+        """Causal, unless `all_of_BU` says which tokens there are: then each of them sees all the others."""
         block = self.self_attention_block
-        x_BUD = block.after(x_BUD, self.self_attention(block.before(x_BUD), causal=True, cache=cache))
+        is_causal = all_of_BU is None
+        update = self.self_attention(block.before(x_BUD), all_of_BU, causal=is_causal, cache=cache)
+        x_BUD = block.after(x_BUD, update)
         block = self.cross_attention_block
         attended, weights_BHUT = self.cross_attention(block.before(x_BUD), memory, weights_of)
         x_BUD = block.after(x_BUD, attended)
@@ -177,32 +197,23 @@ class DecoderLayer(nn.Module):
         return block.after(x_BUD, self.feed_forward(block.before(x_BUD))), weights_BHUT
 
 
-class DecoderState:
-    """What decoding carries from token to token: the memory of each layer and the keys and values so far.
-
-    Memories have a row for each utterance, and keys and values one for each beam of it.
-    """
+class TransformerDecoderState(DecoderState):
+    """The memory of each layer, of utterances, and the keys and values so far, of beams."""
 
     def __init__(self, memories: list[Memory]) -> None:
         self.memories = memories
         self.caches = [KeyValueCache() for _ in memories]
 
-    def select(self, rows_B: Tensor) -> None:
-        """Keep these rows, in this order, where each utterance has a single beam."""
-        self.select_utterances(rows_B)
-        self.select_beams(rows_B)
-
     def select_utterances(self, utterances_B: Tensor) -> None:
         self.memories = [memory.select(utterances_B) for memory in self.memories]
 
     def select_beams(self, rows_R: Tensor) -> None:
-        """Keep these rows of the keys and values; the memories stay as they are."""
         for cache in self.caches:
             cache.select(rows_R)
 
 
-class TransformerDecoder(nn.Module):
-    """Scores of the next token from the tokens so far and the encoded steps."""
+class TransformerDecoder(Decoder):
+    """Scores of the next token, by layers of causal self-attention and cross-attention."""
 
     def __init__(self, config: TransformerDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
@@ -218,37 +229,40 @@ class TransformerDecoder(nn.Module):
         if config.tie_embeddings:
             self.output.weight = self.embedding.weight
 
-    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
+    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
-        return DecoderState([layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers])
+        return TransformerDecoderState(
+            [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
+        )
 
     def forward(
         self,
         tokens_BU: Tensor,
         encoded_BTD: Tensor,
         encoded_lengths_B: Tensor,
-        weights_of: dict[int, tuple[int, ...]] | None = None,
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+        weights_of: WeightsOf | None = None,
+    ) -> tuple[Tensor, Weights]:
         """Teacher forcing: (B, U, V) scores, and the cross-attention of the heads named for each layer."""
         return self._run(tokens_BU, self.start(encoded_BTD, encoded_lengths_B), None, weights_of or {})
 
     def step(
-        self, tokens_BU: Tensor, state: DecoderState, weights_of: dict[int, tuple[int, ...]] | None = None
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+        self, tokens_BU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
+    ) -> tuple[Tensor, Weights]:
         """Scores after the new tokens alone; those before are in the state."""
+        assert isinstance(state, TransformerDecoderState)
         return self._run(tokens_BU, state, state.caches, weights_of or {})
 
     def _run(
         self,
         tokens_BU: Tensor,
-        state: DecoderState,
+        state: TransformerDecoderState,
         caches: list[KeyValueCache] | None,
-        weights_of: dict[int, tuple[int, ...]],
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+        weights_of: WeightsOf,
+    ) -> tuple[Tensor, Weights]:
         start = len(caches[0]) if caches else 0
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
-        all_weights: dict[int, Tensor] = {}
+        all_weights: Weights = {}
         for index, layer in enumerate(self.layers):
             cache = caches[index] if caches else None
             x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, weights_of.get(index, ()))

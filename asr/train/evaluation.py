@@ -1,10 +1,12 @@
-"""How good the model is on the dev set: loss, accuracy, error rates; pictures of attention."""
+"""How good the model is on the dev set: loss, accuracy, error rates, BLEU; pictures of attention."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,23 +14,28 @@ from torch import Tensor
 
 from asr.batch_builder import Batch
 from asr.checkpoint import System
-from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
+from asr.decoding.greedy import decode_ctc_greedily
+from asr.decoding.search import decode_by_decoder
 from asr.models import Model, SpeechModel
+from asr.models.model import Targets
 from asr.plots import plot_attention
-from asr.scoring.counting import count_character_errors, count_word_errors
+from asr.scoring.bleu import compute_bleu, count_bleu
+from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
 from asr.text import normalize_for_scoring
 from asr.train.distributed import Process, sum_over_processes
+
+Pairs = list[tuple[str, str]]  # of reference and hypothesis
 
 
 @torch.inference_mode()
 def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process: Process) -> dict[str, float]:
-    """What the model makes of its losses, and wer and cer of each head that says text.
+    """What the model makes of its losses, and wer and cer of each head that says text; bleu if it selects.
 
     All processes together see each utterance once.
     """
     model = system.model.eval()
     sums: dict[str, float] = collections.defaultdict(float)
-    pairs: dict[str, list[tuple[str, str]]] = {head: [] for head in heads(system)}
+    pairs: dict[str, Pairs] = {head: [] for head in heads(system)}
     for batch in batches:
         if not len(batch):
             continue
@@ -41,24 +48,37 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
             sums[name] += float(value)
         for head, hypotheses in decode_batch(system, batch).items():
             pairs[head] += zip(references, hypotheses, strict=True)
-    counts = {
-        (head, unit): count(pairs[head])
-        for head in pairs
-        for unit, count in (("wer", count_word_errors), ("cer", count_character_errors))
-    }
+    wanted = [name for name in MEASURES if name != "bleu" or system.config.train.select_by == name]
+    counts = {(name, head): MEASURES[name][0](pairs[head]) for head in pairs for name in wanted}
     names = ("tokens", "words", *model.reported)
     values = [sums.get(name, 0.0) for name in names]
-    values += [number for count in counts.values() for number in (count.errors, count.length)]
+    values += [number for numbers in counts.values() for number in numbers]
     totals = sum_over_processes(values, process)
     tokens, words = max(totals[0], 1.0), max(totals[1], 1.0)
     means = {name: total / tokens for name, total in zip(names, totals, strict=False) if name in sums}
     means = {name: mean for name, mean in means.items() if name in model.reported}
     scores = model.score(means, tokens_per_word=tokens / words)
-    rates = iter(totals[len(names) :])
-    for head, unit in counts:
-        errors, length = next(rates), next(rates)
-        scores[f"{unit}_{head}"] = errors / length if length else math.inf
+    rest = iter(totals[len(names) :])
+    for (name, head), numbers in counts.items():
+        scores[f"{name}_{head}"] = MEASURES[name][1](list(itertools.islice(rest, len(numbers))))
     return with_error_rates_of_the_system(scores)
+
+
+def _count_errors(count: Callable[[Pairs], ErrorCount]) -> Callable[[Pairs], Sequence[float]]:
+    return lambda pairs: dataclasses.astuple(count(pairs))
+
+
+def _divide(counts: Sequence[float]) -> float:
+    errors, length = counts
+    return errors / length if length else math.inf
+
+
+# Of texts: counts that the processes add up, and what is made of their sums.
+MEASURES: dict[str, tuple[Callable[[Pairs], Sequence[float]], Callable[[Sequence[float]], float]]] = {
+    "wer": (_count_errors(count_word_errors), _divide),
+    "cer": (_count_errors(count_character_errors), _divide),
+    "bleu": (count_bleu, compute_bleu),
+}
 
 
 def heads(system: System[Model]) -> list[str]:
@@ -79,7 +99,7 @@ def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
     if model.ctc_head is not None:
         tokens["ctc"] = decode_ctc_greedily(model.ctc_log_probabilities(encoded_BTD), lengths_B)
     if model.decoder is not None:
-        tokens["decoder"] = decode_greedily(model, encoded_BTD, lengths_B)
+        tokens["decoder"] = decode_by_decoder(model, encoded_BTD, lengths_B)
     return {
         head: [normalize_for_scoring(system.tokenizer.decode(ids), system.config.text) for ids in all_ids]
         for head, all_ids in tokens.items()
@@ -87,11 +107,12 @@ def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
 
 
 def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]:
-    """wer and cer without a head are the decoder's where there is one, else those of CTC."""
+    """wer, cer and bleu without a head are the decoder's where there is one, else those of CTC."""
     for head in ("decoder", "ctc"):
         if f"wer_{head}" in scores:
             first = {name: scores[name] for name in ("loss", "token_accuracy") if name in scores}
-            return first | {"wer": scores[f"wer_{head}"], "cer": scores[f"cer_{head}"]} | scores
+            own = {name: scores[f"{name}_{head}"] for name in MEASURES if f"{name}_{head}" in scores}
+            return first | own | scores
     return scores
 
 
@@ -102,18 +123,19 @@ def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, proces
     assert isinstance(model, SpeechModel) and model.decoder is not None
     batch = batch.to(process.device)
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
-    start_B1 = batch.tokens_BU.new_full((len(batch), 1), system.tokenizer.sos_id)
-    inputs_BN = torch.cat([start_B1, batch.tokens_BU], dim=1)
-    last, all_heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
-    _, weights = model.decoder(inputs_BN, encoded_BTD, lengths_B, {last: all_heads})
-    weights_BNT = weights[last].mean(1)
+    targets = Targets(batch.tokens_BU, batch.token_lengths_B)
+    _, weights = model.decoder.follow(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
+    (weights_BHNT,) = weights.values()
+    weights_BNT = weights_BHNT.mean(1)
     for row, name in enumerate(batch.ids):
         num_frames, num_tokens = int(batch.feature_lengths_B[row]), int(batch.token_lengths_B[row])
         tokens = [system.tokenizer.tokens[token] for token in batch.tokens_BU[row, :num_tokens].tolist()]
+        has_end = weights_BNT.size(1) > batch.tokens_BU.size(1)  # some decoders know without one where it is
+        labels = [*tokens, "end"] if has_end else tokens
         plot_attention(
             folder / f"{name}.png",
-            weights_BNT[row, : num_tokens + 1, : int(lengths_B[row])].cpu().numpy(),
-            [*tokens, "end"],
+            weights_BNT[row, : len(labels), : int(lengths_B[row])].cpu().numpy(),
+            labels,
             batch.features_BTF[row, :num_frames].cpu().numpy(),
             f"{name}: {batch.texts[row]}"[:100],
             num_frames * system.config.features.shift_ms / 1000,

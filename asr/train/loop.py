@@ -29,7 +29,7 @@ from asr.config import describe_config
 from asr.errors import UserError
 from asr.models import Model
 from asr.models.model import name_means
-from asr.run import RunConfig
+from asr.run import HIGHER_IS_BETTER, RunConfig
 from asr.train.distributed import Process, start_process, stop_process, sum_over_processes, wait_for_all
 from asr.train.evaluation import compute_dev_scores, plot_dev_attention
 from asr.train.learner import Learner, Outcome, Precision, choose_precision
@@ -307,7 +307,7 @@ def note_score(state: TrainingState, scores: dict[str, float], select_by: str, k
 
 def loss_of(scores: dict[str, float], select_by: str) -> float:
     """The lower the better, whatever the measure."""
-    return -scores[select_by] if select_by == "token_accuracy" else scores[select_by]
+    return -scores[select_by] if select_by in HIGHER_IS_BETTER else scores[select_by]
 
 
 def has_stalled(state: TrainingState, patience: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,19 @@ from asr import audio as audio_files
 from asr.batch_builder import Batch, Inputs
 from asr.batch_order import Shard
 from asr.batches import BatchLoader
-from asr.checkpoint import System, find_checkpoints, load_any_system
+from asr.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.errors import UserError
 from asr.features import FrontEnd, fit_front_end
-from asr.manifest import Manifest, read_manifest
-from asr.models import Model, build_model
+from asr.labels import FrameLabels, Labels, RecordingLabels
+from asr.manifest import Manifest, Utterance, read_manifest
+from asr.models import FrameLabelsConfig, LabelModel, Model, RecordingLabelConfig, build_model
+from asr.models.clock import make_clock
 from asr.models.subsampling import subsampled_lengths
 from asr.run import RunConfig
+from asr.scoring.bleu import load_sacrebleu
 from asr.sentences import read_sentences, read_text_file
 from asr.text_batches import TextLoader
-from asr.tokenizer import Tokenizer
+from asr.tokenizer import SPECIAL_TOKENS, Tokenizer
 from asr.train.distributed import Process, run_on_main_first
 
 logger = logging.getLogger(__name__)
@@ -92,6 +95,11 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
         config.augment,
         partial(subsampled_lengths, factor=system.model.subsampling_factor),
     )
+    if isinstance(system.model, LabelModel):
+        labels = build_labels(config)
+        assert labels is not None
+        inputs = replace(inputs, labels=labels, step_times=make_clock(config.features, system.model).times)
+        find_unseen_labels(config.data.dev, read_manifest(config.data.dev), labels, system.tokenizer)
     load = partial(BatchLoader, config=config.batches, seed=config.seed, shard=shard)
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
     train = load(Manifest.open(config.data.train), inputs, skipped_path=skipped_path)
@@ -108,6 +116,26 @@ def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader,
     return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
 
 
+def build_labels(config: RunConfig) -> Labels | None:
+    """Where the labels come from; None for a model of text."""
+    if isinstance(config.model, RecordingLabelConfig):
+        return RecordingLabels(config.model.label, config.text)
+    return FrameLabels(config.model.label) if isinstance(config.model, FrameLabelsConfig) else None
+
+
+def find_unseen_labels(
+    place: str, utterances: Iterable[Utterance], labels: Labels, tokenizer: Tokenizer
+) -> list[str]:
+    """Those that training had not, with a warning. An utterance without its label is refused."""
+    unseen = sorted({name for item in utterances for name in labels.names(item)}.difference(tokenizer.tokens))
+    if unseen:
+        logger.warning(
+            "%s: training had none of %d labels that stand there, which count as errors: %s",
+            place, len(unseen), ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else ""),
+        )  # fmt: skip
+    return unseen
+
+
 def read_training_texts(config: RunConfig) -> Iterator[str]:
     """All that a language model learns from."""
     return itertools.chain(
@@ -118,10 +146,14 @@ def read_training_texts(config: RunConfig) -> Iterator[str]:
 
 def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     """A new system with random weights, or the one of the last checkpoint."""
+    if config.train.select_by == "bleu":
+        load_sacrebleu()
     checkpoints = find_checkpoints(Path(config.output_dir))
     if checkpoints:
         return replace(load_any_system(checkpoints[-1]), config=config)
     tokenizer = run_on_main_first(partial(load_or_train_tokenizer, config), process)
+    if config.start_from is not None:
+        return take_over(config, find_model(config.start_from))
     front_end = FrontEnd(config.features)
     if config.model.reads_audio:
         fit_front_end(front_end, AudioOf(config))
@@ -140,9 +172,48 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
                 "delete the file, or take another output_dir"
             )
         return tokenizer
-    tokenizer = Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))
+    if config.start_from is None:
+        tokenizer, source = train_tokenizer(config), config.data.train
+    else:
+        tokenizer, source = load_any_system(find_model(config.start_from)).tokenizer, config.start_from
     tokenizer.save(path)
-    logger.info("%s: %d tokens from the texts of %s", path, len(tokenizer), config.data.train)
+    logger.info("%s: %d tokens from %s", path, len(tokenizer), source)
+    return tokenizer
+
+
+def take_over(config: RunConfig, folder: Path) -> System[Model]:
+    """The weights, tokenizer and front end in `folder`, to be trained further as `config` says."""
+    source = load_any_system(folder)
+    if config.features != source.config.features or config.tokenizer != source.config.tokenizer:
+        raise UserError(
+            f"start_from = {config.start_from}: features or tokenizer are set otherwise there, in "
+            f"{folder / 'config.yaml'}; make them the same, or start from another model"
+        )
+    model = build_model(config.model, source.front_end.num_features, len(source.tokenizer))
+    try:
+        model.load_state_dict(source.model.state_dict())
+    except RuntimeError as error:
+        first = next(line.strip() for line in str(error).splitlines() if line.startswith("\t"))
+        raise UserError(
+            f"start_from = {config.start_from}: its weights do not fit this model ({first}); make `model` as "
+            f"it is in {folder / 'config.yaml'}"
+        ) from None
+    logger.info("starting from the weights of %s", folder)
+    return System(config, source.tokenizer, source.front_end, model)
+
+
+def train_tokenizer(config: RunConfig) -> Tokenizer:
+    """From the training texts, or from the labels of the training set."""
+    labels = build_labels(config)
+    if labels is None:
+        return Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))
+    names = (name for item in read_manifest(config.data.train) for name in labels.names(item))
+    tokenizer = Tokenizer.train(config.tokenizer, names)
+    if len(tokenizer) < len(SPECIAL_TOKENS) + 2:
+        raise UserError(
+            f"{config.data.train}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
+            "so that there is something to tell apart"
+        )
     return tokenizer
 
 

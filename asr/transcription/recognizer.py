@@ -22,11 +22,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from asr.checkpoint import System, find_model, load_state, load_system
-from asr.decoding.checked import Encoded, decode_checked
+from asr.decoding.checked import Encoded, Reading, decode_checked
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, resolve_method
 from asr.errors import UserError
+from asr.models.clock import make_clock
 from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
 from asr.transcription.sources import (
@@ -43,7 +44,6 @@ from asr.transcription.timestamps import (
     align_by_attention,
     align_by_ctc,
     has_spaces,
-    make_clock,
     split_words,
     time_words,
 )
@@ -117,6 +117,12 @@ class Recognizer:
         heard_seconds: float | None = None,
     ) -> None:
         """`heard_seconds`: of the longest training utterance; recordings are cut into segments no longer."""
+        decoder = system.model.decoder
+        if system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
+            raise UserError(
+                "this model has neither a CTC head nor attention, and nothing else tells when a word was "
+                "said: decode it with asr evaluate, or train one with model.ctc_weight above 0"
+            )
         self.system = system
         self.device = choose_device(device)
         self.dtype = DTYPES[precision]
@@ -240,9 +246,8 @@ class Recognizer:
         return max(1, -(-self.front_end.num_frames(num_samples) // multiple)) * multiple
 
     @torch.inference_mode()
-    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-        """One batch, from samples to text."""
-        tokenizer, rate = self.system.tokenizer, self.system.config.features.sample_rate
+    def encode(self, segments: Sequence[AudioSegment]) -> Encoded:
+        """One batch, from samples to encoded steps."""
         audio_BS, audio_lengths_B = _pad_audio(segments, self.device)
         features_BTF, feature_lengths_B = self.front_end(audio_BS, audio_lengths_B)
         num_frames = self._padded_frames(audio_BS.size(1))
@@ -252,15 +257,29 @@ class Recognizer:
             scores_BTV = None
             if self.model.ctc_head is not None:
                 scores_BTV = self.model.ctc_log_probabilities(encoded_BTD).cpu()
-            encoded = Encoded(encoded_BTD, lengths_B, scores_BTV, self.clock.seconds_per_step)
-            readings = decode_checked(
-                self.model, encoded, request.decoding, self.checks, tokenizer.decode, request.language_model
+        return Encoded(encoded_BTD, lengths_B, scores_BTV, self.clock.seconds_per_step)
+
+    @torch.inference_mode()
+    def decode(self, encoded: Encoded, request: Request) -> list[Reading]:
+        """From encoded steps to tokens."""
+        spell = self.system.tokenizer.decode
+        with self._precision():
+            return decode_checked(
+                self.model, encoded, request.decoding, self.checks, spell, request.language_model
             )
-            tokens = [reading.tokens for reading in readings]
-            if scores_BTV is not None:
-                times = align_by_ctc(scores_BTV, lengths_B, tokens)
-            else:
-                times = align_by_attention(self.model, encoded_BTD, lengths_B, tokens)
+
+    @torch.inference_mode()
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        """One batch, from samples to text."""
+        tokenizer, rate = self.system.tokenizer, self.system.config.features.sample_rate
+        encoded = self.encode(segments)
+        readings = self.decode(encoded, request)
+        tokens = [reading.tokens for reading in readings]
+        if encoded.scores_BTV is not None:
+            times = align_by_ctc(encoded.scores_BTV, encoded.lengths_B, tokens)
+        else:
+            with self._precision():
+                times = align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
         results = []
         for segment, reading, token_times in zip(segments, readings, times, strict=True):
             spans = split_words(tokenizer, reading.tokens)

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.features import FeaturesConfig
 from asr.models import SpeechModel
 from asr.models.alignment import align_tokens
-from asr.tokenizer import BLANK_ID, PAD_ID, SOS_ID, Tokenizer
+from asr.models.clock import Clock
+from asr.models.model import Targets
+from asr.tokenizer import BLANK_ID, PAD_ID, Tokenizer
 from asr.transcription.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.transcripts.transcript import Word
 
@@ -27,32 +28,6 @@ from asr.transcripts.transcript import Word
 _PAUSE_SECONDS = 0.04  # a shorter dip is a part of a sound
 _PAUSE_DB = 6.0  # over the quietest moment: noise in a pause varies by so much
 _REACH_SECONDS = 1.0  # the first word begins, and the last one ends, no farther than this from their tokens
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When an encoded step is, by the geometry of the front end and of the subsampling."""
-
-    first: float
-    """Seconds from the first sample to the middle of what step 0 sees."""
-    seconds_per_step: float
-
-    def time(self, step: float) -> float:
-        return self.first + step * self.seconds_per_step
-
-
-def make_clock(features: FeaturesConfig, model: SpeechModel) -> Clock:
-    """Convolutions of width 3, stride 2, padding 1 are centred on each second input, stacks on the middle."""
-    config = model.config.encoder
-    shift = features.shift_samples / features.sample_rate
-    # Kaldi's first window begins at the first sample, Whisper's is centred there.
-    middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
-    factor = config.subsampling.factor
-    frames = (factor - 1) / 2 if config.subsampling.type == "stack" else 0.0
-    pairs = getattr(config, "pyramid_layers", 0)  # of an LSTM: two steps side by side, as in a stack
-    frames += factor * (2**pairs - 1) / 2
-    return Clock(middle + frames * shift, shift * model.encoder.subsampling_factor)
-
 
 # --- tokens -------------------------------------------------------------------------------------
 
@@ -91,14 +66,12 @@ def align_by_attention(
 ) -> list[list[TokenTime]]:
     """By dynamic time warping over the cross-attention of the decoder's last layer, the mean of its heads."""
     assert model.decoder is not None
-    tokens_BU, _ = _pad(tokens)
-    inputs_BN = torch.cat([tokens_BU.new_full((len(tokens), 1), SOS_ID), tokens_BU], dim=1)
-    last, heads = model.decoder.num_layers - 1, tuple(range(model.decoder.num_heads))
-    scores_BNV, weights = model.decoder(
-        inputs_BN.to(encoded_BTD.device), encoded_BTD, lengths_B, {last: heads}
-    )
+    tokens_BU, counts_B = _pad(tokens)
+    targets = Targets(tokens_BU.to(encoded_BTD.device), counts_B.to(encoded_BTD.device))
+    scores_BNV, weights = model.decoder.follow(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
     probabilities_BNV = scores_BNV.float().softmax(-1).cpu()
-    weights_BNT = weights[last].mean(1).float().cpu().numpy()
+    (weights_BHNT,) = weights.values()
+    weights_BNT = weights_BHNT.mean(1).float().cpu().numpy()
     aligned = []
     for row, (ids, length) in enumerate(zip(tokens, lengths_B.tolist(), strict=True)):
         firsts, pasts = warp(weights_BNT[row, : len(ids), :length])

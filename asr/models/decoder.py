@@ -1,0 +1,156 @@
+"""What training asks of a decoder, and decoding of one that goes token by token, of whatever kind."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from asr.models.exposure import ExposureConfig, corrupt, token_similarity
+from asr.models.losses import IGNORED, cross_entropy
+from asr.models.model import Targets
+from asr.tokenizer import SOS_ID, SPECIAL_TOKENS, UNK_ID
+
+# B utterances, R rows (B, or the beams of all utterances, those of one side by side), T encoded steps,
+# U tokens, N tokens and the end, D dimension of the encoder, V vocabulary, H heads
+
+WeightsOf = dict[int, tuple[int, ...]]  # layer to those of its heads whose weights are wanted
+Weights = dict[int, Tensor]  # of each of these layers, (R, H, U, T)
+Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How a decoder is trained."""
+
+    label_smoothing: float
+    exposure: ExposureConfig
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a decoder makes of the reference tokens, summed over a batch."""
+
+    loss: Tensor
+    """What to differentiate."""
+    parts: dict[str, Tensor]
+    """By names that `SpeechModel.reported` has."""
+    weights: Weights
+    num_rows_B: Tensor
+    """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""
+
+
+class AnyDecoder(nn.Module, abc.ABC):
+    """Learns to say the reference tokens.
+
+    Built from its config, the dimension of the encoded steps and the size of the vocabulary. The config says
+    in `cross_attention` how many layers attend to the encoded steps, and with how many heads; none: (0, 0).
+    """
+
+    num_layers: int
+    """That attend to the encoded steps."""
+    num_heads: int
+    """Of each of these layers; 0 if there is no attention."""
+
+    @abc.abstractmethod
+    def judge(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
+    ) -> Judgement:
+        """The loss of a batch, and the attention that was asked for."""
+
+    @abc.abstractmethod
+    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+        """Scores of what stands at each token's place, given the reference, (B, U or N, V), and attention."""
+
+    @property
+    def last_heads(self) -> WeightsOf:
+        """All heads of the last layer; nothing without attention."""
+        return {self.num_layers - 1: tuple(range(self.num_heads))} if self.num_heads else {}
+
+
+def judge_scores(
+    scores_BNV: Tensor, targets_BN: Tensor, weights: Weights, num_rows_B: Tensor, teaching: Teaching
+) -> Judgement:
+    """By the cross-entropy of all targets that are not IGNORED."""
+    loss = cross_entropy(scores_BNV, targets_BN, teaching.label_smoothing)
+    num_correct = (scores_BNV.argmax(-1) == targets_BN).sum()
+    return Judgement(loss, {"cross_entropy": loss, "correct": num_correct}, weights, num_rows_B)
+
+
+class DecoderState(abc.ABC):
+    """What decoding carries from token to token.
+
+    What was made of the encoded steps has a row for each utterance, what was said so far one for each beam.
+    """
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these rows, in this order, where each utterance has a single beam."""
+        self.select_utterances(rows_B)
+        self.select_beams(rows_B)
+
+    @abc.abstractmethod
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        """Keep the memories of these utterances; the beams stay as they are."""
+
+    @abc.abstractmethod
+    def select_beams(self, rows_R: Tensor) -> None:
+        """Keep these beams; the memories stay as they are."""
+
+
+class Decoder(AnyDecoder):
+    """Scores of the next token from the tokens so far and the encoded steps."""
+
+    embedding: nn.Embedding
+    output: nn.Linear
+
+    @abc.abstractmethod
+    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
+        """Before the first token, with one beam for each utterance."""
+
+    @abc.abstractmethod
+    def forward(
+        self,
+        tokens_RU: Tensor,
+        encoded_BTD: Tensor,
+        encoded_lengths_B: Tensor,
+        weights_of: WeightsOf | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """Teacher forcing: (R, U, V) scores, and the attention that was asked for."""
+
+    @abc.abstractmethod
+    def step(
+        self, tokens_RU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
+    ) -> tuple[Tensor, Weights]:
+        """Scores after the new tokens alone; those before are in the state."""
+
+    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+        inputs_BN, _ = targets.for_decoder()
+        scores_BNV, weights = self(inputs_BN, *encoded, weights_of)
+        return scores_BNV, weights
+
+    def judge(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
+    ) -> Judgement:
+        inputs_BN, targets_BN = targets.for_decoder()
+        if self.training:
+            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, teaching.exposure)
+        scores_BNV, weights = self(inputs_BN, *encoded, weights_of)
+        return judge_scores(scores_BNV, targets_BN, weights, targets.num_rows_B, teaching)
+
+    def _expose(
+        self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, exposure: ExposureConfig
+    ) -> Tensor:
+        """Replace some inputs by what might have been decoded."""
+        can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
+        if exposure.scheduled_sampling > 0:
+            with torch.no_grad():
+                scores_BNV, _ = self(inputs_BN, *encoded)
+            own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
+            is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
+            inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
+        if exposure.corrupts:
+            similarity_VV = token_similarity(self.embedding.weight, len(SPECIAL_TOKENS))
+            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV, UNK_ID)
+        return inputs_BN

@@ -1,0 +1,281 @@
+"""Decoders that say all tokens at once: as many as a length says, up to an end, or those CTC left open."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.models.attention import Memory
+from asr.models.decoder import (
+    AnyDecoder,
+    Encoded,
+    Judgement,
+    Teaching,
+    Weights,
+    WeightsOf,
+    judge_scores,
+)
+from asr.models.layers import Dropout, length_mask
+from asr.models.losses import IGNORED
+from asr.models.model import Targets
+from asr.models.positions import Positions
+from asr.models.transformer import DecoderLayer, DecoderLayersConfig
+
+# B utterances, R rows (B, or several texts of each utterance side by side), T encoded steps, U tokens or
+# queries, N tokens and the end, D dimension, V vocabulary, H heads
+
+
+class ParallelDecoderConfig(DecoderLayersConfig):
+    """Of a decoder that does not wait for the token before."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_positions(self) -> ParallelDecoderConfig:
+        if self.positions.type not in ("sinusoid", "fourier", "learned"):
+            raise ValueError(
+                f"positions.type = {self.positions.type}: tokens that are not known yet differ by their "
+                "positions alone; choose sinusoid, fourier or learned"
+            )
+        return self
+
+
+class LengthDecoderConfig(ParallelDecoderConfig):
+    """The number of tokens is predicted first; then as many queries say one token each."""
+
+    type: Literal["parallel_length"] = "parallel_length"
+
+
+class EndDecoderConfig(ParallelDecoderConfig):
+    """A long row of queries says one token each; the text ends before the first that says the end."""
+
+    type: Literal["parallel_end"] = "parallel_end"
+    num_queries: int | None = pydantic.Field(default=None, gt=1)
+    """How many, with the one for the end: longer texts cannot be said. null: by queries_per_step."""
+    queries_per_step: float = pydantic.Field(default=1.0, gt=0)
+    """So many for each encoded step, at least one."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_number(self) -> EndDecoderConfig:
+        if self.num_queries is not None and self.queries_per_step != 1.0:
+            raise ValueError(
+                f"num_queries = {self.num_queries} and queries_per_step = {self.queries_per_step} contradict "
+                "each other; remove one"
+            )
+        return self
+
+
+class MaskDecoderConfig(ParallelDecoderConfig):
+    """Fills gaps: learns tokens that are masked, and decodes those of which CTC is unsure (Mask-CTC)."""
+
+    type: Literal["mask_ctc"] = "mask_ctc"
+
+
+class ParallelDecoder(AnyDecoder):
+    """Layers in which all positions see each other, from what stands at each of them to its token."""
+
+    def __init__(self, config: ParallelDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.dim, self.num_layers, self.num_heads = config.dim, config.num_layers, config.num_heads
+        self.positions = Positions(config.positions, config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(config.dim, vocab_size)
+
+    def remember(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> list[Memory]:
+        """What each layer attends to: made once, for all passes."""
+        mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
+        layers = cast(list[DecoderLayer], self.layers)
+        return [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
+
+    def _run(
+        self, x_RUD: Tensor, counts_R: Tensor, memories: list[Memory], weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
+        """States of the positions, of which each row has `counts_R`, and the attention that was asked for."""
+        x_RUD = self.dropout(self.positions(x_RUD))
+        mask_RU = length_mask(counts_R.clamp(min=1), x_RUD.size(1))
+        all_weights: Weights = {}
+        for index, (layer, memory) in enumerate(zip(self.layers, memories, strict=True)):
+            x_RUD, weights_RHUT = layer(x_RUD, memory, None, weights_of.get(index, ()), mask_RU)
+            if weights_RHUT is not None:
+                all_weights[index] = weights_RHUT
+        return self.norm(x_RUD), all_weights
+
+
+# --- with a length predictor --------------------------------------------------------------------
+
+
+class LengthPredictor(nn.Module):
+    """How many tokens there are: a logistic distribution around the sum of what each encoded step adds.
+
+    A sum, as it counts as well in recordings longer than those of training.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.count = nn.Linear(dim, 1)
+        nn.init.constant_(self.count.bias, -2.0)  # some eight steps for a token, at first
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> Tensor:
+        """(B,): the mean of the distribution."""
+        per_step_BT = F.softplus(self.count(encoded_BTD).float()[..., 0])
+        is_step_BT = length_mask(encoded_lengths_B, encoded_BTD.size(1))
+        return per_step_BT.masked_fill(~is_step_BT, 0.0).sum(1)
+
+    def log_probability(self, counts: Tensor, means: Tensor) -> Tensor:
+        """Of each count: what lies between a half below and a half above it."""
+        rate = (-self.log_scale).exp()
+        above, below = (counts + 0.5 - means) * rate, (counts - 0.5 - means) * rate
+        # sigmoid(above) - sigmoid(below), of which neither may vanish: above - below is the rate.
+        return F.logsigmoid(above) + F.logsigmoid(-below) + torch.log(-torch.expm1(-rate))
+
+
+class LengthDecoder(ParallelDecoder):
+    """p(length) * p(token 1 | length) * p(token 2 | length) * ..."""
+
+    def __init__(self, config: LengthDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__(config, memory_dim, vocab_size)
+        self.length_predictor = LengthPredictor(memory_dim)
+
+    def forward(
+        self,
+        counts_R: Tensor,
+        max_count: int,
+        memories: list[Memory],
+        weights_of: WeightsOf | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """(R, max_count, V) scores of texts of these lengths."""
+        x_RUD = self.output.weight.new_zeros(len(counts_R), max_count, self.dim)
+        states_RUD, weights = self._run(x_RUD, counts_R, memories, weights_of or {})
+        return self.output(states_RUD), weights
+
+    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+        memories = self.remember(*encoded)
+        return self(targets.lengths_B, targets.tokens_BU.size(1), memories, weights_of)
+
+    def judge(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
+    ) -> Judgement:
+        scores_BUV, weights = self.follow(targets, encoded, weights_of)
+        lengths_B = targets.lengths_B
+        judged = judge_scores(scores_BUV, _only_tokens(targets), weights, lengths_B, teaching)
+        means_B = self.length_predictor(*encoded)
+        length_loss = -self.length_predictor.log_probability(lengths_B, means_B).sum()
+        # A right length is as good as a right end.
+        num_correct = judged.parts["correct"] + (means_B.round() == lengths_B).sum()
+        parts = judged.parts | {"length": length_loss, "correct": num_correct}
+        return Judgement(judged.loss + length_loss, parts, weights, lengths_B)
+
+
+# --- with an end --------------------------------------------------------------------------------
+
+
+class EndDecoder(ParallelDecoder):
+    """More queries than tokens; what those after the end say is not looked at."""
+
+    def __init__(self, config: EndDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__(config, memory_dim, vocab_size)
+        self.num_queries, self.queries_per_step = config.num_queries, config.queries_per_step
+
+    def count_queries(self, encoded_lengths_B: Tensor) -> Tensor:
+        if self.num_queries is not None:
+            return torch.full_like(encoded_lengths_B, self.num_queries)
+        return (encoded_lengths_B * self.queries_per_step).ceil().long().clamp(min=1)
+
+    def forward(
+        self,
+        encoded_BTD: Tensor,
+        encoded_lengths_B: Tensor,
+        weights_of: WeightsOf | None = None,
+        num_wanted: int | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """(B, U, V) scores of all queries, or of the first; an utterance has only `count_queries` of them."""
+        counts_B = self.count_queries(encoded_lengths_B)
+        longest = int(self.count_queries(torch.tensor(encoded_BTD.size(1))))
+        x_BUD = self.output.weight.new_zeros(len(encoded_BTD), longest, self.dim)
+        memories = self.remember(encoded_BTD, encoded_lengths_B)
+        states_BUD, weights = self._run(x_BUD, counts_B, memories, weights_of or {})
+        return self.output(states_BUD[:, :num_wanted]), {
+            layer: weights_BHUT[:, :, :num_wanted] for layer, weights_BHUT in weights.items()
+        }
+
+    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+        num_rows = targets.tokens_BU.size(1) + 1
+        scores_BUV, weights = self(*encoded, weights_of, num_rows)
+        missing = (0, 0, 0, num_rows - scores_BUV.size(1))
+        return F.pad(scores_BUV, missing), {layer: F.pad(part, missing) for layer, part in weights.items()}
+
+    def judge(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
+    ) -> Judgement:
+        scores_BNV, weights = self.follow(targets, encoded, weights_of)
+        _, targets_BN = targets.for_decoder()
+        # What there is no query for cannot be learned, and counts as wrong.
+        counts_B = torch.minimum(targets.num_rows_B, self.count_queries(encoded[1]))
+        targets_BN = targets_BN.masked_fill(~length_mask(counts_B, targets_BN.size(1)), IGNORED)
+        return judge_scores(scores_BNV, targets_BN, weights, counts_B, teaching)
+
+
+# --- with gaps ----------------------------------------------------------------------------------
+
+
+class MaskDecoder(ParallelDecoder):
+    """Tokens and gaps to the tokens in the gaps (Higuchi et al. 2020)."""
+
+    def __init__(self, config: MaskDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__(config, memory_dim, vocab_size)
+        self.mask_id = vocab_size  # one more than the tokens: a gap is read and never said
+        self.embedding = nn.Embedding(vocab_size + 1, config.dim)
+        nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
+        self.scale = config.dim**0.5
+
+    def forward(
+        self, tokens_BU: Tensor, counts_B: Tensor, memories: list[Memory], weights_of: WeightsOf | None = None
+    ) -> tuple[Tensor, Weights]:
+        """(B, U, V) scores of all tokens, from those that are not `mask_id`."""
+        x_BUD = self.embedding(tokens_BU) * self.scale
+        states_BUD, weights = self._run(x_BUD, counts_B, memories, weights_of or {})
+        return self.output(states_BUD), weights
+
+    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+        """Nothing but gaps."""
+        gaps_BU = torch.full_like(targets.tokens_BU, self.mask_id)
+        return self(gaps_BU, targets.lengths_B, self.remember(*encoded), weights_of)
+
+    def judge(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
+    ) -> Judgement:
+        """In training of a random number of random gaps in each text, in evaluation of nothing but gaps."""
+        targets_BU, lengths_B = _only_tokens(targets), targets.lengths_B
+        is_gap_BU = targets_BU != IGNORED
+        if self.training:
+            is_gap_BU = draw_gaps(lengths_B, targets_BU.size(1))
+        tokens_BU = targets.tokens_BU.masked_fill(is_gap_BU, self.mask_id)
+        scores_BUV, weights = self(tokens_BU, lengths_B, self.remember(*encoded), weights_of)
+        wanted_BU = targets_BU.masked_fill(~is_gap_BU, IGNORED)
+        judged = judge_scores(scores_BUV, wanted_BU, weights, lengths_B, teaching)
+        # The share of the gaps that are filled rightly, for the whole text.
+        num_wrong_B = (is_gap_BU & (scores_BUV.argmax(-1) != targets_BU)).sum(1)
+        share_B = 1 - num_wrong_B / is_gap_BU.sum(1).clamp(min=1)
+        parts = judged.parts | {"correct": (targets.num_rows_B * share_B).sum()}
+        return Judgement(judged.loss, parts, weights, lengths_B)
+
+
+def draw_gaps(lengths_B: Tensor, max_length: int) -> Tensor:
+    """(B, U): True at random places of each text, in number anything from one to all alike."""
+    draws_BU = torch.rand(len(lengths_B), max_length, device=lengths_B.device)
+    draws_BU = draws_BU.masked_fill(~length_mask(lengths_B, max_length), 2.0)
+    ranks_BU = draws_BU.argsort(dim=1).argsort(dim=1)
+    share_B = torch.rand(len(lengths_B), device=lengths_B.device)
+    num_gaps_B = ((share_B * lengths_B).long() + 1).minimum(lengths_B)
+    return ranks_BU < num_gaps_B[:, None]
+
+
+def _only_tokens(targets: Targets) -> Tensor:
+    """(B, U): the tokens, without an end."""
+    is_token_BU = length_mask(targets.lengths_B, targets.tokens_BU.size(1))
+    return targets.tokens_BU.masked_fill(~is_token_BU, IGNORED)

@@ -1,0 +1,308 @@
+"""Recurrent decoders: with attention to the encoded steps, with a single summary of them, or intra-attention.
+
+The line before the Transformer: Cho et al. 2014 squeeze the utterance into one vector; Bahdanau et al. 2015
+and Chorowski et al. 2015 look at the encoded steps anew before each token; Cheng et al. 2016 let the network
+look at its own past too.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from asr.config import Config
+from asr.models.decoder import Decoder, DecoderState, Weights, WeightsOf
+from asr.models.intra_attention import IntraAttentionCell, Tape
+from asr.models.layers import Dropout, length_mask
+from asr.models.lstm import Cell
+from asr.models.recurrent_attention import Memory, RecurrentAttention, RecurrentAttentionConfig
+
+# B utterances, R rows (the beams of all utterances, those of one side by side), T encoded steps, E their
+# dimension, U tokens, D dimension of the decoder, C of a context, V vocabulary
+
+
+class AttentionDecoderConfig(Config):
+    """A recurrent network that looks at the encoded steps before each token."""
+
+    type: Literal["attention"] = "attention"
+    cell: Cell = "lstm"
+    """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Of the states, of the embeddings and of the layer before the output."""
+    num_layers: int = pydantic.Field(default=1, gt=0)
+    """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the embeddings, between the layers and before the output."""
+    attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
+    """Where to look."""
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return 1, 1
+
+
+class IntraAttentionDecoderConfig(Config):
+    """As the attention decoder, of LSTMs that attend to their own past states too (LSTMN)."""
+
+    type: Literal["intra_attention"] = "intra_attention"
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Of the states, of the embeddings and of the layer before the output."""
+    num_layers: int = pydantic.Field(default=1, gt=0)
+    """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the embeddings, between the layers and before the output."""
+    window: pydantic.PositiveInt | None = None
+    """Past tokens that a token attends to; all of them if null."""
+    attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
+    """Where to look among the encoded steps."""
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return 1, 1
+
+
+class SingleSummaryDecoderConfig(Config):
+    """A recurrent network that is told of the utterance by one vector alone."""
+
+    type: Literal["single_summary"] = "single_summary"
+    cell: Cell = "lstm"
+    """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Of the summary, of the states, of the embeddings and of the layer before the output."""
+    num_layers: int = pydantic.Field(default=1, gt=0)
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the embeddings, between the layers and before the output."""
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers and heads: there are none."""
+        return 0, 0
+
+
+# --- one step of the recurrence -----------------------------------------------------------------
+
+CELLS: dict[Cell, type[nn.LSTMCell | nn.GRUCell | nn.RNNCell]] = {
+    "lstm": nn.LSTMCell,
+    "gru": nn.GRUCell,
+    "tanh": nn.RNNCell,
+}
+
+
+class CellState:
+    """What a cell hands on to the next token, a row for each beam."""
+
+    def __init__(self, hidden_RD: Tensor) -> None:
+        self.hidden_RD = hidden_RD
+        self.cell_RD = torch.zeros_like(hidden_RD)  # of an LSTM only
+
+    def select(self, rows_R: Tensor) -> None:
+        self.hidden_RD, self.cell_RD = self.hidden_RD[rows_R], self.cell_RD[rows_R]
+
+
+class RecurrentCell(nn.Module):
+    """PyTorch's, with the state in an object that it changes, as `IntraAttentionCell` has it."""
+
+    def __init__(self, cell: Cell, input_dim: int, dim: int) -> None:
+        super().__init__()
+        self.cell = CELLS[cell](input_dim, dim)
+
+    def forward(self, x_RD: Tensor, state: CellState) -> Tensor:
+        """The next hidden state (R, D)."""
+        if isinstance(self.cell, nn.LSTMCell):
+            state.hidden_RD, state.cell_RD = self.cell(x_RD, (state.hidden_RD, state.cell_RD))
+        else:
+            state.hidden_RD = self.cell(x_RD, state.hidden_RD)
+        return state.hidden_RD
+
+
+# --- what all share -----------------------------------------------------------------------------
+
+
+class RecurrentState(DecoderState):
+    """Of each beam, the states of the layers and the last output of the highest."""
+
+    def __init__(self, hidden_RD: Tensor, layers: Sequence[CellState | Tape]) -> None:
+        self.hidden_RD = hidden_RD
+        self.layers = layers
+
+    def select_beams(self, rows_R: Tensor) -> None:
+        self.hidden_RD = self.hidden_RD[rows_R]
+        for layer in self.layers:
+            layer.select(rows_R)
+
+
+class RecurrentDecoder(Decoder):
+    """The loop over the tokens. With s the state, y a token and c its context (see `look`):
+
+        s_i = cells(s_{i-1}, [embedding(y_{i-1}), c_i])
+        scores_i = output(tanh(combine([s_i, c_i, embedding(y_{i-1})])))
+
+    Only the recurrence goes token by token; the rest is computed for the whole sequence at once.
+    """  # fmt: skip
+
+    def __init__(
+        self, dim: int, cells: Sequence[nn.Module], dropout: float, context_dim: int, vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.cells = nn.ModuleList(cells)
+        self.combine = nn.Linear(2 * dim + context_dim, dim)
+        self.output = nn.Linear(dim, vocab_size)
+        self.dropout = Dropout(dropout)
+
+    @abc.abstractmethod
+    def look(self, state: RecurrentState) -> tuple[Tensor, Tensor | None]:
+        """The context (R, C) of the next token, and the weights (R, T) if there are any."""
+
+    def forward(
+        self,
+        tokens_RU: Tensor,
+        encoded_BTE: Tensor,
+        encoded_lengths_B: Tensor,
+        weights_of: WeightsOf | None = None,
+    ) -> tuple[Tensor, Weights]:
+        state = self.start(encoded_BTE, encoded_lengths_B)
+        copies = len(tokens_RU) // len(encoded_BTE)
+        if copies > 1:
+            rows_B = torch.arange(len(encoded_BTE), device=encoded_BTE.device)
+            state.select_beams(rows_B.repeat_interleave(copies))
+        return self.step(tokens_RU, state, weights_of)
+
+    def step(
+        self, tokens_RU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
+    ) -> tuple[Tensor, Weights]:
+        assert isinstance(state, RecurrentState)
+        embedded_RUD = self.dropout(self.embedding(tokens_RU))
+        hidden, contexts, weights = [], [], []
+        for embedded_RD in embedded_RUD.unbind(1):
+            context_RC, weights_RT = self.look(state)
+            x = torch.cat([embedded_RD, context_RC], dim=-1)
+            for index, (cell, layer) in enumerate(zip(self.cells, state.layers, strict=True)):
+                x = cell(self.dropout(x) if index else x, layer)
+            state.hidden_RD = x
+            hidden.append(x)
+            contexts.append(context_RC)
+            weights.append(weights_RT)
+        read = [torch.stack(hidden, dim=1), torch.stack(contexts, dim=1), embedded_RUD]
+        scores_RUV = self.output(self.dropout(torch.tanh(self.combine(torch.cat(read, dim=-1)))))
+        asked = {layer: list(heads) for layer, heads in (weights_of or {}).items() if heads}
+        if not asked:
+            return scores_RUV, {}
+        weights_RHUT = torch.stack([own for own in weights if own is not None], dim=1)[:, None]
+        return scores_RUV, {layer: weights_RHUT[:, heads] for layer, heads in asked.items()}
+
+
+def widths(input_dim: int, dim: int, num_layers: int) -> list[int]:
+    """What each layer reads."""
+    return [input_dim] + [dim] * (num_layers - 1)
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+
+class AttentionState(RecurrentState):
+    """Besides, the memory of each utterance, and where each beam looked for its last token."""
+
+    def __init__(
+        self, hidden_RD: Tensor, layers: Sequence[CellState | Tape], memory: Memory, weights_RT: Tensor
+    ) -> None:
+        super().__init__(hidden_RD, layers)
+        self.memory = memory
+        self.weights_RT = weights_RT
+
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        self.memory = self.memory.select(utterances_B)
+
+    def select_beams(self, rows_R: Tensor) -> None:
+        super().select_beams(rows_R)
+        self.weights_RT = self.weights_RT[rows_R]
+
+
+class AttentionDecoder(RecurrentDecoder):
+    """The state before a token asks, and the context is the mean of the encoded steps by their weights.
+
+    States start at zero, and attention as if it had stood on the first step.
+    """
+
+    num_layers = num_heads = 1
+
+    def __init__(
+        self, config: AttentionDecoderConfig | IntraAttentionDecoderConfig, memory_dim: int, vocab_size: int
+    ) -> None:
+        read = widths(config.dim + memory_dim, config.dim, config.num_layers)
+        cells = [self.make_cell(config, width) for width in read]
+        super().__init__(config.dim, cells, config.dropout, memory_dim, vocab_size)
+        self.attention = RecurrentAttention(config.attention, config.dim, memory_dim)
+
+    @staticmethod
+    def make_cell(config: AttentionDecoderConfig | IntraAttentionDecoderConfig, width: int) -> nn.Module:
+        if isinstance(config, IntraAttentionDecoderConfig):
+            return IntraAttentionCell(width, config.dim, config.window)
+        return RecurrentCell(config.cell, width, config.dim)
+
+    def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> AttentionState:
+        mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTE.size(1))
+        memory = self.attention.remember(encoded_BTE, mask_BT)
+        hidden_BD = encoded_BTE.new_zeros(len(encoded_BTE), self.output.in_features)
+        layers = [
+            Tape() if isinstance(cell, IntraAttentionCell) else CellState(hidden_BD) for cell in self.cells
+        ]
+        return AttentionState(hidden_BD, layers, memory, self.attention.begin(memory))
+
+    def look(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
+        assert isinstance(state, AttentionState)
+        context_RC, state.weights_RT = self.attention(state.hidden_RD, state.memory, state.weights_RT)
+        return context_RC, state.weights_RT
+
+
+# --- a single summary ---------------------------------------------------------------------------
+
+
+class SummaryState(RecurrentState):
+    """Besides, the summary, with a copy for each beam."""
+
+    def __init__(self, hidden_RD: Tensor, layers: Sequence[CellState], summary_RC: Tensor) -> None:
+        super().__init__(hidden_RD, layers)
+        self.summary_RC = summary_RC
+
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        """Nothing is kept for an utterance alone."""
+
+    def select_beams(self, rows_R: Tensor) -> None:
+        super().select_beams(rows_R)
+        self.summary_RC = self.summary_RC[rows_R]
+
+
+class SingleSummaryDecoder(RecurrentDecoder):
+    """Everything passes through one vector, c = tanh(summarize([first encoded step, last encoded step])).
+
+    In these two a bidirectional recurrent encoder has the last states of its directions. The states of the
+    layers start as tanh(begin(c)), and c is read at each token.
+    """
+
+    num_layers = num_heads = 0
+
+    def __init__(self, config: SingleSummaryDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        dim = config.dim
+        cells = [RecurrentCell(config.cell, width, dim) for width in widths(2 * dim, dim, config.num_layers)]
+        super().__init__(dim, cells, config.dropout, dim, vocab_size)
+        self.summarize = nn.Linear(2 * memory_dim, dim)
+        self.begin = nn.Linear(dim, config.num_layers * dim)
+
+    def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> SummaryState:
+        rows_B = torch.arange(len(encoded_BTE), device=encoded_BTE.device)
+        last_BE = encoded_BTE[rows_B, (encoded_lengths_B - 1).clamp(min=0)]
+        summary_BD = torch.tanh(self.summarize(torch.cat([encoded_BTE[:, 0], last_BE], dim=-1)))
+        hidden = torch.tanh(self.begin(summary_BD)).chunk(len(self.cells), dim=-1)
+        return SummaryState(hidden[-1], [CellState(hidden_BD) for hidden_BD in hidden], summary_BD)
+
+    def look(self, state: RecurrentState) -> tuple[Tensor, None]:
+        assert isinstance(state, SummaryState)
+        return state.summary_RC, None

@@ -1,0 +1,297 @@
+"""asr/decoding/parallel: lengths, ends and gaps against loops over one utterance; and what search promises."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from decoding_examples import BigramModel, build_talker, random_encoded
+from hypothesis import given
+from hypothesis import strategies as st
+from model_examples import NUM_SPECIAL, PARALLEL, VOCAB_SIZE, every_parallel_decoder, make_utterances
+from torch import Tensor
+
+from asr.decoding.checked import plan_attempts
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.decoding.methods import Method
+from asr.decoding.parallel import read_ctc
+from asr.decoding.search import decode, decode_by_decoder, offered_methods, resolve_method
+from asr.errors import UserError
+from asr.models import SpeechModel
+from asr.models.parallel_decoder import EndDecoder, LengthDecoder, MaskDecoder
+from asr.tokenizer import BLANK_ID, EOS_ID, UNK_ID
+
+# T encoded steps, D dimension, U tokens or queries, V vocabulary
+
+LENGTHS = [13, 1, 7, 4]
+
+
+def decode_parallel(
+    model: SpeechModel, encoded: tuple[Tensor, Tensor], **config: Any
+) -> list[list[Hypothesis]]:
+    return decode(model, *encoded, DecodingConfig(method="parallel", **config))
+
+
+def alone(encoded: tuple[Tensor, Tensor], row: int) -> tuple[Tensor, Tensor]:
+    length = int(encoded[1][row])
+    return encoded[0][row : row + 1, :length], encoded[1][row : row + 1]
+
+
+def say(scores_UV: Tensor, tokens: range) -> list[tuple[int, float]]:
+    """The best of these tokens at each place, and its log-probability among all."""
+    log_probabilities = scores_UV.double().log_softmax(-1).tolist()
+    return [
+        max(((token, row[token]) for token in tokens), key=lambda pair: pair[1]) for row in log_probabilities
+    ]
+
+
+# --- one utterance by itself --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"beam": 1},
+        {"beam": 4, "nbest": 4},
+        {"beam": 30, "nbest": 30, "length_bonus": 1.5, "length_normalization": 0.5},
+        {"beam": 5, "nbest": 2, "max_tokens": 2},
+    ],
+)
+@torch.no_grad()
+def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
+    model = build_talker("parallel-length", 1)
+    decoder = model.decoder
+    assert isinstance(decoder, LengthDecoder)
+    decoder.length_predictor.log_scale.fill_(1.0)  # undecided
+    encoded = random_encoded(model, LENGTHS)
+    for row, hypotheses in enumerate(decode_parallel(model, encoded, **config)):
+        own = alone(encoded, row)
+        mean = decoder.length_predictor(*own).item()
+        expected = []
+        for count in range(min(LENGTHS[row], config.get("max_tokens", 99)) + 1):
+            scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.remember(*own))
+            said = say(scores_1UV[0], range(UNK_ID, VOCAB_SIZE))
+            below, above = ((count + half - mean) / math.e for half in (-0.5, 0.5))
+            chance = math.log(1 / (1 + math.exp(-above)) - 1 / (1 + math.exp(-below)))
+            total = chance + sum(log_probability for _, log_probability in said)
+            score = total + config.get("length_bonus", 0.0) * count
+            score /= (count + 1) ** config.get("length_normalization", 0.0)
+            expected.append((chance, score, total, tuple(token for token, _ in said)))
+        expected = sorted(sorted(expected)[-config["beam"] :], key=lambda entry: -entry[1])
+        expected = expected[: config.get("nbest", 1)]
+        assert [hypothesis.tokens for hypothesis in hypotheses] == [tokens for *_, tokens in expected]
+        for hypothesis, (_, score, total, tokens) in zip(hypotheses, expected, strict=True):
+            assert hypothesis.score == pytest.approx(score, abs=1e-4)
+            assert hypothesis.log_probability == pytest.approx(total, abs=1e-4)
+            assert len(hypothesis.attended_steps) == len(tokens) + 1
+            assert hypothesis.attended_steps[-1] == LENGTHS[row] - 1  # no query asks where the end is
+
+
+@pytest.mark.parametrize("max_tokens", [None, 3])
+@pytest.mark.parametrize("end_bias", [-10.0, 0.5, 10.0])
+@torch.no_grad()
+def test_the_text_ends_before_the_first_end(end_bias: float, max_tokens: int | None) -> None:
+    model = build_talker("parallel-end", 1, end_bias)
+    decoder = model.decoder
+    assert isinstance(decoder, EndDecoder) and decoder.num_queries == 12
+    encoded = random_encoded(model, LENGTHS)
+    found = []
+    for row, (hypothesis,) in enumerate(decode_parallel(model, encoded, max_tokens=max_tokens)):
+        scores_1UV, weights = decoder(*alone(encoded, row), decoder.last_heads)
+        said = say(scores_1UV[0], range(EOS_ID, VOCAB_SIZE))
+        before = itertools.takewhile(lambda pair: pair[0] != EOS_ID, said)
+        text = list(itertools.islice(before, min(LENGTHS[row], max_tokens or 99)))
+        total, rest = sum(log_probability for _, log_probability in text), said[len(text) :]
+        if rest:  # the end, whether said or forced
+            total += scores_1UV[0].double().log_softmax(-1)[len(text), EOS_ID].item()
+        assert hypothesis.tokens == tuple(token for token, _ in text)
+        assert hypothesis.score == hypothesis.log_probability == pytest.approx(total, abs=1e-4)
+        steps = weights[decoder.num_layers - 1][0].mean(0) @ torch.arange(LENGTHS[row]).float()
+        looked = [*steps.tolist(), LENGTHS[row] - 1][: len(text) + 1]
+        assert hypothesis.attended_steps == pytest.approx(looked, abs=1e-4)
+        found.append(len(text))
+    if end_bias == 10:
+        assert found == [0] * 4
+    if end_bias == -10:
+        assert found == [min(12, length, max_tokens or 99) for length in LENGTHS]
+
+
+@given(
+    path=st.lists(st.integers(BLANK_ID, NUM_SPECIAL + 2), min_size=1, max_size=9),
+    chances=st.lists(st.floats(0.4, 1.0), min_size=9, max_size=9),
+    padding=st.integers(0, 3),
+)
+def test_tokens_of_ctc_and_how_sure_it_is(path: list[int], chances: list[float], padding: int) -> None:
+    """Among others, which are longer and shorter."""
+    rows = [path, path[:1], [NUM_SPECIAL] * (len(path) + padding)]
+    scores_BTV = torch.full((3, len(path) + padding, VOCAB_SIZE), -20.0)
+    for row, own in enumerate(rows):
+        for step, token in enumerate(own):
+            scores_BTV[row, step, token] = math.log(chances[step % 9])
+    heard = read_ctc(scores_BTV, torch.tensor([len(row) for row in rows]))
+    for row, own in enumerate(rows):
+        expected = []
+        for token, steps in itertools.groupby(range(len(own)), key=own.__getitem__):
+            if token != BLANK_ID:
+                expected.append((token, max(chances[step % 9] for step in steps)))
+        count = int(heard.counts_B[row])
+        assert heard.tokens_BU[row, :count].tolist() == [token for token, _ in expected]
+        sure = heard.log_probabilities_BU[row, :count].exp().tolist()
+        assert sure == pytest.approx([chance for _, chance in expected], rel=1e-5)
+
+
+def fill_gaps(
+    model: SpeechModel, own: tuple[Tensor, Tensor], threshold: float, iterations: int
+) -> tuple[list[int], list[float], int]:
+    """Tokens, their log-probabilities, and passes: Mask-CTC for one utterance, in plain Python."""
+    decoder = model.decoder
+    assert isinstance(decoder, MaskDecoder)
+    heard = read_ctc(model.ctc_log_probabilities(own[0]), own[1])
+    tokens, sure = heard.tokens_BU[0].tolist(), heard.log_probabilities_BU[0].tolist()
+    gaps = {place for place, value in enumerate(sure) if math.exp(value) < threshold}
+    num_gaps, passes = len(gaps), min(iterations, len(gaps))
+    for number in range(1, passes + 1):
+        read = [decoder.mask_id if place in gaps else token for place, token in enumerate(tokens)]
+        counts_B = torch.tensor([len(tokens)])
+        scores_1UV, _ = decoder(torch.tensor([read]), counts_B, decoder.remember(*own))
+        said = say(scores_1UV[0], range(UNK_ID, VOCAB_SIZE))
+        num_left = num_gaps * (passes - number) // passes
+        for place in sorted(gaps, key=lambda place: -said[place][1])[: len(gaps) - num_left]:
+            tokens[place], sure[place] = said[place]
+            gaps.remove(place)
+    return tokens, sure, passes
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5, 20])
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0])
+@torch.no_grad()
+def test_gaps_are_filled_with_the_surest_first(threshold: float, iterations: int) -> None:
+    model = build_talker("mask-ctc", 2)
+    encoded = random_encoded(model, [30, 1, 17, 24])
+    config = {"mask_threshold": threshold, "iterations": iterations}
+    for row, (hypothesis,) in enumerate(decode_parallel(model, encoded, **config)):
+        tokens, sure, passes = fill_gaps(model, alone(encoded, row), threshold, iterations)
+        assert hypothesis.tokens == tuple(tokens)
+        assert hypothesis.log_probability == pytest.approx(sum(sure), abs=1e-4)
+        assert math.isnan(hypothesis.ctc_log_probability)
+        assert len(hypothesis.attended_steps) == (len(tokens) + 1 if passes else 0)
+
+
+@torch.no_grad()
+def test_more_passes_change_a_text() -> None:
+    """Or the test above would say nothing."""
+    model = build_talker("mask-ctc", 2)
+    encoded = random_encoded(model, [30, 1, 17, 24])
+    texts = {
+        tuple(best.tokens for best, *_ in decode_parallel(model, encoded, **config))
+        for config in (
+            {"mask_threshold": 0.0},
+            {"mask_threshold": 1.0, "iterations": 1},
+            {"mask_threshold": 1.0, "iterations": 5},
+        )
+    }
+    assert len(texts) == 3
+
+
+# --- what search promises -----------------------------------------------------------------------
+
+
+@every_parallel_decoder
+def test_the_batch_changes_nothing(name: str) -> None:
+    """40 utterances, from features on, in batches of 1, 7 and 32."""
+    model = build_talker(name, 2, -2.0)
+    if isinstance(model.decoder, LengthDecoder):
+        torch.nn.init.zeros_(model.decoder.length_predictor.count.bias)  # more tokens for each step
+    frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(40)]
+    batch = make_utterances(frames, [1] * 40, padding=9.0)
+    texts: dict[int, list[Any]] = {}
+    for size in (1, 7, 32):
+        texts[size] = []
+        for start in range(0, 40, size):
+            rows = slice(start, start + size)
+            longest = max(frames[rows])
+            encoded = model.encode(batch.features_BTF[rows, :longest], batch.feature_lengths_B[rows])
+            found = decode_parallel(model, encoded, beam=4, nbest=2, mask_threshold=0.9, length_bonus=8.0)
+            texts[size] += [[text.tokens for text in ranked] for ranked in found]
+    assert texts[1] == texts[7] == texts[32]
+    assert len({ranked[0] for ranked in texts[1]}) > 3  # or one that says always the same would pass
+
+
+@every_parallel_decoder
+def test_without_encoded_steps_there_is_no_text(name: str) -> None:
+    model = build_talker(name, 0, -2.0)
+    encoded_BTD, lengths_B = random_encoded(model, [9, 0, 5, 0])
+    found = decode_parallel(model, (encoded_BTD, lengths_B))
+    for (hypothesis,) in (found[1], found[3]):
+        assert (hypothesis.tokens, hypothesis.score, hypothesis.log_probability) == ((), 0.0, 0.0)
+    said = decode_by_decoder(model, encoded_BTD, lengths_B)
+    assert said[1] == said[3] == []
+    assert decode_parallel(model, (encoded_BTD[:0], lengths_B[:0])) == []
+
+
+@every_parallel_decoder
+def test_lists_are_ranked_and_special_tokens_stay_unsaid(name: str) -> None:
+    model = build_talker(name, 1, -2.0)
+    for hypotheses in decode_parallel(model, random_encoded(model, [12, 1, 6]), beam=6, nbest=5):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True) and all(map(math.isfinite, scores))
+        assert len({hypothesis.tokens for hypothesis in hypotheses}) == len(hypotheses)
+        if name != "mask-ctc":  # where an untrained CTC head says anything
+            assert all(token >= UNK_ID for hypothesis in hypotheses for token in hypothesis.tokens)
+
+
+@pytest.mark.parametrize("name", [*PARALLEL, "transformer-hybrid", "transformer-ctc"])
+def test_each_decoder_is_offered_the_methods_that_it_can(name: str) -> None:
+    ctc: list[Method] = ["ctc_greedy", "ctc_beam"]
+    expected: dict[str, tuple[Method, list[Method]]] = {
+        "parallel-length": ("parallel", ["parallel"]),
+        "parallel-end": ("parallel", ["ctc_greedy", "parallel", "ctc_beam"]),
+        "mask-ctc": ("parallel", ["ctc_greedy", "parallel", "ctc_beam"]),
+        "transformer-hybrid": ("joint", [*ctc, "attention", "rescoring", "joint"]),
+        "transformer-ctc": ("ctc_beam", ctc),
+    }
+    model = build_talker(name)
+    assert (resolve_method(model, "auto"), offered_methods(model)) == expected[name]
+    encoded = random_encoded(model, [5])
+    for method in ("ctc_greedy", "ctc_beam", "parallel", "attention", "rescoring", "joint"):
+        if method not in expected[name][1]:
+            with pytest.raises(UserError, match=f"method {method} needs .*; use {expected[name][0]}"):
+                decode(model, *encoded, DecodingConfig(method=method))
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("mask-ctc", "joint", "needs a decoder that says one token after the other, and that of this model"),
+        ("parallel-end", "rescoring", "says all at once; use parallel"),
+        ("transformer-hybrid", "parallel", "needs a decoder that says all tokens at once, and that of this"),
+        ("transformer-ctc", "parallel", "needs a decoder, and this model has none; use ctc_beam"),
+        ("parallel-length", "ctc_beam", "needs a CTC head, and this model has none; use parallel"),
+    ],
+)
+def test_a_method_of_another_kind_is_refused(name: str, method: Method, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve_method(build_talker(name), method)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("parallel-length", "leave it out"), ("mask-ctc", "use ctc_beam")]
+)
+def test_a_language_model_is_never_ignored(name: str, instead: str) -> None:
+    model = build_talker(name)
+    config = DecodingConfig(method="parallel", language_model_weight=0.5)
+    with pytest.raises(UserError, match=f"parallel has no use for a language model; {instead}"):
+        decode(model, *random_encoded(model, [5]), config, BigramModel())
+    kept = ["ctc_beam"] if name == "mask-ctc" else ["parallel"]
+    assert offered_methods(model, with_language_model=True) == kept
+
+
+def test_what_goes_astray_is_decoded_again_by_ctc() -> None:
+    def methods(name: str) -> list[str]:
+        return [attempt.method for attempt in plan_attempts(build_talker(name), DecodingConfig())]
+
+    assert methods("mask-ctc") == methods("parallel-end") == ["parallel", "ctc_beam"]
+    assert methods("parallel-length") == ["parallel"]  # a second time it would say the same

@@ -1,0 +1,351 @@
+"""asr/models/parallel_decoder: the length predictor, gaps and losses against loops; who sees what."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from model_examples import (
+    NUM_FEATURES,
+    PARALLEL,
+    SYSTEMS,
+    VOCAB_SIZE,
+    build_example,
+    every_parallel_decoder,
+    make_utterances,
+)
+from torch import Tensor
+
+from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.models import parallel_decoder as module
+from asr.models.decoder import Teaching
+from asr.models.exposure import ExposureConfig
+from asr.models.model import Targets
+from asr.models.parallel_decoder import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
+from asr.tokenizer import EOS_ID
+
+# B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
+
+SMOOTHING = 0.1
+TEACHING = Teaching(SMOOTHING, ExposureConfig())
+TARGETS = Targets(
+    torch.tensor([[5, 6, 7, 8], [9, 5, 1, 1], [1, 1, 1, 1], [7, 7, 7, 1]]), torch.tensor([4, 2, 0, 3])
+)
+
+
+def build(name: str, **decoder: Any) -> SpeechModel:
+    tree = json.loads(SYSTEMS[name].model_dump_json())
+    tree["decoder"] |= decoder
+    torch.manual_seed(0)
+    return build_model(
+        SpeechModelConfig.model_validate_json(json.dumps(tree)), NUM_FEATURES, VOCAB_SIZE
+    ).eval()
+
+
+def encode(model: SpeechModel, lengths: tuple[int, ...] = (11, 6, 9, 4)) -> tuple[Tensor, Tensor]:
+    """Random encoded steps, with garbage behind them."""
+    lengths_B = torch.tensor(lengths)
+    encoded_BTD = torch.randn(
+        len(lengths), max(lengths), model.encoder.output_dim, generator=torch.Generator().manual_seed(1)
+    )
+    is_step_BT = torch.arange(max(lengths)) < lengths_B[:, None]
+    return encoded_BTD.masked_fill(~is_step_BT[..., None], 50.0), lengths_B
+
+
+def smoothed_loss(scores_V: Tensor, target: int) -> float:
+    """In float64, by the definition."""
+    log_probabilities = scores_V.double().log_softmax(-1).tolist()
+    spread = sum(log_probabilities) / len(log_probabilities)
+    return -(1 - SMOOTHING) * log_probabilities[target] - SMOOTHING * spread
+
+
+# --- the length ---------------------------------------------------------------------------------
+
+
+@given(mean=st.floats(0, 300), log_scale=st.floats(-3, 3))
+def test_length_predictor_is_a_distribution(mean: float, log_scale: float) -> None:
+    """Over all whole numbers, by differences of sigmoids."""
+    predictor = LengthPredictor(4).double()
+    with torch.no_grad():
+        predictor.log_scale.fill_(log_scale)
+        counts = torch.arange(-1000, 1400).double()
+        chances = predictor.log_probability(counts, torch.tensor(mean, dtype=torch.float64)).exp()
+        edges = torch.tensor(
+            [(count - 0.5 - mean) / math.exp(log_scale) for count in range(-1000, 1401)], dtype=torch.float64
+        )
+    assert chances.sum().item() == pytest.approx(1, abs=1e-9)
+    torch.testing.assert_close(chances, edges.sigmoid().diff(), rtol=0, atol=1e-12)
+
+
+def test_a_length_far_off_still_has_a_gradient() -> None:
+    predictor = LengthPredictor(4)
+    means = torch.tensor([0.0, 1e4], requires_grad=True)
+    loss = -predictor.log_probability(torch.tensor([1000, 10]), means).sum()
+    loss.backward()
+    assert loss.isfinite() and means.grad is not None
+    torch.testing.assert_close(means.grad, torch.tensor([-1.0, 1.0]))  # one over the scale, and no more
+
+
+def test_length_is_the_sum_of_what_each_step_adds() -> None:
+    predictor, (encoded_BTD, lengths_B) = LengthPredictor(32), encode(build("parallel-length"))
+    expected = [
+        sum(
+            math.log1p(math.exp(predictor.count(encoded_BTD[row, step]).item()))
+            for step in range(int(length))
+        )
+        for row, length in enumerate(lengths_B)
+    ]
+    assert predictor(encoded_BTD, lengths_B).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+def test_loss_of_length_and_tokens() -> None:
+    """Each text by itself: the probability of its length, and then of its tokens."""
+    model = build("parallel-length")
+    decoder = model.decoder
+    assert isinstance(decoder, LengthDecoder)
+    encoded = encode(model)
+    judged = decoder.judge(TARGETS, encoded, {}, TEACHING)
+    predicted = [4.3, 3.0, 0.4, 3.6]
+    cross_entropy = length_loss = 0.0
+    for row, count in enumerate(TARGETS.lengths_B.tolist()):
+        steps = int(encoded[1][row])
+        alone = (encoded[0][row : row + 1, :steps], encoded[1][row : row + 1])
+        if count:
+            scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.remember(*alone))
+            pairs = zip(scores_1UV[0], TARGETS.tokens_BU[row, :count].tolist(), strict=True)
+            cross_entropy += sum(smoothed_loss(*pair) for pair in pairs)
+        mean = decoder.length_predictor(*alone).double().item()
+        length_loss -= math.log(
+            1 / (1 + math.exp(mean - count - 0.5)) - 1 / (1 + math.exp(mean - count + 0.5))
+        )
+    assert judged.parts["cross_entropy"].item() == pytest.approx(cross_entropy, rel=1e-5)
+    assert judged.parts["length"].item() == pytest.approx(length_loss, rel=1e-4)
+    assert judged.loss.item() == pytest.approx(cross_entropy + length_loss, rel=1e-5)
+    assert judged.num_rows_B.tolist() == [4, 2, 0, 3]
+    # A right length counts like a right token.
+    decoder.output.bias[7] += 1e3
+    decoder.length_predictor.forward = lambda *_: torch.tensor(predicted)  # type: ignore[method-assign]
+    assert decoder.judge(TARGETS, encoded, {}, TEACHING).parts["correct"] == 4 + 2
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_queries", [12, 4])
+@torch.no_grad()
+def test_loss_of_tokens_and_end(num_queries: int) -> None:
+    """With 4 queries there is none for the end of the first text."""
+    model = build("parallel-end", num_queries=num_queries)
+    decoder = model.decoder
+    assert isinstance(decoder, EndDecoder)
+    encoded = encode(model)
+    scores_BUV, _ = decoder(*encoded)
+    assert scores_BUV.shape == (4, num_queries, VOCAB_SIZE)
+    expected, num_correct = 0.0, 0
+    for scores_UV, tokens, count in zip(
+        scores_BUV, TARGETS.tokens_BU, TARGETS.lengths_B.tolist(), strict=True
+    ):
+        for scores_V, target in zip(scores_UV, [*tokens[:count].tolist(), EOS_ID], strict=False):
+            expected += smoothed_loss(scores_V, target)
+            num_correct += int(scores_V.argmax()) == target
+    judged = decoder.judge(TARGETS, encoded, {1: (0, 2)}, TEACHING)
+    assert judged.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert judged.parts["correct"] == num_correct
+    assert judged.weights[1].shape == (4, 2, 5, 11)
+    assert judged.num_rows_B.tolist() == [min(5, num_queries), 3, 1, 4]
+
+
+@torch.no_grad()
+def test_queries_by_the_length_of_the_utterance() -> None:
+    """Half a query for each step, rounded up; what an utterance has no query for changes nothing."""
+    model = build("parallel-end", num_queries=None, queries_per_step=0.5)
+    decoder = model.decoder
+    assert isinstance(decoder, EndDecoder)
+    encoded_BTD, lengths_B = encode(model, (11, 6, 1, 4))
+    assert decoder.count_queries(torch.tensor([0, 1, 4, 6, 11])).tolist() == [1, 1, 2, 3, 6]
+    scores_BUV, _ = decoder(encoded_BTD, lengths_B)
+    for row, (length, count) in enumerate([(11, 6), (6, 3), (1, 1), (4, 2)]):
+        alone_1UV, _ = decoder(encoded_BTD[row : row + 1, :length], lengths_B[row : row + 1])
+        assert alone_1UV.size(1) == count
+        torch.testing.assert_close(scores_BUV[row, :count], alone_1UV[0], rtol=0, atol=1e-5)
+    judged = decoder.judge(TARGETS, (encoded_BTD, lengths_B), {}, TEACHING)
+    assert judged.num_rows_B.tolist() == [5, 3, 1, 2]  # the last text lacks one for a token and the end
+
+
+# --- gaps ---------------------------------------------------------------------------------------
+
+
+def test_gaps_are_any_number_of_any_tokens() -> None:
+    torch.manual_seed(0)
+    lengths_B = torch.tensor([5, 0, 1, 3]).repeat(5000)
+    gaps_BU = draw_gaps(lengths_B, 5).unflatten(0, (-1, 4)).float()
+    for row, length in enumerate([5, 0, 1, 3]):
+        own = gaps_BU[:, row]
+        assert not own[:, length:].any()
+        if length == 0:
+            continue
+        numbers = own.sum(1)
+        assert numbers.min() == 1 and numbers.max() == length
+        for number in range(1, length + 1):  # each number as often, each place as often
+            assert (numbers == number).float().mean().item() == pytest.approx(1 / length, abs=0.03)
+        middle = (length + 1) / 2 / length
+        assert own[:, :length].mean(0).tolist() == pytest.approx([middle] * length, abs=0.03)
+
+
+@torch.no_grad()
+def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training of those that are drawn; in evaluation everything is a gap."""
+    model = build("mask-ctc")
+    decoder = model.decoder
+    assert isinstance(decoder, MaskDecoder)
+    encoded = encode(model)
+    drawn_BU = torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]).bool()
+    monkeypatch.setattr(module, "draw_gaps", lambda lengths_B, longest: drawn_BU)
+    for is_training, gaps_BU in ((True, drawn_BU), (False, torch.ones(4, 4).bool())):
+        expected, num_correct = 0.0, 0.0
+        for row, count in enumerate(TARGETS.lengths_B.tolist()):
+            own, gaps = TARGETS.tokens_BU[row, :count].tolist(), gaps_BU[row, :count].tolist()
+            if not count:
+                num_correct += 1  # there is nothing to fill in
+                continue
+            read = [VOCAB_SIZE if gap else token for token, gap in zip(own, gaps, strict=True)]
+            steps = int(encoded[1][row])
+            alone = (encoded[0][row : row + 1, :steps], encoded[1][row : row + 1])
+            scores_1UV, _ = decoder(torch.tensor([read]), torch.tensor([count]), decoder.remember(*alone))
+            asked = [place for place in range(count) if gaps[place]]
+            expected += sum(smoothed_loss(scores_1UV[0, place], own[place]) for place in asked)
+            right = sum(int(scores_1UV[0, place].argmax()) == own[place] for place in asked)
+            num_correct += (count + 1) * right / len(asked)
+        judged = decoder.train(is_training).judge(TARGETS, encoded, {}, TEACHING)
+        assert judged.loss.item() == pytest.approx(expected, rel=1e-5)
+        assert judged.parts["correct"].item() == pytest.approx(num_correct, rel=1e-5)
+
+
+def test_a_gap_is_read_and_never_said() -> None:
+    """And the vocabulary stays as it is."""
+    decoder = build("mask-ctc").decoder
+    assert isinstance(decoder, MaskDecoder)
+    assert decoder.embedding.num_embeddings == VOCAB_SIZE + 1 and decoder.mask_id == VOCAB_SIZE
+    assert decoder.output.out_features == VOCAB_SIZE
+
+
+@torch.no_grad()
+def test_what_is_in_a_gap_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("mask-ctc").train()
+    encoded = encode(model)
+    gaps_BU = torch.tensor([[0, 0, 1, 0]]).bool().expand(4, 4)
+    monkeypatch.setattr(module, "draw_gaps", lambda lengths_B, longest: gaps_BU)
+    seen: list[Tensor] = []
+    original = MaskDecoder.forward
+
+    def note(self: MaskDecoder, tokens_BU: Tensor, *rest: Any) -> Any:
+        scores = original(self, tokens_BU, *rest)
+        seen.append(scores[0])
+        return scores
+
+    monkeypatch.setattr(MaskDecoder, "forward", note)
+    for token, place in ((5, 2), (6, 2), (6, 3)):
+        tokens_BU = TARGETS.tokens_BU.clone()
+        tokens_BU[0, place] = token
+        assert model.decoder is not None
+        model.decoder.judge(Targets(tokens_BU, TARGETS.lengths_B), encoded, {}, TEACHING)
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.allclose(seen[1][0], seen[2][0])  # a token that is no gap is seen from everywhere
+
+
+# --- all ----------------------------------------------------------------------------------------
+
+
+@every_parallel_decoder
+def test_every_place_sees_every_other(name: str) -> None:
+    """In the gradient of the first place's score by what stands at the others, and the reverse."""
+    model = build_example(name)
+    decoder = model.decoder
+    assert isinstance(decoder, module.ParallelDecoder)
+    encoded = encode(model)
+    inputs_BUD = torch.randn(4, 5, 32, requires_grad=True)
+    states_BUD, _ = decoder._run(inputs_BUD, torch.tensor([5, 3, 0, 5]), decoder.remember(*encoded), {})
+    for place in (0, 2):
+        (gradient_BUD,) = torch.autograd.grad(states_BUD[:, place, 0].sum(), inputs_BUD, retain_graph=True)
+        moves_BU = gradient_BUD.abs().sum(-1) > 1e-9
+        assert moves_BU[0].all() and moves_BU[1].tolist() == [True] * 3 + [False] * 2
+
+
+@every_parallel_decoder
+@torch.no_grad()
+def test_attention_that_is_asked_for(name: str) -> None:
+    """A row for each token, and in one for the end; of the heads named, each a distribution over the steps."""
+    model = build_example(name)
+    assert model.decoder is not None
+    encoded = encode(model)
+    _, weights = model.decoder.follow(TARGETS, encoded, {0: (1, 3)})
+    rows = 5 if name == "parallel-end" else 4
+    assert weights[0].shape == (4, 2, rows, 11) and list(weights) == [0]
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(4, 2, rows))
+    assert not weights[0][1, :, :, 6:].any()
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_guided_attention_pulls_to_the_path(name: str) -> None:
+    """A few updates on the penalty alone bring attention nearer to it."""
+    model, batch = build_example(name).train(), make_utterances([80, 60], [6, 4])
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    penalties = []
+    for _ in range(12):
+        penalty = next_penalty(model, batch)
+        penalty.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        penalties.append(penalty.item())
+    assert penalties[-1] < 0.8 * penalties[0]
+
+
+def next_penalty(model: SpeechModel, batch: Any) -> Tensor:
+    """The part of the total that guides: as the loss is linear in its weight, by two weights."""
+    torch.manual_seed(0)
+    guided = model(*batch)
+    config = model.config.guided_attention
+    model.config = model.config.model_copy(update={"guided_attention": None})
+    torch.manual_seed(0)
+    unguided = model(*batch)
+    model.config = model.config.model_copy(update={"guided_attention": config})
+    assert "guided_attention" in guided.parts
+    return guided.total - unguided.total
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (
+            {"decoder": {"type": "parallel_length", "positions": {"type": "rotary"}}},
+            "positions.type = rotary: tokens that are not known yet differ by their positions alone; choose",
+        ),
+        ({"decoder": {"type": "mask_ctc", "positions": {"type": "none"}}}, "positions.type = none: tokens"),
+        (
+            {"decoder": {"type": "parallel_end", "num_queries": 9, "queries_per_step": 0.5}},
+            "num_queries = 9 and queries_per_step = 0.5 contradict each other; remove one",
+        ),
+        (
+            {"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0},
+            "decoder.type = mask_ctc starts from CTC: set ctc_weight above 0",
+        ),
+        (
+            {"decoder": {"type": "parallel_end"}, "exposure": {"drop": 0.1}},
+            "the tokens before the next one, which decoder.type = parallel_end does not see; remove it",
+        ),
+        ({"decoder": {"type": "parallel_length", "dim": 30}}, "dim = 30 is no multiple of num_heads = 4"),
+        (
+            {"decoder": {"type": "parallel_length", "num_layers": 2}, "guided_attention": {"layers": (2,)}},
+            "guided_attention.layers: no layer 2 among the 2 of the decoder that attend",
+        ),
+    ],
+)
+def test_config_names_the_settings_in_conflict(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SpeechModelConfig.model_validate({"encoder": {"type": "transformer"}} | tree)

@@ -1,0 +1,377 @@
+"""Recurrent decoders against the equations of their papers in float64, and PyTorch's networks; beams; weights."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding_examples import build_talker, random_encoded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
+from torch import nn
+
+from asr.decoding.beam import search_beams
+from asr.decoding.hypothesis import DecodingConfig
+from asr.models import SpeechModelConfig
+from asr.models.decoder import Decoder
+from asr.models.decoders import build_decoder
+from asr.models.recurrent_attention import RecurrentAttention, RecurrentAttentionConfig
+
+# B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary
+
+Array = np.ndarray
+MEMORY_DIM = 10
+LENGTHS = [9, 5, 1]
+SCORES = ("additive", "dot", "scaled_dot", "cosine")
+LOCATION = {"kernel": 3, "channels": 2}
+DECODERS: dict[str, dict[str, Any]] = {
+    "lstm": {"type": "attention", "attention": {"dim": 6}},
+    "gru": {"type": "attention", "cell": "gru", "attention": {"dim": 6, "score": "dot"}},
+    "tanh": {"type": "attention", "cell": "tanh", "num_layers": 2, "attention": {"dim": 6}},
+    "location": {"type": "attention", "attention": {"dim": 6, "location": LOCATION}},
+    "intra_attention": {"type": "intra_attention", "attention": {"dim": 6}},
+    "intra_attention_window": {"type": "intra_attention", "num_layers": 2, "window": 2},
+    "single_summary": {"type": "single_summary"},
+    "single_summary_deep": {"type": "single_summary", "cell": "gru", "num_layers": 3},
+}
+every_decoder = pytest.mark.parametrize("name", DECODERS)
+
+
+def build(tree: dict[str, Any]) -> Decoder:
+    """In float64, with weights large enough for attention to be choosy."""
+    torch.manual_seed(0)
+    model = {"encoder": {"type": "lstm"}, "decoder": {"dim": 8} | tree}
+    config = SpeechModelConfig.model_validate_json(json.dumps(model)).decoder
+    assert config is not None
+    decoder = build_decoder(config, MEMORY_DIM, VOCAB_SIZE).double().eval()
+    for parameter in decoder.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.7)
+    return decoder
+
+
+def example(num_tokens: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens, encoded steps with garbage in the padding, lengths."""
+    torch.manual_seed(1)
+    tokens_BU = torch.randint(NUM_SPECIAL, VOCAB_SIZE, (len(LENGTHS), num_tokens))
+    encoded_BTE = torch.randn(len(LENGTHS), max(LENGTHS), MEMORY_DIM, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        encoded_BTE[row, length:] = 30.0
+    return tokens_BU, encoded_BTE, torch.tensor(LENGTHS)
+
+
+# --- the equations ------------------------------------------------------------------------------
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(scores: list[float]) -> Array:
+    shares = np.exp(np.array(scores) - max(scores))
+    return shares / shares.sum()
+
+
+def linear(weights: dict[str, Array], name: str, x: Array) -> Array:
+    return weights[f"{name}.weight"] @ x + weights.get(f"{name}.bias", 0.0)
+
+
+def run_cell(kind: str, w: dict[str, Array], name: str, x: Array, state: list[Array]) -> list[Array]:
+    """Hochreiter and Schmidhuber 1997 with the forget gate of Gers, Cho et al. 2014, Elman 1990."""
+    from_x = w[f"{name}.weight_ih"] @ x + w[f"{name}.bias_ih"]
+    from_h = w[f"{name}.weight_hh"] @ state[0] + w[f"{name}.bias_hh"]
+    if kind == "tanh":
+        return [np.tanh(from_x + from_h)]
+    if kind == "gru":
+        (reset_x, update_x, new_x), (reset_h, update_h, new_h) = np.split(from_x, 3), np.split(from_h, 3)
+        update = sigmoid(update_x + update_h)
+        new = np.tanh(new_x + sigmoid(reset_x + reset_h) * new_h)
+        return [update * state[0] + (1 - update) * new]
+    into, kept, new, out = np.split(from_x + from_h, 4)
+    cell = sigmoid(kept) * state[1] + sigmoid(into) * np.tanh(new)
+    return [sigmoid(out) * np.tanh(cell), cell]
+
+
+def run_lstmn(w: dict[str, Array], name: str, x: Array, past: list[tuple[Array, Array]], s: Array) -> Any:
+    """Cheng et al. 2016: the new state, and the summary of the hidden states. `s` is the summary before."""
+    dim = len(s)
+    read, of_summary = linear(w, f"{name}.read", x), w[f"{name}.recall.weight"]
+    hidden = cell = np.zeros(dim)
+    if past:
+        query = read[:dim] + of_summary[:dim] @ s
+        scores = [
+            linear(w, f"{name}.match", np.tanh(linear(w, f"{name}.index", h) + query))[0] for h, _ in past
+        ]
+        shares = softmax(scores)
+        hidden = sum(share * h for share, (h, _) in zip(shares, past, strict=True))
+        cell = sum(share * c for share, (_, c) in zip(shares, past, strict=True))
+    into, kept, out, new = np.split(read[dim:] + of_summary[dim:] @ hidden, 4)
+    cell = sigmoid(kept) * cell + sigmoid(into) * np.tanh(new)
+    return (sigmoid(out) * np.tanh(cell), cell), hidden
+
+
+def energy(w: dict[str, Array], score: str, query: Array, key: Array) -> float:
+    if score == "additive":
+        return float(linear(w, "attention.energy", np.tanh(query + key))[0])
+    product = float(query @ key)
+    if score == "scaled_dot":
+        return product / math.sqrt(len(query))
+    if score == "cosine":
+        return float(w["attention.factor"]) * product / np.linalg.norm(query) / np.linalg.norm(key)
+    return product
+
+
+def attend(w: dict[str, Array], score: str, state: Array, encoded_TE: Array, last_T: Array) -> Any:
+    """Bahdanau et al. 2015, and the convolution of Chorowski et al. 2015: f_i = F * alpha_{i-1}."""
+    query = linear(w, "attention.project_query", state)
+    energies = []
+    for step, encoded in enumerate(encoded_TE):
+        key = linear(w, "attention.project_keys", encoded)
+        if "attention.location.weight" in w:
+            filters = w["attention.location.weight"][:, 0]
+            reach = filters.shape[1] // 2
+            located = [
+                sum(
+                    own[offset + reach] * last_T[step + offset]
+                    for offset in range(-reach, reach + 1)
+                    if 0 <= step + offset < len(last_T)
+                )
+                for own in filters
+            ]
+            key = key + linear(w, "attention.project_location", np.array(located))
+        energies.append(energy(w, score, query, key))
+    weights_T = softmax(energies)
+    return weights_T @ encoded_TE, weights_T
+
+
+def follow_papers(tree: dict[str, Any], decoder: Decoder, tokens: list[int], encoded_TE: Array) -> Any:
+    """Scores and weights of one utterance, token by token and step by step."""
+    w = {name: parameter.detach().numpy() for name, parameter in decoder.named_parameters()}
+    kind, depth, dim = tree.get("cell", "lstm"), tree.get("num_layers", 1), 8
+    score = tree.get("attention", {}).get("score", "additive")
+    states = [[np.zeros(dim), np.zeros(dim)] for _ in range(depth)]
+    tapes: list[list[tuple[Array, Array]]] = [[] for _ in range(depth)]
+    summaries = [np.zeros(dim) for _ in range(depth)]
+    weights_T = np.eye(len(encoded_TE))[0]
+    top, context = np.zeros(dim), np.zeros(dim)
+    if tree["type"] == "single_summary":
+        context = np.tanh(linear(w, "summarize", np.concatenate([encoded_TE[0], encoded_TE[-1]])))
+        begins = np.split(np.tanh(linear(w, "begin", context)), depth)
+        states = [[begin, np.zeros(dim)] for begin in begins]
+    all_scores, all_weights = [], []
+    for token in tokens:
+        embedded = w["embedding.weight"][token]
+        if tree["type"] != "single_summary":
+            context, weights_T = attend(w, score, top, encoded_TE, weights_T)
+        x = np.concatenate([embedded, context])
+        for layer in range(depth):
+            if tree["type"] == "intra_attention":
+                past = tapes[layer][-tree["window"] :] if "window" in tree else tapes[layer]
+                new, summaries[layer] = run_lstmn(w, f"cells.{layer}", x, past, summaries[layer])
+                tapes[layer].append(new)
+                x = new[0]
+            else:
+                states[layer] = run_cell(kind, w, f"cells.{layer}.cell", x, states[layer])
+                x = states[layer][0]
+        top = x
+        read = np.tanh(linear(w, "combine", np.concatenate([top, context, embedded])))
+        all_scores.append(linear(w, "output", read))
+        all_weights.append(weights_T)
+    return np.array(all_scores), np.array(all_weights)
+
+
+CASES = [*DECODERS.values()]
+CASES += [
+    {"type": "attention", "attention": {"dim": 6, "score": score} | location}
+    for score in SCORES
+    for location in ({}, {"location": LOCATION})
+]
+
+
+@pytest.mark.parametrize("tree", CASES, ids=str)
+@torch.no_grad()
+def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> None:
+    decoder = build(tree)
+    tokens_BU, encoded_BTE, lengths_B = example()
+    scores_BUV, weights = decoder(tokens_BU, encoded_BTE, lengths_B, decoder.last_heads)
+    for row, length in enumerate(LENGTHS):
+        encoded_TE = encoded_BTE[row, :length].numpy()
+        expected_UV, expected_UT = follow_papers(tree, decoder, tokens_BU[row].tolist(), encoded_TE)
+        np.testing.assert_allclose(scores_BUV[row], expected_UV, rtol=0, atol=1e-12)
+        for weights_BHUT in weights.values():
+            assert weights_BHUT.shape == (3, 1, 6, 9)
+            np.testing.assert_allclose(weights_BHUT[row, 0, :, :length], expected_UT, rtol=0, atol=1e-12)
+            assert not weights_BHUT[row, 0, :, length:].any()
+    assert list(weights) == ([] if tree["type"] == "single_summary" else [0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(CASES), st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 5), st.data()
+)
+@torch.no_grad()
+def test_a_row_knows_nothing_of_the_others(
+    tree: dict[str, Any], lengths: list[int], num_tokens: int, data: st.DataObject
+) -> None:
+    decoder = build(tree)
+    longest = max(lengths) + data.draw(st.integers(0, 3))
+    padding = data.draw(st.floats(-1e6, 1e6))
+    encoded_BTE = torch.randn(len(lengths), longest, MEMORY_DIM, dtype=torch.float64)
+    for row, length in enumerate(lengths):
+        encoded_BTE[row, length:] = padding
+    tokens_BU = torch.randint(NUM_SPECIAL, VOCAB_SIZE, (len(lengths), num_tokens))
+    scores_BUV, weights = decoder(tokens_BU, encoded_BTE, torch.tensor(lengths), decoder.last_heads)
+    row = data.draw(st.integers(0, len(lengths) - 1))
+    alone = (encoded_BTE[row : row + 1, : lengths[row]], torch.tensor(lengths[row : row + 1]))
+    alone_1UV, alone_weights = decoder(tokens_BU[row : row + 1], *alone, decoder.last_heads)
+    torch.testing.assert_close(scores_BUV[row], alone_1UV[0], rtol=0, atol=1e-12)
+    for layer, weights_BHUT in weights.items():
+        own_HUT = weights_BHUT[row, ..., : lengths[row]]
+        torch.testing.assert_close(own_HUT, alone_weights[layer][0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "tanh"])
+@torch.no_grad()
+def test_a_single_summary_is_read_by_networks_of_torch(cell: str) -> None:
+    decoder: Any = build({"type": "single_summary", "cell": cell, "num_layers": 2})
+    tokens_BU, encoded_BTE, lengths_B = example()
+    network = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}[cell](16, 8, 2, batch_first=True).double()
+    for layer, own in enumerate(decoder.cells):
+        for part, parameter in own.cell.named_parameters():
+            getattr(network, f"{part}_l{layer}").data = parameter.data
+    ends_BE = torch.stack([encoded_BTE[row, length - 1] for row, length in enumerate(LENGTHS)])
+    summary_BD = torch.tanh(decoder.summarize(torch.cat([encoded_BTE[:, 0], ends_BE], dim=-1)))
+    embedded_BUD = decoder.embedding(tokens_BU)
+    summary_BUD = summary_BD[:, None].expand_as(embedded_BUD)
+    begin_LBD = torch.tanh(decoder.begin(summary_BD)).view(3, 2, 8).transpose(0, 1).contiguous()
+    begin = (begin_LBD, torch.zeros_like(begin_LBD)) if cell == "lstm" else begin_LBD
+    states_BUD, _ = network(torch.cat([embedded_BUD, summary_BUD], dim=-1), begin)
+    read = torch.cat([states_BUD, summary_BUD, embedded_BUD], dim=-1)
+    expected_BUV = decoder.output(torch.tanh(decoder.combine(read)))
+    scores_BUV, _ = decoder(tokens_BU, encoded_BTE, lengths_B)
+    torch.testing.assert_close(scores_BUV, expected_BUV, rtol=0, atol=1e-12)
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+@every_decoder
+@torch.no_grad()
+def test_token_by_token_is_as_all_at_once(name: str) -> None:
+    """Also with utterances and beams chosen on the way: each beam goes on from its own past."""
+    decoder = build(DECODERS[name])
+    tokens_BU, encoded_BTE, lengths_B = example(num_tokens=8)
+    state = decoder.start(encoded_BTE, lengths_B)
+    said = tokens_BU[:, :0]
+    plan = [
+        (None, None),
+        (None, [0, 0, 1, 1, 2, 2]),  # two beams of each
+        (None, [1, 0, 2, 2, 5, 4]),
+        ([2, 0], [5, 4, 0, 1]),  # the second utterance is done
+        (None, [0, 0, 1, 2, 2, 3]),  # three beams
+        ([1], [4, 3, 5]),
+    ]
+    utterances = torch.arange(3)
+    for step, (kept, rows) in enumerate(plan):
+        if kept is not None:
+            state.select_utterances(torch.tensor(kept))
+            utterances = utterances[kept]
+        if rows is not None:
+            state.select_beams(torch.tensor(rows))
+            said = said[rows]
+        torch.manual_seed(step)
+        new_R1 = torch.randint(NUM_SPECIAL, VOCAB_SIZE, (len(said) if step else 3, 1))
+        said = torch.cat([said, new_R1], dim=1)
+        scores_R1V, weights = decoder.step(new_R1, state, decoder.last_heads)
+        memory = (encoded_BTE[utterances], lengths_B[utterances])
+        expected_RUV, expected = decoder(said, *memory, decoder.last_heads)
+        torch.testing.assert_close(scores_R1V[:, 0], expected_RUV[:, -1], rtol=0, atol=1e-12)
+        for layer, weights_RHUT in weights.items():
+            torch.testing.assert_close(weights_RHUT, expected[layer][:, :, -1:], rtol=0, atol=1e-12)
+
+
+@every_decoder
+@torch.no_grad()
+def test_texts_of_an_utterance_share_its_memory(name: str) -> None:
+    """As rescoring asks: several rows for each row of encoded steps."""
+    decoder = build(DECODERS[name])
+    tokens_BU, encoded_BTE, lengths_B = example()
+    tokens_RU = torch.cat([tokens_BU, tokens_BU.flip(1)], dim=1).view(6, -1)
+    scores_RUV, _ = decoder(tokens_RU, encoded_BTE, lengths_B)
+    for row in range(6):
+        alone = encoded_BTE[row // 2, None, : LENGTHS[row // 2]]
+        alone_1UV, _ = decoder(tokens_RU[row : row + 1], alone, lengths_B[row // 2, None])
+        torch.testing.assert_close(scores_RUV[row], alone_1UV[0], rtol=0, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_keys_are_computed_once_for_each_utterance(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_talker("attention-location", 0, -2.0)
+    asked = []
+    original = RecurrentAttention.remember
+
+    def remember(self: RecurrentAttention, encoded_BTE: Any, mask_BT: Any) -> Any:
+        asked.append(len(encoded_BTE))
+        return original(self, encoded_BTE, mask_BT)
+
+    monkeypatch.setattr(RecurrentAttention, "remember", remember)
+    search_beams(model, *random_encoded(model, [12, 9, 4]), DecodingConfig(beam=5))
+    assert asked == [3]
+
+
+@torch.no_grad()
+def test_attention_is_given_only_where_asked_for() -> None:
+    decoder = build(DECODERS["lstm"])
+    assert decoder(*example())[1] == {}
+    assert decoder(*example(), {0: ()})[1] == {}
+    assert list(decoder(*example(), {0: (0,)})[1]) == [0]
+
+
+@torch.no_grad()
+def test_the_summary_is_of_the_first_and_last_step() -> None:
+    decoder = build(DECODERS["single_summary"])
+    tokens_BU, encoded_BTE, lengths_B = example()
+    before_BUV, _ = decoder(tokens_BU, encoded_BTE, lengths_B)
+    between = encoded_BTE.clone()
+    between[0, 1:8] += 1
+    torch.testing.assert_close(decoder(tokens_BU, between, lengths_B)[0], before_BUV, rtol=0, atol=0)
+    for step in (0, 8):
+        changed = encoded_BTE.clone()
+        changed[0, step] += 1
+        assert (decoder(tokens_BU, changed, lengths_B)[0][0] - before_BUV[0]).abs().min() > 0
+
+
+@torch.no_grad()
+def test_location_tells_apart_what_sounds_the_same() -> None:
+    """All steps alike: without location attention spreads evenly, with it, it knows where it stood."""
+    tokens_BU, encoded_BTE, lengths_B = example()
+    same = encoded_BTE[:, :1].expand_as(encoded_BTE)
+    for name, is_even in (("lstm", True), ("location", False)):
+        decoder = build(DECODERS[name])
+        weights_BHUT = decoder(tokens_BU, same, lengths_B, decoder.last_heads)[1][0]
+        assert (weights_BHUT[0].amax() - weights_BHUT[0].amin() < 1e-6) == is_even
+
+
+def test_guided_attention_pulls_it_to_the_diagonal() -> None:
+    """From attention that is even everywhere, by the penalty alone."""
+    model, batch = build_example("attention-additive").train(), make_utterances([120, 90], [8, 5])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    distances = []
+    for _ in range(30):
+        losses = model(*batch)
+        distances.append(float(losses.parts["attention_distance"]) / losses.num_tokens)
+        penalty = losses.total - losses.parts["cross_entropy"]
+        optimizer.zero_grad()
+        penalty.backward()
+        optimizer.step()
+    assert distances[-1] < 0.75 * distances[0]
+
+
+def test_attention_of_defaults_is_additive_without_location() -> None:
+    attention = RecurrentAttention(RecurrentAttentionConfig(), 8, MEMORY_DIM)
+    assert attention.score == "additive" and attention.location is None
