@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,29 @@ def test_smoke_mode_cuts_the_manifests_evenly(tmp_path: Path) -> None:
     assert len(list(read_manifest(tmp_path / "test.jsonl"))) == 8
     cut_manifests(tmp_path)
     assert len(list(read_manifest(tmp_path / "train.jsonl"))) == 32
+
+
+def test_a_system_that_starts_from_a_model_of_elsewhere_waits_for_it(
+    recipes_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "start_from: runs/other/model\n" + COMMON.format(name="tuned") + SYSTEMS["transformer"]
+    write_conf(recipes_dir.parent, "tuned", text)
+    reason = "it starts from runs/other/model, which has not been trained"
+    with caplog.at_level(logging.INFO):
+        assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer"]
+    assert f"tuned: left out, since {reason}" in caplog.text
+    with pytest.raises(UserError, match=f"--only tuned: {reason}"):
+        build_runs(make_job(recipes_dir, only=("tuned",)))
+    folder = Path("runs/other/model/model")
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer", "tuned"]
+    assert "tuned" not in [run.system for run in build_runs(make_job(recipes_dir, smoke=True))]
+
+
+def test_a_system_starts_from_another_of_its_recipe(recipes_dir: Path) -> None:
+    text = "start_from: runs/tones/transformer\n" + COMMON.format(name="a") + SYSTEMS["transformer"]
+    write_conf(recipes_dir.parent, "a", text)
+    runs = build_runs(make_job(recipes_dir, output_dir=Path("x")))
+    assert [run.system for run in runs] == ["transformer", "a", "ctc_lstm"]
+    assert runs[1].config.start_from == "x/runs/transformer"

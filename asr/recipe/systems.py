@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asr.checkpoint import find_model
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.manifest import Manifest, write_manifest
@@ -17,6 +19,8 @@ from asr.models import LanguageModelConfig, SpeechModelConfig
 from asr.recipe.definition import Job
 from asr.recipe.tasks import hash_text
 from asr.run import RunConfig
+
+logger = logging.getLogger(__name__)
 
 # What changes neither the trained weights nor the scores, and what is hashed by content: paths.
 _NOT_HASHED = (
@@ -101,6 +105,11 @@ def build_runs(job: Job) -> list[Run]:
         if job.only and system not in job.only:
             continue
         own = RunConfig.load(conf)
+        if reason := _find_reason_to_wait(job, own):
+            if job.only:
+                raise UserError(f"--only {system}: {reason}")
+            logger.info("%s: left out, since %s", system, reason)
+            continue
         makes_text = isinstance(own.model, SpeechModelConfig)
         seeds = job.seeds if job.seeds and makes_text else (own.seed,)
         runs += [_build_run(job, system, conf, own, seed) for seed in seeds]
@@ -117,6 +126,20 @@ def find_all_runs(job: Job) -> list[Run]:
         seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
         runs += [_build_run(job, system, conf, own, seed) for seed in sorted(seeds)]
     return runs
+
+
+def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
+    """Why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
+    start = own.start_from
+    if start is None or start.startswith(f"runs/{job.recipe.name}/"):
+        return None
+    if job.smoke:
+        return f"a small model cannot start from {start}"
+    try:
+        find_model(start)
+    except UserError:
+        return f"it starts from {start}, which has not been trained"
+    return None
 
 
 def _build_run(job: Job, system: str, conf: Path, own: RunConfig, seed: int) -> Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from asr.checkpoint import find_checkpoints
+from asr.checkpoint import find_checkpoints, find_model
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.recipe.definition import Job
@@ -71,7 +71,11 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
     others = [other for other in runs if other.folder != run.folder and read_by(run, other)]
 
     def inputs() -> dict[str, str]:
-        return find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
+        found = find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
+        if run.config.start_from is not None and not others:
+            start = find_model(run.config.start_from) / "model.safetensors"
+            found |= {"the model that it starts from": hash_file(start)}
+        return found
 
     def run_it() -> dict[str, object]:
         _begin(run)
