@@ -35,6 +35,7 @@ from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
 from asr.features import FrontEnd
 from asr.models import LanguageModel, Model, SpeechModel, build_model
+from asr.models.adaptation import merge_low_rank
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
 
@@ -109,8 +110,11 @@ def require_speech(system: System[Model], folder: str | Path) -> System:
     return cast(System, system)
 
 
-def load_any_system(folder: str | Path) -> System[Model]:
-    """The model of a checkpoint, of whatever kind."""
+def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Model]:
+    """The model of a checkpoint, of whatever kind.
+
+    To train it further, as it was trained so far; else changes of low rank are merged into its weights.
+    """
     folder = Path(folder)
     config = RunConfig.load(folder / "config.yaml")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -119,6 +123,8 @@ def load_any_system(folder: str | Path) -> System[Model]:
     tensors = load_tensors(folder / "model.safetensors")
     _fill(front_end, tensors, FRONT_END_PREFIX, folder)
     _fill(model, tensors, MODEL_PREFIX, folder)
+    if not to_train:
+        merge_low_rank(model)
     return System(config, tokenizer, front_end, model.eval())
 
 

@@ -8,34 +8,45 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from asr import audio as audio_files
 from asr.checkpoint import System
+from asr.config import Config
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, Method, decode, resolve_method
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import Score, score
-from asr.text import normalize_for_scoring
+from asr.text import TextConfig, normalize_for_scoring
+from asr.transcription.transcriber import Request
+from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
+from asr.whisper.decoding import WhisperDecodingConfig
+from asr.whisper.words import WITHOUT_SPACES
 
 logger = logging.getLogger(__name__)
 
 # B utterances of a batch, S samples, T frames or encoded steps, F features, D dimension
 
 
+Normalizer = Callable[[str], str]
+ConfigType = TypeVar("ConfigType", bound=Config, default=DecodingConfig, covariant=True)
+
+
 @dataclass
-class Decoded:
+class Decoded(Generic[ConfigType]):
     """What one way of decoding made of the utterances, and how long that took."""
 
-    config: DecodingConfig
-    """With its method resolved: never auto."""
+    config: ConfigType
+    """Of a model trained here, with its method resolved: never auto."""
     texts: dict[str, str] = field(default_factory=dict)
     """id to text, as the model wrote it."""
     seconds: float = 0.0
@@ -49,10 +60,10 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class DecodedSplit:
+class DecodedSplit(Generic[ConfigType]):
     """The utterances that could be read, decoded in each way, and the faults of the others."""
 
-    ways: dict[str, Decoded]
+    ways: dict[str, Decoded[ConfigType]]
     faults: dict[str, str]
     """id to message."""
 
@@ -106,6 +117,32 @@ def decode_utterances(
             decoded.texts |= {item.id: "" for item, _ in read}
             decoded.texts |= {item.id: text for (item, _), text in zip(usable, texts[name], strict=True)}
             decoded.audio_seconds += seconds
+        report(seconds)
+    return split
+
+
+def transcribe_utterances(
+    recognizer: WhisperRecognizer,
+    utterances: Sequence[Utterance],
+    request: Request,
+    report: Callable[[float], None] = lambda seconds: None,
+) -> DecodedSplit[WhisperDecodingConfig]:
+    """The same by a Whisper model, in the one way asked for. What it cannot hear at once is cut in pauses."""
+    recognizer.check(request)
+    decoded = Decoded(request.whisper)
+    split = DecodedSplit({"beam" if request.whisper.beam > 1 else "greedy": decoded}, {})
+    for batch in batch_utterances(utterances, request.batch_size):
+        read = read_batch(batch, recognizer.sample_rate, split.faults)
+        clock = Stopwatch(recognizer.device)
+        parts = [(item.id, segment) for item, audio in read for segment in recognizer.cut(audio)]
+        readings = recognizer.read([segment for _, segment in parts], request)
+        decoded.seconds += clock.read()
+        decoded.texts |= {item.id: "" for item, _ in read}
+        for (name, _), reading in zip(parts, readings, strict=True):
+            separator = "" if reading.language in WITHOUT_SPACES else " "
+            decoded.texts[name] = separator.join(filter(None, [decoded.texts[name], reading.text]))
+        seconds = sum(len(audio) for _, audio in read) / recognizer.sample_rate
+        decoded.audio_seconds += seconds
         report(seconds)
     return split
 
@@ -189,30 +226,37 @@ def read_utterances(path: str | Path) -> list[Utterance]:
     return utterances
 
 
-def score_ways(split: DecodedSplit, utterances: Sequence[Utterance], system: System) -> dict[str, Score]:
-    """Of the utterances that could be read, by the text rules of the run (text.scoring)."""
+def make_normalizer(config: TextConfig) -> Normalizer:
+    """The text rules of a run for scoring (text.scoring)."""
+    return lambda text: normalize_for_scoring(text, config)
+
+
+def score_ways(
+    split: DecodedSplit[Config], utterances: Sequence[Utterance], normalizer: Normalizer
+) -> dict[str, Score]:
+    """Of the utterances that could be read, after both sides were made alike."""
     known = [utterance for utterance in utterances if utterance.id not in split.faults]
-    references = _normalize({item.id: item.text or "" for item in known}, system)
+    references = _normalize({item.id: item.text or "" for item in known}, normalizer)
     speakers = {item.id: item.speaker for item in known if item.speaker is not None}
     return {
         name: score(
             references,
-            _normalize(decoded.texts, system),
+            _normalize(decoded.texts, normalizer),
             speakers=speakers if len(speakers) == len(known) else None,
         )
         for name, decoded in split.ways.items()
     }
 
 
-def _normalize(texts: Mapping[str, str], system: System) -> dict[str, str]:
-    return {name: normalize_for_scoring(text, system.config.text) for name, text in texts.items()}
+def _normalize(texts: Mapping[str, str], normalizer: Normalizer) -> dict[str, str]:
+    return {name: normalizer(text) for name, text in texts.items()}
 
 
 # --- files --------------------------------------------------------------------------------------
 
 
 def write_texts(
-    folder: str | Path, split: DecodedSplit, utterances: Sequence[Utterance], system: System
+    folder: str | Path, split: DecodedSplit[Config], utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> list[Path]:
     """For each way WAY.jsonl, the text as the model wrote it, and WAY.trn, as it is scored; the references as
     they are scored.
@@ -221,10 +265,12 @@ def write_texts(
     """
     folder = Path(folder)
     known = [utterance for utterance in utterances if utterance.id not in split.faults]
-    references = _normalize({item.id: item.text or "" for item in known}, system)
+    references = _normalize({item.id: item.text or "" for item in known}, normalizer)
     paths = [_write(folder / f"reference.{name}", name, known, references, "") for name in ("trn", "jsonl")]
     for name, decoded in split.ways.items():
-        paths.append(_write(folder / f"{name}.trn", "trn", known, _normalize(decoded.texts, system), name))
+        paths.append(
+            _write(folder / f"{name}.trn", "trn", known, _normalize(decoded.texts, normalizer), name)
+        )
         paths.append(_write(folder / f"{name}.jsonl", "jsonl", known, decoded.texts, name))
     return paths
 

@@ -13,6 +13,7 @@ from asr.batch_order import BatchConfig
 from asr.config import Config, load_config
 from asr.features import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
+from asr.models.whisper import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.text import TextConfig
 from asr.tokenizer import TokenizerConfig
 
@@ -116,8 +117,10 @@ class RunConfig(Config):
     seed: int = 0
     """Start of every random choice: weights, order of the batches, augmentation, dropout."""
     start_from: str | None = None
-    """Folder of a run or checkpoint whose weights, tokenizer and front end this run begins with; the sizes of
-    the model and `features` must be the same. Null: random weights, a tokenizer of the training texts."""
+    """Whose weights, tokenizer and front end this run begins with: the folder of a run or checkpoint, where
+    the sizes of the model and `features` must be the same; or a Whisper model (file, folder, or a name such
+    as openai/whisper-tiny), for an encoder or decoder of type whisper. Null: random weights, a tokenizer of
+    the training texts."""
     data: DataConfig
     """Where the utterances are."""
     text: TextConfig = TextConfig()
@@ -163,6 +166,7 @@ class RunConfig(Config):
             )
         if isinstance(self.model, SpeechModelConfig):
             self._check_speech(self.model)
+        self._check_whisper()
         return self
 
     def _refuse_audio_settings(self) -> None:
@@ -195,6 +199,41 @@ class RunConfig(Config):
         if self.train.plot_every is not None and not attends:
             raise ValueError(
                 "train.plot_every draws the attention of a decoder, and there is none; set it to null"
+            )
+
+    def _check_whisper(self) -> None:
+        encoder, decoder = (getattr(self.model, name, None) for name in ("encoder", "decoder"))
+        parts = [p for p in (encoder, decoder) if isinstance(p, WhisperEncoderConfig | WhisperDecoderConfig)]
+        if self.start_from is None and any(part.sizes is None for part in parts):
+            raise ValueError(
+                "an encoder or decoder of type whisper takes sizes and weights from a Whisper model: set "
+                "start_from: openai/whisper-tiny, or the path of one"
+            )
+        if self.start_from is None and self.tokenizer.type == "whisper":
+            raise ValueError("tokenizer.type = whisper is that of a Whisper model: set start_from to one")
+        if isinstance(encoder, WhisperEncoderConfig):
+            self._check_whisper_audio(encoder)
+        exposure = getattr(self.model, "exposure", None)
+        if self.tokenizer.type == "whisper" and exposure is not None and exposure.corrupts:
+            raise ValueError(
+                "model.exposure: replace, drop and repeat compare all tokens with each other, and those of "
+                "Whisper are too many; scheduled_sampling works"
+            )
+
+    def _check_whisper_audio(self, encoder: WhisperEncoderConfig) -> None:
+        if self.features.convention != "whisper":
+            raise ValueError(
+                "model.encoder.type = whisper was trained on Whisper's features; set "
+                "features.convention: whisper"
+            )
+        steps = MAX_STEPS if encoder.sizes is None else encoder.sizes.max_steps
+        hears = steps * encoder.subsampling.factor * self.features.shift_ms / 1000
+        slowest = min(self.augment.speed, default=1.0)
+        if self.batches.max_utterance_seconds / slowest > hears:
+            raise ValueError(
+                f"batches.max_utterance_seconds = {self.batches.max_utterance_seconds}, at the slowest "
+                f"augment.speed, {slowest}, exceeds the {hears:g} seconds that Whisper hears at once; set it "
+                f"to {int(hears * slowest)}"
             )
 
     @classmethod

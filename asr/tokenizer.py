@@ -1,4 +1,4 @@
-"""Text to token ids and back: characters, words, labels, or the BPE and unigram pieces of sentencepiece."""
+"""Text to token ids and back: characters, words, labels, pieces of sentencepiece, or Whisper's own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pydantic
 from asr.config import Config
 from asr.errors import UserError
 from asr.files import replace_file
+from asr.whisper.units import WhisperUnits
 
 # The same for each type of tokenizer, so that a model can rely on them.
 BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)
@@ -27,7 +28,7 @@ UNKNOWN_MARK = "⁇"  # what UNK_ID looks like in decoded text
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
 
-TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels"]
+TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels", "whisper"]
 
 
 class TokenizerConfig(Config):
@@ -36,17 +37,18 @@ class TokenizerConfig(Config):
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
     bpe, unigram: pieces of words, learnt by sentencepiece. words: whole words, others are unknown.
-    labels: what a model of labels says; each is one token."""
+    labels: what a model of labels says; each is one token. whisper: the pieces of the Whisper model that
+    start_from names."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
     """Number of tokens with the five reserved ones. Needed for bpe and unigram; for words an upper limit, by
-    which the rarest words become unknown; not for characters and labels: these are as many as there are."""
+    which the rarest words become unknown; not for the others, which are as many as there are."""
 
     @pydantic.model_validator(mode="after")
     def _vocab_size_fits_type(self) -> TokenizerConfig:
         if self.type in ("bpe", "unigram") and self.vocab_size is None:
             raise ValueError(f"type = {self.type} needs vocab_size, for example vocab_size: 500")
-        if self.type in ("characters", "labels") and self.vocab_size is not None:
+        if self.type in ("characters", "labels", "whisper") and self.vocab_size is not None:
             raise ValueError(f"type = {self.type} takes no vocab_size; remove vocab_size or choose type: bpe")
         return self
 
@@ -267,12 +269,13 @@ class _Pieces:
         return [character for character in dict.fromkeys(text) if character not in self._characters]
 
 
-UNITS: dict[TokenizerType, type[_Characters] | type[_Pieces]] = {
+UNITS: dict[TokenizerType, type[_Characters] | type[_Pieces] | type[WhisperUnits]] = {
     "characters": _Characters,
     "bpe": _Pieces,
     "unigram": _Pieces,
     "words": _Words,
     "labels": _Labels,
+    "whisper": WhisperUnits,
 }
 
 

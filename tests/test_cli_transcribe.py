@@ -182,10 +182,18 @@ def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_is_missing_is_said(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["a.wav"], ["--model", talker], ["a.wav", "--model", "nowhere"]):
+    for arguments in ([], ["--model", talker], ["a.wav", "--model", "nowhere"]):
         assert cli.main(["transcribe", *arguments]) == 2
     err = capsys.readouterr().err
-    assert err.count("expected AUDIO... --model MODEL") == 2 and "nowhere: no model here" in err
+    assert err.count("expected AUDIO...") == 2 and "nowhere: no model here" in err
+
+
+def test_settings_of_whisper_are_for_whisper(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--language=de", "--task=translate", "--prompt=Hello: no", "--set=whisper.samples=3"):
+        assert cli.main(["transcribe", "a.wav", "--model", talker, option]) == 2
+        assert (
+            "the settings of whisper (language, task, prompt ...) are for Whisper" in capsys.readouterr().err
+        )
 
 
 @pytest.mark.usefixtures("audio")

@@ -369,7 +369,10 @@ def test_unknown_words() -> None:
         ("type: characters\nvocab_size: 30", "type = characters takes no vocab_size; remove vocab_size"),
         ("vocab_size: 30", "type = characters takes no vocab_size"),
         ("type: bpe\nvocab_size: 5", "run.yaml:2: vocab_size = 5: expected greater than 5"),
-        ("type: syllables", "type = 'syllables': expected 'characters', 'bpe', 'unigram' or 'words'"),
+        (
+            "type: syllables",
+            "type = 'syllables': expected 'characters', 'bpe', 'unigram', 'words', 'labels' or 'whisper'",
+        ),
     ],
 )
 def test_wrong_settings(yaml: str, message: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from asr.decoding.methods import METHODS
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     import torch
 
     from asr.checkpoint import System
-    from asr.evaluation import Decoded, DecodedSplit
+    from asr.config import Config
+    from asr.evaluation import Decoded, DecodedSplit, Normalizer
     from asr.label_evaluation import LabelledSplit
+    from asr.manifest import Utterance
     from asr.models import LabelModel
     from asr.scoring.confusion import LabelScore
     from asr.scoring.counting import Score
@@ -24,7 +27,11 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="folder of a run or of one of its checkpoints")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="folder of a run or of one of its checkpoints, or a Whisper model: its file, folder or name",
+    )
     parser.add_argument("manifest", metavar="MANIFEST", help="utterances with texts or labels, as JSON Lines")
     parser.add_argument(
         "--decoding",
@@ -32,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a way to decode; may be given several times; all: each that MODEL offers (default: auto)",
     )
-    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10)")
+    parser.add_argument(
+        "--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10; of Whisper 1)"
+    )
     parser.add_argument(
         "--language-model",
         metavar="PATH",
@@ -55,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any other setting, such as decoding.ctc_weight=0.5; `asr transcribe --set list` explains them",
+        help="any other setting, such as decoding.ctc_weight=0.5 or whisper.language=de; `--set list` "
+        "explains those of MODEL",
     )
     parser.add_argument(
         "--output-dir",
@@ -75,17 +85,27 @@ def run(args: argparse.Namespace) -> int:
         choose_ways,
         decode_utterances,
         describe_device,
+        make_normalizer,
         read_references,
-        score_ways,
-        write_texts,
     )
     from asr.models import LabelModel
     from asr.progress import AudioProgress
     from asr.transcription.recognizer import choose_device
-    from asr.transcription.settings import Knowledge, load_evaluation_settings
+    from asr.transcription.settings import (
+        EvaluationSettings,
+        Knowledge,
+        load_evaluation_settings,
+        print_settings,
+    )
+    from asr.whisper.loading import is_whisper
 
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    if is_whisper(args.model):
+        return run_whisper(args)
+    if args.set == ["list"]:
+        print_settings(EvaluationSettings())
+        return 0
     if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
         raise UserError("--decoding and --set decoding.method are the same; leave one out")
     any_system = load_any_system(find_model(args.model))
@@ -111,17 +131,63 @@ def run(args: argparse.Namespace) -> int:
             language_model=knowledge.load(system, device),
             report=progress.advance,
         )
+    status = _report(args, split, utterances, make_normalizer(system.config.text), device)
+    logger.info(
+        "texts were made alike by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
+    )
+    return status
+
+
+def run_whisper(args: argparse.Namespace) -> int:
+    from asr.config import build_config
+    from asr.errors import UserError
+    from asr.evaluation import describe_device, read_references, transcribe_utterances
+    from asr.progress import AudioProgress
+    from asr.transcription.settings import WhisperEvaluationSettings, merge_settings, print_settings
+    from asr.transcription.transcriber import Request
+    from asr.transcription.whisper_recognizer import WhisperRecognizer
+    from asr.whisper.loading import load_whisper
+
+    if args.set == ["list"]:
+        print_settings(WhisperEvaluationSettings())
+        return 0
+    for name in ("decoding", "language_model", "lexicon"):
+        if getattr(args, name):
+            raise UserError(
+                f"--{name.replace('_', '-')} is for models trained here, and this is Whisper; remove it"
+            )
+    settings = build_config(WhisperEvaluationSettings, merge_settings({"whisper.beam": args.beam}, args.set))
+    if settings.whisper.windows != "pauses":
+        raise UserError("whisper.windows is about recordings; utterances are decoded as they are, remove it")
+    utterances = read_references(args.manifest)
+    recognizer = WhisperRecognizer(
+        load_whisper(args.model), args.device, settings.precision, settings.segmentation, settings.checks
+    )
+    logger.info("device: %s", describe_device(recognizer.device))
+    request = Request(batch_size=args.batch_size, whisper=settings.whisper)
+    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
+        split = transcribe_utterances(recognizer, utterances, request, progress.advance)
+    return _report(args, split, utterances, settings.scoring.normalize, recognizer.device)
+
+
+def _report(
+    args: argparse.Namespace,
+    split: DecodedSplit[Config],
+    utterances: Sequence[Utterance],
+    normalizer: Normalizer,
+    device: torch.device,
+) -> int:
+    from asr.errors import UserError
+    from asr.evaluation import score_ways, write_texts
+
     for message in split.faults.values():
         logger.error("%s", message)
     if len(split.faults) == len(utterances):
         raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be read")
-    scores = score_ways(split, utterances, system)
+    scores = score_ways(split, utterances, normalizer)
     if args.output_dir is not None:
-        write_texts(args.output_dir, split, utterances, system)
+        write_texts(args.output_dir, split, utterances, normalizer)
     _print_json(args, split, scores, device) if args.json else _print_table(split, scores)
-    logger.info(
-        "texts were made alike by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
-    )
     if split.faults:
         logger.info(
             "%d of %d utterances could not be read and are not scored", len(split.faults), len(utterances)
@@ -129,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if split.faults else 0
 
 
-def _print_table(split: DecodedSplit, scores: dict[str, Score]) -> None:
+def _print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
     any_score = next(iter(scores.values()))
     any_way = next(iter(split.ways.values()))
     speakers = f" of {len(set(any_score.speakers))} speakers" if any_score.speakers else ""
@@ -145,7 +211,7 @@ def _print_table(split: DecodedSplit, scores: dict[str, Score]) -> None:
         print("  ".join([f"{name:<{widths[0]}}", *padded]))
 
 
-def _describe_row(name: str, score: Score, decoded: Decoded) -> tuple[str, ...]:
+def _describe_row(name: str, score: Score, decoded: Decoded[Config]) -> tuple[str, ...]:
     interval = score.interval
     return (
         name,
@@ -157,7 +223,7 @@ def _describe_row(name: str, score: Score, decoded: Decoded) -> tuple[str, ...]:
 
 
 def _print_json(
-    args: argparse.Namespace, split: DecodedSplit, scores: dict[str, Score], device: torch.device
+    args: argparse.Namespace, split: DecodedSplit[Config], scores: dict[str, Score], device: torch.device
 ) -> None:
     from asr.evaluation import describe_device
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import re
 import shutil
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING
 from asr.decoding.methods import METHODS
 
 if TYPE_CHECKING:
+    from asr.decoding.fusion import FusionModel
     from asr.errors import UserError
     from asr.progress import AudioProgress
     from asr.transcription.audio_paths import Recording
-    from asr.transcription.recognizer import AudioPart, Recognizer
+    from asr.transcription.recognizer import AudioPart, Transcriber
     from asr.transcription.settings import TranscriptionSettings
+    from asr.transcription.sources import AudioFile
     from asr.transcripts.transcript import Transcript
 
 logger = logging.getLogger(__name__)
@@ -39,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="audio or video files in any format, quoted patterns, folders with -r, or - for standard input",
     )
-    parser.add_argument("--model", metavar="MODEL", help="folder of a run or of one of its checkpoints")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="folder of a run or of one of its checkpoints, or a Whisper model: a .pt or ggml file, "
+        "a folder, a name such as whisper-small (default: ASR_MODEL in the environment, else whisper-base)",
+    )
     parser.add_argument(
         "-r", "--recursive", action="store_true", help="take all audio files in the folders that are given"
     )
@@ -60,7 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=METHODS,
         help="how the text is found (default: auto, the best that MODEL can do)",
     )
-    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10)")
+    parser.add_argument(
+        "--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10; of Whisper 1)"
+    )
+    parser.add_argument(
+        "--language", metavar="CODE", help="Whisper: what is spoken, such as de (default: it tells by itself)"
+    )
+    parser.add_argument("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
+    parser.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="Whisper: what may have been said before, such as names and their spelling",
+    )
     parser.add_argument(
         "--language-model",
         metavar="PATH",
@@ -86,6 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="any other setting, such as subtitles.line_width=32; `--set list` explains them all",
     )
     parser.add_argument(
+        "--plot-attention",
+        metavar="OUT.png",
+        help="of one recording, draw where the decoder looks for each token, or what CTC hears; several "
+        "segments become OUT-001.png and so on",
+    )
+    parser.add_argument(
         "--stream",
         action="store_true",
         help="live: raw PCM (16 kHz, 16 bits, mono, little-endian) on standard input, words as they become "
@@ -96,6 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.transcription.audio_paths import find_recordings
+    from asr.transcription.recognizer import find_default_model
     from asr.transcription.settings import (
         Knowledge,
         TranscriptionSettings,
@@ -106,21 +132,36 @@ def run(args: argparse.Namespace) -> int:
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())
         return 0
-    if not args.model or not (args.audio or args.stream):
-        raise UserError("expected AUDIO... --model MODEL; `asr transcribe --help` explains them")
+    if not (args.audio or args.stream):
+        raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
+    if not args.model:
+        args.model = find_default_model()
+        logger.info("model: %s", args.model)
+    if args.plot_attention and (args.stream or args.output_dir):
+        raise UserError("--plot-attention goes with neither --stream nor --output-dir; leave it out")
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
     args.knowledge = Knowledge(args.language_model, args.lexicon)
-    settings = load_transcription_settings(
-        {"decoding.method": args.decoding, "decoding.beam": args.beam}, args.set, args.knowledge
-    )
+    settings = load_transcription_settings(_own_options(args), args.set, args.knowledge)
     formats = list(dict.fromkeys(args.format or ["txt"]))
     if args.stream:
         return _stream(args, settings, formats)
     recordings = find_recordings(args.audio, args.recursive)
+    if args.plot_attention and len(recordings) > 1:
+        raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     if args.output_dir is None:
         return _to_standard_output(args, settings, recordings, formats)
     return _to_folder(args, settings, recordings, formats)
+
+
+def _own_options(args: argparse.Namespace) -> dict[str, object]:
+    """Settings that have an option of their own; quoted, or YAML would read : as the end of a key."""
+    from asr.whisper.loading import is_whisper
+
+    texts = {"language": args.language, "task": args.task, "prompt": args.prompt}
+    quoted = {f"whisper.{name}": json.dumps(text) for name, text in texts.items() if text is not None}
+    beam = "whisper.beam" if is_whisper(args.model) else "decoding.beam"
+    return {"decoding.method": args.decoding, beam: args.beam, **quoted}
 
 
 # --- where it goes --------------------------------------------------------------------------------
@@ -235,17 +276,40 @@ class _Job:
             self._wall_seconds = self._progress.elapsed
 
     def _results(
-        self, recognizer: Recognizer, recordings: Sequence[Recording]
+        self, recognizer: Transcriber, recordings: Sequence[Recording]
     ) -> Iterator[Transcript | UserError]:
+        from asr.attention_pictures import check_drawing
+        from asr.errors import UserError
+
+        if self._args.plot_attention:
+            check_drawing(recognizer, Path(self._args.plot_attention))
+        knowledge = _load_knowledge(self._args, recognizer)
         with contextlib.ExitStack() as stack:
             parts = [_to_part(recording, stack) for recording in recordings]
-            for _, result in recognizer.transcribe_files(
+            for part, result in recognizer.transcribe_files(
                 parts,
                 self._args.batch_size,
                 decoding=self._settings.decoding,
-                language_model=self._args.knowledge.load(recognizer.system, recognizer.device),
+                language_model=knowledge,
+                whisper=self._settings.whisper,
             ):
                 yield result
+                if self._args.plot_attention and not isinstance(result, UserError):
+                    self._draw(recognizer, recordings[0], part, knowledge)
+
+    def _draw(
+        self, recognizer: Transcriber, recording: Recording, part: AudioFile, knowledge: FusionModel | None
+    ) -> None:
+        from asr.attention_pictures import draw_recording
+        from asr.errors import UserError
+        from asr.transcription.recognizer import Request
+
+        request = Request(self._settings.decoding, knowledge)
+        try:
+            for path in draw_recording(recognizer, part, Path(self._args.plot_attention), request):
+                logger.info("drawn: %s", path)
+        except UserError as error:
+            self.fail(recording, str(error))
 
     def _take(self, recording: Recording, transcript: Transcript) -> None:
         from dataclasses import replace
@@ -308,7 +372,21 @@ class _Job:
         return 1 if self._faults else 0
 
 
-def _load(args: argparse.Namespace, settings: TranscriptionSettings) -> Recognizer:
+def _load_knowledge(args: argparse.Namespace, recognizer: Transcriber) -> FusionModel | None:
+    from asr.errors import UserError
+    from asr.transcription.recognizer import Recognizer
+
+    if isinstance(recognizer, Recognizer):
+        return args.knowledge.load(recognizer.system, recognizer.device)
+    if args.knowledge.files:
+        raise UserError(
+            "--language-model and --lexicon are for models trained here; tell a Whisper model words that are "
+            "likely by --prompt, or --set whisper.hotwords=[...]"
+        )
+    return None
+
+
+def _load(args: argparse.Namespace, settings: TranscriptionSettings) -> Transcriber:
     from asr.evaluation import describe_device
     from asr.transcription.recognizer import load_model
 
@@ -366,8 +444,8 @@ def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: 
     if formats not in (["txt"], ["jsonl"]):
         raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
     recognizer = _load(args, settings)
-    language_model = args.knowledge.load(recognizer.system, recognizer.device)
-    request = Request(settings.decoding, language_model, args.batch_size)
+    request = Request(settings.decoding, _load_knowledge(args, recognizer), args.batch_size, settings.whisper)
+    recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()
     latency = Latency()

@@ -199,6 +199,8 @@ def search_beams(
     factor = PRESELECTION if ctc_weight > 0 or weights.language_model > 0 else 1.0
     beams = Beams(model, encoded_BTD, lengths_B, weights, language_model, math.ceil(factor * config.beam))
     limits_B = lengths_B if config.max_tokens is None else lengths_B.clamp(max=config.max_tokens)
+    if beams.decoder is not None:
+        limits_B = limits_B.clamp(max=beams.decoder.max_tokens)
     longest = int(limits_B.max())
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
     best_BH = torch.full(

@@ -30,7 +30,8 @@ def decode_greedily(
     assert isinstance(model.decoder, Decoder)
     state = model.decoder.start(encoded_BTD, encoded_lengths_B)
     batch = len(encoded_BTD)
-    limits_B = encoded_lengths_B if max_tokens is None else encoded_lengths_B.clamp(max=max_tokens)
+    limits_B = encoded_lengths_B.clamp(max=model.decoder.max_tokens)
+    limits_B = limits_B if max_tokens is None else limits_B.clamp(max=max_tokens)
     tokens_B1 = torch.full((batch, 1), SOS_ID, device=encoded_BTD.device)
     is_done_B = limits_B == 0
     decoded: list[Tensor] = []

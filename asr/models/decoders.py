@@ -25,6 +25,7 @@ from asr.models.recurrent_decoder import (
     SingleSummaryDecoderConfig,
 )
 from asr.models.transformer import TransformerDecoder, TransformerDecoderConfig
+from asr.models.whisper import WhisperDecoderConfig, build_whisper_decoder
 
 
 def _type_of(section: Any) -> str:
@@ -40,7 +41,8 @@ DecoderConfig = Annotated[
     | Annotated[SingleSummaryDecoderConfig, pydantic.Tag("single_summary")]
     | Annotated[LengthDecoderConfig, pydantic.Tag("parallel_length")]
     | Annotated[EndDecoderConfig, pydantic.Tag("parallel_end")]
-    | Annotated[MaskDecoderConfig, pydantic.Tag("mask_ctc")],
+    | Annotated[MaskDecoderConfig, pydantic.Tag("mask_ctc")]
+    | Annotated[WhisperDecoderConfig, pydantic.Tag("whisper")],
     pydantic.Discriminator(_type_of),
 ]
 
@@ -53,6 +55,7 @@ DECODERS: dict[type[Config], Callable[[Any, int, int], AnyDecoder]] = {
     LengthDecoderConfig: LengthDecoder,
     EndDecoderConfig: EndDecoder,
     MaskDecoderConfig: MaskDecoder,
+    WhisperDecoderConfig: build_whisper_decoder,
 }
 
 

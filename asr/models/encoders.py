@@ -13,24 +13,34 @@ from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderC
 from asr.models.intra_attention import IntraAttentionEncoder, IntraAttentionEncoderConfig
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
 from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
+from asr.models.whisper import WhisperEncoder, WhisperEncoderConfig, build_whisper_encoder
 
 EncoderConfig = Annotated[
     TransformerEncoderConfig
     | ConformerEncoderConfig
     | LSTMEncoderConfig
     | IntraAttentionEncoderConfig
-    | ConvolutionalEncoderConfig,
+    | ConvolutionalEncoderConfig
+    | WhisperEncoderConfig,
     pydantic.Field(discriminator="type"),
 ]
 
 # The only table from the type in a config to a class.
-Encoder = TransformerEncoder | ConformerEncoder | LSTMEncoder | IntraAttentionEncoder | ConvolutionalEncoder
+Encoder = (
+    TransformerEncoder
+    | ConformerEncoder
+    | LSTMEncoder
+    | IntraAttentionEncoder
+    | ConvolutionalEncoder
+    | WhisperEncoder
+)
 ENCODERS: dict[type[Config], Callable[[Any, int], Encoder]] = {
     TransformerEncoderConfig: TransformerEncoder,
     ConformerEncoderConfig: ConformerEncoder,
     LSTMEncoderConfig: LSTMEncoder,
     IntraAttentionEncoderConfig: IntraAttentionEncoder,
     ConvolutionalEncoderConfig: ConvolutionalEncoder,
+    WhisperEncoderConfig: build_whisper_encoder,
 }
 
 

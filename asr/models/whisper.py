@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
@@ -13,8 +13,11 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.models.layers import length_mask
+from asr.models.attention import KeyValueCache
+from asr.models.decoder import Weights, WeightsOf
+from asr.models.layers import Dropout, length_mask
 from asr.models.positions import PositionConfig
+from asr.models.subsampling import SubsamplingConfig
 from asr.models.transformer import (
     EncoderLayer,
     TransformerDecoder,
@@ -27,6 +30,8 @@ from asr.models.transformer import (
 
 FRAMES_PER_STEP = 2
 EXPANSION = 4  # of the feed-forward blocks
+MAX_LAYERS = 200  # and heads
+MAX_STEPS = 1500  # of 20 ms: 30 seconds
 
 
 class WhisperConfig(Config):
@@ -39,11 +44,11 @@ class WhisperConfig(Config):
     """Tokens of text, of language and task, and of time."""
     dim: int = pydantic.Field(gt=0, le=8192)
     """Width of encoder and decoder."""
-    encoder_layers: int = pydantic.Field(gt=0, le=200)
-    encoder_heads: int = pydantic.Field(gt=0, le=200)
-    decoder_layers: int = pydantic.Field(gt=0, le=200)
-    decoder_heads: int = pydantic.Field(gt=0, le=200)
-    max_steps: int = pydantic.Field(default=1500, gt=0, le=100_000)
+    encoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    encoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    decoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    decoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    max_steps: int = pydantic.Field(default=MAX_STEPS, gt=0, le=100_000)
     """Steps of 20 ms that the encoder has positions for: 30 seconds."""
     max_tokens: int = pydantic.Field(default=448, gt=0, le=100_000)
     """Tokens that the decoder has positions for, those of the prompt among them."""
@@ -71,6 +76,41 @@ class WhisperConfig(Config):
         return self.vocab_size >= 51_865
 
 
+class WhisperEncoderConfig(Config):
+    """Whisper's encoder in a model that is trained. Frames are those of features.convention: whisper."""
+
+    # The geometry of its two convolutions.
+    subsampling: ClassVar[SubsamplingConfig] = SubsamplingConfig(type="conv1d", factor=2)
+
+    type: Literal["whisper"] = "whisper"
+    sizes: WhisperConfig | None = None
+    """Of the Whisper model that this is a part of; null: those of `start_from`."""
+    dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Of the output of each block and inside the feed-forward blocks. Whisper itself was trained without."""
+
+
+class WhisperDecoderConfig(Config):
+    """Whisper's decoder in a model that is trained."""
+
+    type: Literal["whisper"] = "whisper"
+    sizes: WhisperConfig | None = None
+    """Of the Whisper model that this is a part of; null: those of `start_from`."""
+    language: str | None = None
+    """Of the texts, for a model that knows many: a code such as en, or its English name."""
+    prompt: tuple[pydantic.NonNegativeInt, ...] | None = None
+    """Tokens that follow the start and stand before each text; null: those of `start_from` that say to
+    transcribe this language without times, and none where tokenizer.type is not whisper."""
+    dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Of the embeddings, the output of each block and inside the feed-forward blocks."""
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers and heads; the most there may be as long as the sizes are not known."""
+        if self.sizes is None:
+            return MAX_LAYERS, MAX_LAYERS
+        return self.sizes.decoder_layers, self.sizes.decoder_heads
+
+
 def sinusoids(length: int, dim: int) -> Tensor:
     """(length, dim) as Whisper has them: all sines, then all cosines, with periods from 2 pi to 20000 pi."""
     scales = 10_000.0 ** -(torch.arange(dim // 2, dtype=torch.float64) / max(dim // 2 - 1, 1))
@@ -87,19 +127,22 @@ class WhisperEncoder(nn.Module):
 
     positions_TD: Tensor
 
-    def __init__(self, config: WhisperConfig) -> None:
+    subsampling_factor = FRAMES_PER_STEP
+
+    def __init__(self, config: WhisperConfig, dropout: float = 0.0) -> None:
         super().__init__()
         layer = TransformerEncoderConfig(
             dim=config.dim,
             num_heads=config.encoder_heads,
             feed_forward_dim=EXPANSION * config.dim,
-            dropout=0.0,
+            dropout=dropout,
             positions=PositionConfig(type="none"),
         )
         self.output_dim = config.dim
         self.convolution_1 = nn.Conv1d(config.num_mels, config.dim, 3, padding=1)
         self.convolution_2 = nn.Conv1d(config.dim, config.dim, 3, stride=FRAMES_PER_STEP, padding=1)
         self.register_buffer("positions_TD", sinusoids(config.max_steps, config.dim))
+        self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(config.encoder_layers))
         self.norm = nn.LayerNorm(config.dim)
 
@@ -114,7 +157,7 @@ class WhisperEncoder(nn.Module):
                 f"{features_BTF.size(1)} frames of 10 ms at once, but this model hears no more than "
                 f"{FRAMES_PER_STEP * len(self.positions_TD)}; cut the recording into shorter pieces"
             )
-        x_BTD = x_BTD + self.positions_TD[: x_BTD.size(1)]
+        x_BTD = self.dropout(x_BTD + self.positions_TD[: x_BTD.size(1)])
         mask_BT = _mask_unless_full(lengths_B, x_BTD.size(1))
         for layer in self.layers:
             x_BTD = layer(x_BTD, mask_BT)
@@ -122,20 +165,33 @@ class WhisperEncoder(nn.Module):
 
 
 class WhisperDecoder(TransformerDecoder):
-    """Our decoder with unscaled embeddings, and an output that is these, without a bias."""
+    """Our decoder with unscaled embeddings, and an output that is these, without a bias.
 
-    def __init__(self, config: WhisperConfig) -> None:
+    Whoever trains it gives it a prompt: the tokens that follow the first one, the start, before each text.
+    From outside it is as if they were not there. Without one, its tokens are those that it is called with.
+    """
+
+    def __init__(
+        self,
+        config: WhisperConfig,
+        vocab_size: int | None = None,
+        prompt: tuple[int, ...] = (),
+        dropout: float = 0.0,
+    ) -> None:
         layers = TransformerDecoderConfig(
             dim=config.dim,
             num_layers=config.decoder_layers,
             num_heads=config.decoder_heads,
             feed_forward_dim=EXPANSION * config.dim,
-            dropout=0.0,
+            dropout=dropout,
             positions=PositionConfig(type="learned", span=config.max_tokens),
         )
-        super().__init__(layers, config.dim, config.vocab_size)
+        vocab_size = vocab_size or config.vocab_size
+        super().__init__(layers, config.dim, vocab_size)
+        self.max_tokens -= len(prompt)
+        self.prompt = prompt
         self.scale = 1.0
-        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.output = nn.Linear(config.dim, vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
@@ -146,6 +202,49 @@ class WhisperDecoder(TransformerDecoder):
         if _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None:
             state.memories = [dataclasses.replace(memory, mask_BS=None) for memory in state.memories]
         return state
+
+    def _run(
+        self,
+        tokens_BU: Tensor,
+        state: TransformerDecoderState,
+        caches: list[KeyValueCache] | None,
+        weights_of: WeightsOf,
+        skip: int = 0,
+    ) -> tuple[Tensor, Weights]:
+        if not self.prompt or (caches and len(caches[0])):
+            return super()._run(tokens_BU, state, caches, weights_of, skip)
+        prompt_BP = tokens_BU.new_tensor(self.prompt).expand(len(tokens_BU), -1)
+        tokens_BN = torch.cat([tokens_BU[:, :1], prompt_BP, tokens_BU[:, 1:]], dim=1)
+        return super()._run(tokens_BN, state, caches, weights_of, skip + len(self.prompt))
+
+
+def build_whisper_encoder(config: WhisperEncoderConfig, num_features: int) -> WhisperEncoder:
+    sizes = _require_sizes(config)
+    if num_features != sizes.num_mels:
+        raise UserError(
+            f"{num_features} features, but this encoder of Whisper reads {sizes.num_mels} mel bands; set "
+            f"features.num_mels: {sizes.num_mels}"
+        )
+    return WhisperEncoder(sizes, config.dropout)
+
+
+def build_whisper_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> WhisperDecoder:
+    sizes = _require_sizes(config)
+    if memory_dim != sizes.dim:
+        raise UserError(
+            f"model.encoder makes steps of {memory_dim} dimensions, but this decoder of Whisper reads "
+            f"{sizes.dim}; take the encoder of the same model (type: whisper)"
+        )
+    return WhisperDecoder(sizes, vocab_size, config.prompt or (), config.dropout)
+
+
+def _require_sizes(config: WhisperEncoderConfig | WhisperDecoderConfig) -> WhisperConfig:
+    if config.sizes is None:
+        raise UserError(
+            "an encoder or decoder of type whisper has no sizes yet: they come with the weights of "
+            "start_from, when training starts"
+        )
+    return config.sizes
 
 
 class Whisper(nn.Module):

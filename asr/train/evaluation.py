@@ -17,8 +17,9 @@ from asr.checkpoint import System
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import decode_by_decoder
 from asr.models import Model, SpeechModel
+from asr.models.clock import make_clock, make_frame_clock
 from asr.models.model import Targets
-from asr.plots import plot_attention
+from asr.plots import END, Picture, Strip, draw
 from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
 from asr.text import normalize_for_scoring
@@ -127,16 +128,20 @@ def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, proces
     _, weights = model.decoder.follow(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
     (weights_BHNT,) = weights.values()
     weights_BNT = weights_BHNT.mean(1)
+    features = system.config.features
+    clock, frames = make_clock(features, model), make_frame_clock(features)
     for row, name in enumerate(batch.ids):
         num_frames, num_tokens = int(batch.feature_lengths_B[row]), int(batch.token_lengths_B[row])
         tokens = [system.tokenizer.tokens[token] for token in batch.tokens_BU[row, :num_tokens].tolist()]
         has_end = weights_BNT.size(1) > batch.tokens_BU.size(1)  # some decoders know without one where it is
-        labels = [*tokens, "end"] if has_end else tokens
-        plot_attention(
-            folder / f"{name}.png",
-            weights_BNT[row, : len(labels), : int(lengths_B[row])].cpu().numpy(),
-            labels,
-            batch.features_BTF[row, :num_frames].cpu().numpy(),
-            f"{name}: {batch.texts[row]}"[:100],
-            num_frames * system.config.features.shift_ms / 1000,
+        names = [*tokens, END] if has_end else tokens
+        weights_NT = weights_BNT[row, : len(names), : int(lengths_B[row])].cpu().numpy()
+        features_FT = batch.features_BTF[row, :num_frames].T.cpu().numpy()
+        picture = Picture(
+            rows=Strip(weights_NT, clock.first, clock.seconds_per_step),
+            names=names,
+            spectrogram=Strip(features_FT, frames.first, frames.seconds_per_step),
+            title=f"{name}: {batch.texts[row]}",
+            subtitle="cross-attention of the last layer, mean of its heads",
         )
+        draw(folder / f"{name}.png", picture)

@@ -17,7 +17,7 @@ from asr import audio as audio_files
 from asr.batch_builder import Batch, Inputs
 from asr.batch_order import Shard
 from asr.batches import BatchLoader
-from asr.checkpoint import System, find_checkpoints, find_model, load_any_system
+from asr.checkpoint import System, find_checkpoints, load_any_system
 from asr.errors import UserError
 from asr.features import FrontEnd, fit_front_end
 from asr.labels import FrameLabels, Labels, RecordingLabels
@@ -31,6 +31,7 @@ from asr.sentences import read_sentences, read_text_file
 from asr.text_batches import TextLoader
 from asr.tokenizer import SPECIAL_TOKENS, Tokenizer
 from asr.train.distributed import Process, run_on_main_first
+from asr.train.start import complete, take_over, take_over_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -150,10 +151,11 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
         load_sacrebleu()
     checkpoints = find_checkpoints(Path(config.output_dir))
     if checkpoints:
-        return replace(load_any_system(checkpoints[-1]), config=config)
+        system = load_any_system(checkpoints[-1], to_train=True)
+        return replace(system, config=complete(config, system.config.model))
     tokenizer = run_on_main_first(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
-        return take_over(config, find_model(config.start_from))
+        return take_over(config, tokenizer)
     front_end = FrontEnd(config.features)
     if config.model.reads_audio:
         fit_front_end(front_end, AudioOf(config))
@@ -172,34 +174,12 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
                 "delete the file, or take another output_dir"
             )
         return tokenizer
-    if config.start_from is None:
-        tokenizer, source = train_tokenizer(config), config.data.train
-    else:
-        tokenizer, source = load_any_system(find_model(config.start_from)).tokenizer, config.start_from
+    taken = take_over_tokenizer(config)
+    tokenizer = train_tokenizer(config) if taken is None else taken
     tokenizer.save(path)
+    source = config.data.train if taken is None else config.start_from
     logger.info("%s: %d tokens from %s", path, len(tokenizer), source)
     return tokenizer
-
-
-def take_over(config: RunConfig, folder: Path) -> System[Model]:
-    """The weights, tokenizer and front end in `folder`, to be trained further as `config` says."""
-    source = load_any_system(folder)
-    if config.features != source.config.features or config.tokenizer != source.config.tokenizer:
-        raise UserError(
-            f"start_from = {config.start_from}: features or tokenizer are set otherwise there, in "
-            f"{folder / 'config.yaml'}; make them the same, or start from another model"
-        )
-    model = build_model(config.model, source.front_end.num_features, len(source.tokenizer))
-    try:
-        model.load_state_dict(source.model.state_dict())
-    except RuntimeError as error:
-        first = next(line.strip() for line in str(error).splitlines() if line.startswith("\t"))
-        raise UserError(
-            f"start_from = {config.start_from}: its weights do not fit this model ({first}); make `model` as "
-            f"it is in {folder / 'config.yaml'}"
-        ) from None
-    logger.info("starting from the weights of %s", folder)
-    return System(config, source.tokenizer, source.front_end, model)
 
 
 def train_tokenizer(config: RunConfig) -> Tokenizer:

@@ -18,6 +18,8 @@ class Recognized:
     segment: Segment
     cut_before: float | None
     cut_after: float | None
+    language: str | None = None
+    """That was told to the model, or that it heard."""
 
 
 @dataclass

@@ -34,11 +34,13 @@ class SegmentationConfig(Config):
     16 kHz. energy: speech is what is louder than the noise around it. auto: silero where the rate allows it,
     else energy. none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
-    """Of a segment, and never more than the longest utterance that the model was trained on."""
+    """Of a segment, and never more than the longest utterance that the model was trained on. Whisper, which
+    hears 30 s at once however short a segment is, has 28 here unless told otherwise."""
     min_seconds: float = pydantic.Field(default=8.0, gt=0)
-    """Speech that goes on past max_seconds is not cut before so many seconds."""
+    """Speech that goes on past max_seconds is not cut before so many seconds. Whisper: 15."""
     max_pause_seconds: float = pydantic.Field(default=0.5, gt=0)
-    """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks."""
+    """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks.
+    Whisper: 3."""
     min_pause_seconds: float = pydantic.Field(default=0.2, gt=0)
     """A shorter one is a part of speech, such as the stop in a t."""
     padding_seconds: float = pydantic.Field(default=0.3, ge=0)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pydantic
 import torch
 
 from asr import __version__
@@ -16,12 +17,17 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel, Together
 from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.search import DecodingConfig
+from asr.english.letters import join_letters
+from asr.english.normalizer import normalize_english
 from asr.errors import UserError
 from asr.sentences import read_sentences
-from asr.transcription.recognizer import Precision
+from asr.text import Rule, check_rules, normalize
 from asr.transcription.segmentation import SegmentationConfig
 from asr.transcription.streaming import StreamingConfig
+from asr.transcription.transcriber import Precision
 from asr.transcripts.subtitles import SubtitlesConfig
+from asr.whisper.decoding import WhisperDecodingConfig
+from asr.whisper.loading import find_whisper_weights, is_whisper
 
 
 class EvaluationSettings(Config):
@@ -31,11 +37,57 @@ class EvaluationSettings(Config):
     """How the text is found."""
 
 
+class ScoringConfig(Config):
+    """How the texts of a Whisper model, which knows no rules of a run, and the references are made alike."""
+
+    english: bool = True
+    """By the rules for English: numbers, contractions, spelling, no case and punctuation. False: `rules`."""
+    rules: tuple[Rule, ...] = (
+        "strip_invisible",
+        "nfkc",
+        "lowercase",
+        "plain_apostrophes",
+        "strip_symbols",
+        "strip_punctuation",
+        "collapse_spaces",
+    )
+    """Those of asr/text.py that are applied in place of the English ones."""
+    join_letters: bool = False
+    """Then runs of single letters, and of digits, are one word: references have C Z, Whisper writes CZ."""
+
+    @pydantic.field_validator("rules")
+    @classmethod
+    def _rules_fit(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        check_rules(rules)
+        return rules
+
+    def normalize(self, text: str) -> str:
+        text = normalize_english(text) if self.english else normalize(text, self.rules)
+        return join_letters(text) if self.join_letters else text
+
+
+class WhisperEvaluationSettings(Config):
+    """What `asr evaluate` can be told about a Whisper model."""
+
+    whisper: WhisperDecodingConfig = WhisperDecodingConfig()
+    """How the model is asked."""
+    checks: ChecksConfig = ChecksConfig()
+    """When a text is not believed, and another is drawn."""
+    segmentation: SegmentationConfig = SegmentationConfig()
+    """Where utterances of more than 30 seconds are cut."""
+    scoring: ScoringConfig = ScoringConfig()
+    """How texts are made alike."""
+    precision: Precision = "float32"
+    """Of matrix products; bf16 and fp16 are faster on a GPU."""
+
+
 class TranscriptionSettings(Config):
     """What `asr transcribe` can be told."""
 
     decoding: DecodingConfig = DecodingConfig()
     """How the text is found."""
+    whisper: WhisperDecodingConfig = WhisperDecodingConfig()
+    """How a Whisper model is asked."""
     checks: ChecksConfig = ChecksConfig()
     """When the decoder is not believed, and another decoding is taken."""
     segmentation: SegmentationConfig = SegmentationConfig()
@@ -113,7 +165,8 @@ def merge_settings(
 
 def describe_making(model: str, knowledge: Knowledge, settings: TranscriptionSettings) -> dict[str, object]:
     """All that a transcript depends on, but for the audio; for an OutputFolder."""
-    files = {"model": find_model(model) / "model.safetensors", **knowledge.files}
+    weights = find_whisper_weights(model) if is_whisper(model) else find_model(model) / "model.safetensors"
+    files = {"model": weights, **knowledge.files}
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
         for name, path in files.items()

@@ -21,8 +21,8 @@ import pydantic
 from asr.config import Config
 from asr.errors import UserError
 from asr.transcription.joining import make_segment
-from asr.transcription.recognizer import Recognizer, Request
 from asr.transcription.segmentation import AudioSegment, Segmenter
+from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
 
 
@@ -58,12 +58,14 @@ class LiveTranscriber:
     """
 
     def __init__(
-        self, recognizer: Recognizer, request: Request | None = None, config: StreamingConfig | None = None
+        self, recognizer: Transcriber, request: Request | None = None, config: StreamingConfig | None = None
     ) -> None:
         self.recognizer = recognizer
         self.request = request or Request()
+        if self.request.whisper.windows != "pauses":
+            raise UserError("live speech is cut in pauses; leave whisper.windows out")
         self.config = config or StreamingConfig()
-        self.sample_rate = recognizer.system.config.features.sample_rate
+        self.sample_rate = recognizer.sample_rate
         segmentation = recognizer.segmentation.limited(self.config.max_seconds)
         pause = min(self.config.pause_seconds, segmentation.max_pause_seconds)
         changed = {

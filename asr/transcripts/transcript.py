@@ -48,6 +48,8 @@ class Transcript:
     """Between the texts of two segments; "" in languages without spaces."""
     warnings: tuple[str, ...] = ()
     """What is missing, such as the rest of a file that breaks off."""
+    language: str | None = None
+    """Code of what is spoken; None: the model knows one language, and nobody asked."""
 
     @property
     def text(self) -> str:

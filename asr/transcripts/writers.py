@@ -90,6 +90,8 @@ def describe(transcript: Transcript) -> dict[str, Any]:
     }
     if transcript.speaker is not None:
         record["speaker"] = transcript.speaker
+    if transcript.language is not None:
+        record["language"] = transcript.language
     if transcript.warnings:
         record["warnings"] = list(transcript.warnings)
     return record | {"segments": [_describe_segment(segment) for segment in transcript.segments]}

@@ -108,6 +108,15 @@ def find_files(source: str | Path) -> Path:
     raise UserError(f"{name}: no such file or folder, and no name on the hub, such as openai/whisper-base")
 
 
+def find_whisper_weights(source: str | Path) -> Path:
+    """A file that is another one when the model is."""
+    path = find_files(source)
+    if not path.is_dir():
+        return path
+    own = path / "model.safetensors"
+    return own if is_own_folder(path) else next(iter(find_weights(path)), path / "config.json")
+
+
 def read_vocabulary(path: Path) -> Vocabulary:
     """Of a file of ranks, or of any model that has one."""
     if (path / FILE_NAME).is_file():
@@ -169,6 +178,7 @@ def _fetch(name: str) -> Path:
         raise UserError(
             f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}). "
             f"With a network run the command again, or `hf download {name}` where there is one; without, "
-            "give the path of a Whisper model: a .pt or ggml file, or a folder"
+            "give the path of a Whisper model, a .pt or ggml file or a folder, in place of the name "
+            "(`asr transcribe` takes it from --model, or from ASR_MODEL in the environment)"
         ) from None
     return folder

@@ -19,13 +19,17 @@ from torch import Tensor
 from whisper_examples import read_ggml_plainly
 
 from asr import audio
+from asr.decoding.checks import ChecksConfig
 from asr.models.whisper import Whisper
-from asr.whisper.greedy import compute_window_features, transcribe_windows
+from asr.whisper.alignment import align_tokens
+from asr.whisper.decoding import Asked, WhisperDecodingConfig, decode_windows
 from asr.whisper.huggingface import read_huggingface
 from asr.whisper.loading import WhisperSystem, load_whisper, read_checkpoint
 from asr.whisper.openai import read_openai
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
+from asr.whisper.windows import compute_window_features
+from asr.whisper.words import split_words, time_words
 
 pytestmark = pytest.mark.slow
 
@@ -275,10 +279,51 @@ def test_real_text(their_whisper: Any, name: str) -> None:
     for audio_S, length in zip(audio_BS, lengths_B.tolist(), strict=True):
         mel_FT = their_whisper.log_mel_spectrogram(their_whisper.pad_or_trim(audio_S[:length]))
         expected.append(their_whisper.decode(theirs, mel_FT, options).text)
+    config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
     for batch in torch.arange(NUM_CLIPS).split(5):
-        found += transcribe_windows(ours, audio_BS[batch], lengths_B[batch], "en")
+        features = compute_window_features(ours, audio_BS[batch], lengths_B[batch])
+        with torch.inference_mode():
+            asked = Asked(*ours.model.encode(*features), ["en"] * len(batch))
+        readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
+        found += [reading.text for reading in readings]
     assert found == expected
     assert len({*expected}) > NUM_CLIPS / 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_times_of_words(their_whisper: Any, name: str) -> None:
+    """Within 20 ms of theirs: the same tokens on the same features, theirs one by one, ours in batches."""
+    timing = pytest.importorskip("whisper.timing", reason="pip install numba to compare word times")
+    ours, theirs = load_both(their_whisper, real_model(name))
+    theirs.set_alignment_heads(
+        their_whisper._ALIGNMENT_HEADS[name.removeprefix("ggml-").removesuffix(".bin")]
+    )
+    their_tokens = their_whisper.tokenizer.get_tokenizer(
+        theirs.is_multilingual, num_languages=99, language="en", task="transcribe"
+    )
+    audio_BS, lengths_B = read_clips()
+    config = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
+    differences = []
+    for batch in torch.arange(NUM_CLIPS).split(5):
+        features_BTF, frames_B = compute_window_features(ours, audio_BS[batch], lengths_B[batch])
+        with torch.inference_mode():
+            encoded = ours.model.encode(features_BTF, frames_B)
+        asked = Asked(*encoded, ["en"] * len(batch))
+        readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
+        tokens = [[id for id in reading.tokens if id < ours.tokenizer.end] for reading in readings]
+        prompts = [ours.tokenizer.prompt("en")] * len(batch)
+        steps = [int(length) // 320 for length in lengths_B[batch]]
+        firsts, chances = align_tokens(ours.model, ours.tokenizer, encoded, steps, prompts, tokens)
+        for row, ids in enumerate(tokens):
+            found = timing.find_alignment(theirs, their_tokens, ids, features_BTF[row].T, 2 * steps[row])
+            timing.merge_punctuations(found, "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、")
+            expected = {word.word.strip(): (word.start, word.end) for word in found if word.word}
+            for word in time_words(split_words(ours.tokenizer, ids, "en"), firsts[row], chances[row]):
+                if word.text in expected:  # they cut words in two at hyphens
+                    start, end = expected.pop(word.text)
+                    differences.append(max(abs(word.start - start), abs(word.end - end)))
+    print(f"{len(differences)} words, largest difference {max(differences):.3f} s")
+    assert len(differences) > 2 * NUM_CLIPS and max(differences) <= 0.0201
 
 
 @pytest.mark.parametrize("name", MODELS)

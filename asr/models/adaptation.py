@@ -1,0 +1,118 @@
+"""What of a model is trained: parts that stay as they are, and low-rank changes of projections (LoRA)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, TypeVar
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.config import Config
+from asr.errors import UserError
+
+# B batch, T steps, D dimension of the input, K dimension of the output, R rank
+
+Projection = Literal["project_in", "project_out", "project_queries", "project_memory", "expand", "contract"]
+
+
+class LoraConfig(Config):
+    """Projections learn a change of low rank (Hu et al. 2021); their own weights stay as they are."""
+
+    rank: int = pydantic.Field(default=8, gt=0)
+    """Of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
+    alpha: float = pydantic.Field(default=16.0, gt=0)
+    """The change is multiplied by alpha / rank, so that another rank needs no other learning rate."""
+    parts: Annotated[tuple[Literal["encoder", "decoder"], ...], pydantic.Field(min_length=1)] = (
+        "encoder",
+        "decoder",
+    )
+    """Where the projections are. What else is there is trained whole, unless `frozen` names it."""
+    projections: Annotated[tuple[Projection, ...], pydantic.Field(min_length=1)] = (
+        "project_in",
+        "project_out",
+        "project_queries",
+        "project_memory",
+    )
+    """project_in: to queries, keys and values of self-attention; project_queries, project_memory: to those of
+    cross-attention; project_out: of either; expand, contract: of the feed-forward blocks."""
+
+
+class LowRankLinear(nn.Linear):
+    """A linear layer whose weights stay, and a change of low rank that is learned; at first it is none."""
+
+    def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
+        nn.Module.__init__(self)  # the weights are there already
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.scale = scale
+        self.down_RD = nn.Parameter(linear.weight.new_empty(rank, linear.in_features))
+        self.up_KR = nn.Parameter(linear.weight.new_zeros(linear.out_features, rank))
+        nn.init.kaiming_uniform_(self.down_RD, a=math.sqrt(5))
+        for parameter in linear.parameters():
+            parameter.requires_grad_(False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        change_BTK = F.linear(F.linear(x_BTD, self.down_RD), self.up_KR)
+        return F.linear(x_BTD, self.weight, self.bias) + self.scale * change_BTK
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """A plain layer that says the same."""
+        with torch.device("meta"):
+            linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
+        linear.weight = nn.Parameter(self.weight + self.scale * self.up_KR @ self.down_RD)
+        linear.bias = self.bias
+        return linear
+
+
+def freeze(model: nn.Module, parts: Sequence[str]) -> None:
+    for part in parts:
+        try:
+            model.get_submodule(part).requires_grad_(False)
+        except AttributeError:
+            known = ", ".join(name for name, _ in model.named_children())
+            raise UserError(
+                f"model.frozen: no part {part!r} in this model; it has {known}, and parts of them such as "
+                "encoder.layers.0"
+            ) from None
+
+
+def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
+    """Put a layer of low rank in the place of each projection that the config names."""
+    for part in config.parts:
+        root = getattr(model, part)
+        found = [] if root is None else list(_find(root, nn.Linear, config.projections))
+        if not found:
+            raise UserError(
+                f"model.lora: the {part} of this model has none of the projections "
+                f"{', '.join(config.projections)}; name others, or leave {part} out of lora.parts"
+            )
+        for parent, name, linear in found:
+            setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
+
+
+def merge_low_rank(model: nn.Module) -> None:
+    """The other way round: plain projections again, which say the same and take less time."""
+    for parent, name, layer in list(_find(model, LowRankLinear)):
+        setattr(parent, name, layer.merged())
+
+
+def is_low_rank(name: str) -> bool:
+    """Whether a weight of that name is part of a learned change."""
+    return name.endswith((".down_RD", ".up_KR"))
+
+
+Layer = TypeVar("Layer", bound=nn.Linear)
+
+
+def _find(
+    root: nn.Module, kind: type[Layer], names: Sequence[str] | None = None
+) -> Iterator[tuple[nn.Module, str, Layer]]:
+    for parent in root.modules():
+        for name, child in parent.named_children():
+            if type(child) is kind and (names is None or name in names):
+                yield parent, name, child

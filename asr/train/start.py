@@ -1,0 +1,150 @@
+"""What a run starts from: the weights, tokenizer and front end of another run, or of a Whisper model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pydantic
+from torch import Tensor
+
+from asr.checkpoint import System, find_model, load_any_system
+from asr.config import dump_config
+from asr.errors import UserError
+from asr.models import Model, ModelConfig, SpeechModelConfig, build_model
+from asr.models.adaptation import is_low_rank
+from asr.models.whisper import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
+from asr.run import RunConfig
+from asr.tokenizer import SPECIAL_TOKENS, Tokenizer
+from asr.whisper.loading import WhisperSystem, build_tokenizer, is_whisper, load_whisper, read_checkpoint
+from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.units import name_tokens, order_tokens
+
+logger = logging.getLogger(__name__)
+
+TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row for each token
+
+
+def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
+    """That of `start_from`; None where the run learns its own."""
+    source = config.start_from
+    if source is None:
+        return None
+    if not is_whisper(source):
+        return load_any_system(find_model(source)).tokenizer
+    if config.tokenizer.type != "whisper":
+        return None
+    whisper = build_tokenizer(read_checkpoint(source), source)
+    return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(whisper))
+
+
+def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
+    """A system with the weights of `start_from`, to be trained further as `config` says."""
+    assert config.start_from is not None
+    if is_whisper(config.start_from):
+        return _take_over_whisper(config, tokenizer, load_whisper(config.start_from))
+    return _take_over_run(config, find_model(config.start_from))
+
+
+def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
+    """What is null in a section of type whisper becomes what it is in `source`."""
+    parts = {}
+    for name in ("encoder", "decoder"):
+        own, other = getattr(config.model, name, None), getattr(source, name, None)
+        if isinstance(own, WhisperEncoderConfig | WhisperDecoderConfig) and isinstance(other, type(own)):
+            missing = {key: value for key, value in other if getattr(own, key) is None}
+            parts[name] = own.model_copy(update=missing)
+    model = config.model.model_copy(update=parts)
+    try:  # what could not be checked before
+        return RunConfig.model_validate(config.model_copy(update={"model": model}).model_dump())
+    except pydantic.ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"with the sizes that start_from has: {problem}") from None
+
+
+def _take_over_run(config: RunConfig, folder: Path) -> System[Model]:
+    source = load_any_system(folder)
+    if config.features != source.config.features or config.tokenizer != source.config.tokenizer:
+        raise UserError(
+            f"start_from = {config.start_from}: features or tokenizer are set otherwise there, in "
+            f"{folder / 'config.yaml'}; make them the same, or start from another model"
+        )
+    config = complete(config, source.config.model)
+    model = build_model(config.model, source.front_end.num_features, len(source.tokenizer))
+    hint = f"make `model` as it is in {folder / 'config.yaml'}"
+    _load(config, model, source.model.state_dict(), is_low_rank, hint)
+    return System(config, source.tokenizer, source.front_end, model)
+
+
+def _take_over_whisper(config: RunConfig, tokenizer: Tokenizer, source: WhisperSystem) -> System[Model]:
+    sections = {name: getattr(config.model, name, None) for name in ("encoder", "decoder")}
+    parts = tuple(
+        f"{name}." for name, section in sections.items() if getattr(section, "type", "") == "whisper"
+    )
+    if not parts:
+        raise UserError(
+            f"start_from = {config.start_from} is a Whisper model, but neither model.encoder nor "
+            "model.decoder has type: whisper; set it"
+        )
+    if config.features != source.front_end.config:
+        raise UserError(
+            f"start_from = {config.start_from} was trained on other features; set features: "
+            f"{{convention: whisper, num_mels: {source.config.num_mels}}} and nothing else there"
+        )
+    own_tokens = tokenizer.type == "whisper"
+    prompt = find_prompt(config, source.tokenizer) if own_tokens else ()
+    sizes = source.config
+    encoder, decoder = WhisperEncoderConfig(sizes=sizes), WhisperDecoderConfig(sizes=sizes, prompt=prompt)
+    config = complete(config, SpeechModelConfig(encoder=encoder, decoder=decoder))
+    model = build_model(config.model, source.front_end.num_features, len(tokenizer))
+    weights = {name: weight for name, weight in source.model.state_dict().items() if name.startswith(parts)}
+    order = order_tokens(source.tokenizer)
+    for name in weights.keys() & set(TOKEN_WEIGHTS):
+        if own_tokens:
+            weights[name] = weights[name][order]
+        else:
+            del weights[name]
+
+    def is_new(name: str) -> bool:
+        return is_low_rank(name) or not name.startswith(parts) or (name in TOKEN_WEIGHTS and not own_tokens)
+
+    _load(config, model, weights, is_new, f"its sizes are {_describe(sizes)}, or leave `sizes` out")
+    return System(config, tokenizer, source.front_end, model)
+
+
+def find_prompt(config: RunConfig, whisper: WhisperTokenizer) -> tuple[int, ...]:
+    """In our ids, without the start, in whose place is ours."""
+    language = getattr(getattr(config.model, "decoder", None), "language", None)
+    try:
+        prompt = whisper.prompt(language)
+    except UserError as error:
+        raise UserError(f"model.decoder.language: {error}") from None
+    order = order_tokens(whisper)
+    return tuple(order.index(id) for id in prompt[1:])
+
+
+def _describe(sizes: WhisperConfig) -> str:
+    return dump_config(sizes).strip().replace("\n", ", ")
+
+
+def _load(
+    config: RunConfig, model: Model, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
+) -> None:
+    """`is_new` says of a weight's name whether it may be missing: it stays random."""
+    own = model.state_dict()
+    wrong = [name for name in own if name not in weights and not is_new(name)]
+    wrong += [name for name in weights if name not in own or weights[name].shape != own[name].shape]
+    if wrong:
+        there, here = (_shape(wrong[0], named) for named in (weights, own))
+        raise UserError(
+            f"start_from = {config.start_from}: its weights do not fit this model ({wrong[0]} is {there} "
+            f"there and {here} here); {hint}"
+        )
+    model.load_state_dict(weights, strict=False)
+    fresh = sorted({".".join(name.split(".")[:2]) for name in own.keys() - weights.keys()})
+    logger.info("starting from the weights of %s; new are %s", config.start_from, ", ".join(fresh) or "none")
+
+
+def _shape(name: str, weights: Mapping[str, Tensor]) -> str:
+    return " x ".join(map(str, weights[name].shape)) if name in weights else "missing"

@@ -1,0 +1,247 @@
+"""From recordings to transcripts, whatever model hears them: reading ahead, cutting, batches, joining.
+
+    read_source -> Segmenter -> batches of similar length -> recognize -> join_segments
+
+`Transcriber._read` goes from files to segments; a subclass for each kind of model says in `recognize` what is
+said in a batch of them. Reading goes on in a thread meanwhile, and holds little more than what is decoded
+next: memory does not grow with the length of a recording.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.decoding.fusion import FusionModel
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.transcription.joining import End, Recognized, Recording, assemble
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
+from asr.transcription.sources import (
+    AudioFile,
+    Samples,
+    Source,
+    describe_source,
+    make_samples,
+    read_ahead,
+    read_source,
+)
+from asr.transcripts.transcript import Transcript
+from asr.whisper.decoding import WhisperDecodingConfig
+
+# B segments, S samples
+
+Precision = Literal["float32", "bf16", "fp16"]
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+WINDOW = 8  # batches among whose segments those of similar length are sought
+
+Pending = list[tuple[Recording, int, AudioSegment]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for in one call."""
+
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    language_model: FusionModel | None = None
+    batch_size: int = 8
+    whisper: WhisperDecodingConfig = field(default_factory=WhisperDecodingConfig)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UserError(f"batch_size is {self.batch_size}, expected 1 or more")
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"device {name}: cannot be used here ({reason}); expected auto, cpu or cuda"
+        ) from None
+    return device
+
+
+class Transcriber(abc.ABC):
+    """What turns recordings into transcripts. Made by `load_model`."""
+
+    sample_rate: int
+    separator: str
+    """Between two words, and two segments."""
+    segmentation: SegmentationConfig
+
+    def __init__(self, device: str, precision: Precision) -> None:
+        self.device = choose_device(device)
+        self.dtype = DTYPES[precision]
+
+    # --- what a kind of model says of itself ------------------------------------------------------
+
+    @abc.abstractmethod
+    def check(self, request: Request) -> None:
+        """Refuses, before any file is read, what this model cannot do."""
+
+    @abc.abstractmethod
+    def padded_length(self, num_samples: int, request: Request) -> int:
+        """Segments for which this is the same go together, so that their company changes no shape."""
+
+    @abc.abstractmethod
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        """One batch, from samples to text."""
+
+    # --- recordings -------------------------------------------------------------------------------
+
+    def transcribe(
+        self,
+        source: AudioFile | np.ndarray,
+        sample_rate: int | None = None,
+        *,
+        decoding: DecodingConfig | None = None,
+        language_model: FusionModel | None = None,
+        whisper: WhisperDecodingConfig | None = None,
+        batch_size: int = 8,
+    ) -> Transcript:
+        """One recording: a file, a part of one, or samples (float, mono, in [-1, 1]) with their sample rate.
+
+        `decoding` and `language_model` are for models trained here, `whisper` is for Whisper's. Raises
+        UserError where nothing can be read. A file that breaks off later gives a transcript of what came
+        before, which says so in its `warnings`.
+        """
+        if not isinstance(source, np.ndarray) and sample_rate is not None:
+            raise UserError("sample_rate belongs to an array of samples; a file tells its own")
+        own = make_samples(source, sample_rate) if isinstance(source, np.ndarray) else source
+        request = _make_request(decoding, language_model, whisper, batch_size)
+        ((_, result),) = self._transcribe_all([own], request)
+        if isinstance(result, UserError):
+            raise result
+        return result
+
+    def transcribe_files(
+        self,
+        files: Iterable[AudioFile],
+        batch_size: int = 8,
+        *,
+        decoding: DecodingConfig | None = None,
+        language_model: FusionModel | None = None,
+        whisper: WhisperDecodingConfig | None = None,
+    ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
+        """Each file with its transcript, or with the error that says why there is none, in the given order.
+
+        `batch_size` segments, of several files where these are short, are decoded at once. What is heard in a
+        file does not depend on the others.
+        """
+        request = _make_request(decoding, language_model, whisper, batch_size)
+        for source, result in self._transcribe_all(files, request):
+            assert not isinstance(source, Samples)
+            yield source, result
+
+    def _transcribe_all(
+        self, sources: Iterable[Source], request: Request
+    ) -> Iterator[tuple[Source, Transcript | UserError]]:
+        """Collects segments until there are enough for full batches of similar lengths."""
+        self.check(request)
+        waiting: deque[Recording] = deque()  # in the order of the files
+        pending: Pending = []
+        with contextlib.closing(read_ahead(self._read(sources, request), 2 * request.batch_size)) as events:
+            for recording, segment in events:
+                if not waiting or waiting[-1] is not recording:
+                    waiting.append(recording)
+                if isinstance(segment, End):
+                    recording.end = segment
+                else:
+                    pending.append((recording, recording.num_segments, segment))
+                    recording.num_segments += 1
+                    if self._is_enough(pending, request.batch_size):
+                        self._recognize_pending(pending, request)
+                yield from self._take_finished(waiting)
+            self._recognize_pending(pending, request)
+            yield from self._take_finished(waiting)
+
+    def _is_enough(self, pending: Pending, batch_size: int) -> bool:
+        """One batch of the longest segments, or several of short ones."""
+        seconds = sum(segment.end - segment.start for _, _, segment in pending)
+        return len(pending) >= WINDOW * batch_size or seconds >= batch_size * self.segmentation.max_seconds
+
+    def _recognize_pending(self, pending: Pending, request: Request) -> None:
+        """In batches of equal padded length; empties the list."""
+        by_length: dict[int, Pending] = {}
+        for item in pending:
+            by_length.setdefault(self.padded_length(len(item[2].audio_S), request), []).append(item)
+        pending.clear()
+        for items in by_length.values():
+            for first in range(0, len(items), request.batch_size):
+                batch = items[first : first + request.batch_size]
+                results = self.recognize([segment for _, _, segment in batch], request)
+                for (recording, index, _), result in zip(batch, results, strict=True):
+                    recording.recognized[index] = result
+
+    def _take_finished(self, waiting: deque[Recording]) -> Iterator[tuple[Source, Transcript | UserError]]:
+        """From the front of the queue, so that results come in the order of the files."""
+        while waiting and waiting[0].end and len(waiting[0].recognized) == waiting[0].num_segments:
+            recording = waiting.popleft()
+            yield recording.source, self.assemble(recording)
+
+    def assemble(self, recording: Recording) -> Transcript | UserError:
+        """A recording of which all segments are recognized."""
+        return assemble(recording, self.separator)
+
+    # --- from a file to segments, in the reading thread ------------------------------------------
+
+    def _read(
+        self, sources: Iterable[Source], request: Request
+    ) -> Iterator[tuple[Recording, AudioSegment | End]]:
+        """The segments of each recording, then its end. This runs in a thread; it changes no recording."""
+        for source in sources:
+            recording, fault = Recording(source), None
+            segmenter = Segmenter(self.sample_rate, self.segmentation, describe_source(source)[2])
+            try:
+                for block in read_source(source, self.sample_rate):
+                    for segment in segmenter.push(block):
+                        yield recording, segment
+            except UserError as error:
+                fault = error
+            for segment in segmenter.finish():
+                yield recording, segment
+            yield recording, End(segmenter.seconds, fault)
+
+    # --- for subclasses ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _precision(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if self.dtype != torch.float32:
+                stack.enter_context(torch.autocast(self.device.type, self.dtype))
+            elif self.device.type == "cuda":
+                # By default cuDNN rounds the factors of a float32 convolution to 10 bits.
+                stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
+            yield
+
+
+def pad_audio(segments: Sequence[AudioSegment], device: torch.device) -> tuple[Tensor, Tensor]:
+    lengths = [len(segment.audio_S) for segment in segments]
+    audio_BS = torch.zeros(len(segments), max(lengths))
+    for row, segment in enumerate(segments):
+        audio_BS[row, : lengths[row]] = torch.from_numpy(segment.audio_S)
+    return audio_BS.to(device), torch.tensor(lengths, device=device)
+
+
+def _make_request(
+    decoding: DecodingConfig | None,
+    language_model: FusionModel | None,
+    whisper: WhisperDecodingConfig | None,
+    batch_size: int,
+) -> Request:
+    return Request(
+        decoding or DecodingConfig(), language_model, batch_size, whisper or WhisperDecodingConfig()
+    )

@@ -1,0 +1,323 @@
+"""From audio to Transcript by a Whisper model: segments in batches, or one window of 30 s after the other.
+
+features -> model.encode -> decode_windows -> align_tokens -> time_words
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
+from asr.transcription.sources import Source, describe_source, read_ahead, read_source
+from asr.transcription.transcriber import Precision, Request, Transcriber, pad_audio
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.whisper.alignment import align_tokens
+from asr.whisper.decoding import (
+    SECONDS_PER_STEP,
+    Asked,
+    WhisperDecodingConfig,
+    WhisperReading,
+    decode_windows,
+    detect_languages,
+    require_known,
+)
+from asr.whisper.loading import WhisperSystem
+from asr.whisper.stretches import Stretch, split_stretches
+from asr.whisper.windows import compute_window_features, count_window_samples
+from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
+
+# B segments, S samples, T encoded steps, D dimension
+
+OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is told
+# Each segment costs as much as 30 s, so it should hold as much speech as fits in.
+LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0, "overlap_seconds": 1.0}
+MAX_PAUSE_SECONDS = 3.0
+SURE_TEMPERATURE = 0.5  # text that was found above is no good to go on from
+
+
+@dataclass
+class Opening:
+    """The first speech of a recording, and its language once it is known."""
+
+    segment: AudioSegment
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenedSegment(AudioSegment):
+    """A segment, with the opening of its recording."""
+
+    opening: Opening | None = None
+
+
+class WhisperRecognizer(Transcriber):
+    """A Whisper model."""
+
+    def __init__(
+        self,
+        system: WhisperSystem,
+        device: str = "auto",
+        precision: Precision = "float32",
+        segmentation: SegmentationConfig | None = None,
+        checks: ChecksConfig | None = None,
+    ) -> None:
+        super().__init__(device, precision)
+        self.system = system
+        self.model = system.model.to(self.device).eval()
+        self.front_end = system.front_end.to(self.device)
+        self.checks = checks or ChecksConfig()
+        self.sample_rate = system.front_end.config.sample_rate
+        self.separator = " "
+        self.window_samples = count_window_samples(system, 0, None)
+        window_seconds = self.window_samples / self.sample_rate
+        self.segmentation = fill_windows(segmentation or SegmentationConfig()).limited(window_seconds)
+
+    def check(self, request: Request) -> None:
+        if request.language_model is not None or request.decoding != DecodingConfig():
+            raise UserError(
+                "a language model, a lexicon and the settings of decoding are for models trained here; "
+                "Whisper has its own: whisper.beam, whisper.prompt, whisper.hotwords ..."
+            )
+        require_known(self.system.tokenizer, request.whisper)
+
+    def padded_length(self, num_samples: int, request: Request) -> int:
+        return count_window_samples(self.system, num_samples, request.whisper.padding_seconds)
+
+    def assemble(self, recording: Recording) -> Transcript | UserError:
+        """In a language without spaces, there are none between segments either."""
+        languages = [one.language for one in recording.recognized.values() if one.language is not None]
+        separator = "" if languages and languages[0] in WITHOUT_SPACES else self.separator
+        transcript = assemble(recording, separator)
+        if isinstance(transcript, UserError) or not languages:
+            return transcript
+        return replace(transcript, language=languages[0])
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        asked = self.encode(segments, request.whisper)
+        readings = self.decode(asked, request.whisper)
+        tokens = [[token for token in one.tokens if token < self.system.tokenizer.end] for one in readings]
+        timed = self.time(segments, asked, tokens, request.whisper)
+        results = []
+        for segment, reading, words in zip(segments, readings, timed, strict=True):
+            own = shift_words(words, segment.start)
+            found = make_segment(segment, reading.text, own, reading.method, reading.warnings)
+            results.append(Recognized(found, segment.cut_before, segment.cut_after, reading.language))
+        return results
+
+    @torch.inference_mode()
+    def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> Asked:
+        """One batch, from samples to encoded steps, with the language of each."""
+        features = compute_window_features(
+            self.system, *pad_audio(segments, self.device), config.padding_seconds
+        )
+        with self._precision():
+            encoded_BTD, lengths_B = self.model.encode(*features)
+        asked = Asked(encoded_BTD, lengths_B, [config.language or "en"] * len(segments))
+        if config.language is not None or not self.system.tokenizer.is_multilingual:
+            return asked
+        return replace(asked, languages=self._detect(segments, asked))
+
+    @torch.inference_mode()
+    def decode(self, asked: Asked, config: WhisperDecodingConfig) -> list[WhisperReading]:
+        """From encoded steps to text."""
+        with self._precision():
+            return decode_windows(self.model, self.system.tokenizer, asked, config, self.checks)
+
+    @torch.inference_mode()
+    def time(
+        self,
+        segments: Sequence[AudioSegment],
+        asked: Asked,
+        tokens: Sequence[Sequence[int]],
+        config: WhisperDecodingConfig,
+    ) -> list[list[TimedWord]]:
+        """The words of tokens of text, with times from the start of each segment."""
+        timed: list[list[TimedWord]] = [[] for _ in tokens]
+        rows = [row for row, ids in enumerate(tokens) if ids]
+        if not rows:
+            return timed
+        tokenizer, part = self.system.tokenizer, asked.select(rows)
+        said = [tokens[row] for row in rows]
+        prompts = [tokenizer.prompt(language, config.task) for language in part.languages]
+        step_samples = SECONDS_PER_STEP * self.sample_rate
+        steps = [int(len(segments[row].audio_S) / step_samples) for row in rows]
+        with self._precision():
+            firsts, chances = align_tokens(
+                self.model, tokenizer, (part.encoded_BTD, part.lengths_B), steps, prompts, said
+            )
+        for place, row in enumerate(rows):
+            spans = split_words(tokenizer, said[place], part.languages[place])
+            timed[row] = time_words(spans, firsts[place], chances[place])
+        return timed
+
+    @torch.inference_mode()
+    def read(self, segments: Sequence[AudioSegment], request: Request) -> list[WhisperReading]:
+        """Any number of segments, without times, in batches of equal windows."""
+        by_length: dict[int, list[int]] = {}
+        for place, segment in enumerate(segments):
+            by_length.setdefault(self.padded_length(len(segment.audio_S), request), []).append(place)
+        found: dict[int, WhisperReading] = {}
+        for places in by_length.values():
+            for first in range(0, len(places), request.batch_size):
+                batch = places[first : first + request.batch_size]
+                asked = self.encode([segments[place] for place in batch], request.whisper)
+                found |= zip(batch, self.decode(asked, request.whisper), strict=True)
+        return [found[place] for place in range(len(segments))]
+
+    def cut(self, audio_S: np.ndarray) -> list[AudioSegment]:
+        """A recording in memory: as it is where it fits into a window, else cut in pauses."""
+        if len(audio_S) <= self.window_samples:
+            return [AudioSegment(0.0, audio_S, self.sample_rate)]
+        return list(split_at_pauses([audio_S], self.sample_rate, self.segmentation))
+
+    # --- languages --------------------------------------------------------------------------------
+
+    def _read(
+        self, sources: Iterable[Source], request: Request
+    ) -> Iterator[tuple[Recording, AudioSegment | End]]:
+        """Where the language is to be told, each segment brings the first speech of its recording."""
+        events = super()._read(sources, request)
+        if request.whisper.language is not None or not self.system.tokenizer.is_multilingual:
+            yield from events
+            return
+        held: list[AudioSegment] = []
+        opening: Opening | None = None
+        for recording, segment in events:
+            is_end = isinstance(segment, End)
+            if not isinstance(segment, End):
+                held.append(segment)
+            if opening is None and held:
+                seconds = sum(len(one.audio_S) for one in held) / self.sample_rate
+                if not is_end and seconds < OPENING_SECONDS:
+                    continue
+                opening = Opening(self._join(held))
+            for one in held:
+                yield recording, OpenedSegment(**vars(one), opening=opening)
+            held.clear()
+            if isinstance(segment, End):
+                opening = None
+                yield recording, segment
+
+    def _join(self, segments: Sequence[AudioSegment]) -> AudioSegment:
+        if len(segments) == 1:
+            return segments[0]
+        audio_S = np.concatenate([segment.audio_S for segment in segments])[: self.window_samples]
+        return AudioSegment(segments[0].start, audio_S, self.sample_rate)
+
+    def _detect(self, segments: Sequence[AudioSegment], asked: Asked) -> list[str]:
+        """Of each segment the language of its recording; of live speech, which has no opening, its own."""
+        with self._precision():
+            own = detect_languages(self.model, self.system.tokenizer, asked.encoded_BTD, asked.lengths_B)
+            languages = []
+            for segment, language in zip(segments, own, strict=True):
+                opening = segment.opening if isinstance(segment, OpenedSegment) else None
+                opening = opening or Opening(segment)
+                if opening.language is None:
+                    is_whole = opening.segment.audio_S is segment.audio_S
+                    opening.language = language if is_whole else self._detect_alone(opening.segment)
+                languages.append(opening.language)
+        return languages
+
+    def _detect_alone(self, segment: AudioSegment) -> str:
+        features = compute_window_features(self.system, *pad_audio([segment], self.device))
+        (language,) = detect_languages(self.model, self.system.tokenizer, *self.model.encode(*features))
+        return language
+
+    # --- windows one after the other --------------------------------------------------------------
+
+    def _transcribe_all(
+        self, sources: Iterable[Source], request: Request
+    ) -> Iterator[tuple[Source, Transcript | UserError]]:
+        if request.whisper.windows == "pauses":
+            yield from super()._transcribe_all(sources, request)
+            return
+        self.check(request)
+        for source in sources:
+            recording = Recording(source)
+            blocks = read_ahead(read_source(source, self.sample_rate), 60)
+            with contextlib.closing(blocks):
+                self._go_through(recording, blocks, request.whisper)
+            yield source, self.assemble(recording)
+
+    def _go_through(
+        self, recording: Recording, blocks: Iterator[np.ndarray], config: WhisperDecodingConfig
+    ) -> None:
+        """Each window begins where the last whole stretch of text before it ended."""
+        offset = describe_source(recording.source)[2]
+        audio_S, done, total = np.zeros(0, np.float32), 0, 0
+        previous: list[int] = []
+        fault: UserError | None = None
+        while True:
+            try:
+                while len(audio_S) < self.window_samples:
+                    block_S = next(blocks)
+                    audio_S, total = np.concatenate([audio_S, block_S]), total + len(block_S)
+            except StopIteration:
+                pass
+            except UserError as error:
+                fault = error
+            if not len(audio_S):
+                break
+            place = AudioSegment(
+                offset + done / self.sample_rate, audio_S[: self.window_samples], self.sample_rate
+            )
+            asked = replace(self.encode([place], config), with_times=True, previous=previous)
+            config = config.model_copy(update={"language": asked.languages[0]})
+            (reading,) = self.decode(asked, config)
+            seconds = len(place.audio_S) / self.sample_rate
+            stretches, going_on = split_stretches(self.system.tokenizer, reading.tokens, seconds)
+            whole = [token for stretch in stretches for token in stretch.tokens]
+            (words,) = self.time([place], asked, [whole], config)
+            texts = [self.system.tokenizer.decode(stretch.tokens).strip() for stretch in stretches]
+            for segment in make_segments(place.start, reading, stretches, texts, words):
+                found = Recognized(segment, None, None, reading.language)
+                recording.recognized[recording.num_segments] = found
+                recording.num_segments += 1
+            if config.condition_on_previous_text:
+                previous = [*previous, *reading.tokens][-self.model.config.max_tokens :]
+                previous = previous if reading.temperature <= SURE_TEMPERATURE else []
+            step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
+            audio_S, done = audio_S[step:], done + step
+        recording.end = End(total / self.sample_rate, fault)
+
+
+def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
+    """The same with long segments, as far as nothing else was set."""
+    changed = {} if LENGTHS.keys() & config.model_fields_set else dict(LENGTHS)
+    if "max_pause_seconds" not in config.model_fields_set:
+        changed["max_pause_seconds"] = max(MAX_PAUSE_SECONDS, config.min_pause_seconds)
+    return config.model_copy(update=changed)
+
+
+def make_segments(
+    offset: float,
+    reading: WhisperReading,
+    stretches: Sequence[Stretch],
+    texts: Sequence[str],
+    words: Sequence[TimedWord],
+) -> Iterator[Segment]:
+    """One for each stretch of a window; the first one has the warnings."""
+    past, warnings = 0, reading.warnings
+    for stretch, text in zip(stretches, texts, strict=True):
+        first, past = past, past + len(stretch.tokens)
+        own = shift_words([word for word in words if first <= word.token < past], offset)
+        start, end = offset + stretch.start, offset + stretch.end
+        confidence = sum(word.confidence for word in own) / len(own) if own else 0.0
+        yield Segment(start, end, text, tuple(own), confidence, reading.method, warnings)
+        warnings = ()
+
+
+def shift_words(words: Sequence[TimedWord], seconds: float) -> list[Word]:
+    return [Word(word.text, seconds + word.start, seconds + word.end, word.confidence) for word in words]

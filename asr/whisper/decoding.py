@@ -1,0 +1,220 @@
+"""From encoded windows to texts: prompt, language, search, and another try where that went astray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor
+
+from asr.config import Config
+from asr.decoding.checks import ChecksConfig, Evidence, find_faults
+from asr.errors import UserError
+from asr.models.whisper import Whisper
+from asr.whisper.languages import find_language
+from asr.whisper.search import Beginning, Found, Rules, begin, follow, search
+from asr.whisper.tokenizer import Task, WhisperTokenizer
+
+# B utterances, T encoded steps, D dimension, P tokens of the prompt
+
+SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
+
+
+class WhisperDecodingConfig(Config):
+    """How a Whisper model is asked. Only for such models."""
+
+    language: str | None = None
+    """That is spoken: a code such as de, or its English name. Null: the model tells, for each recording."""
+    task: Task = "transcribe"
+    """translate: into English. Words have no times of their own then that mean much."""
+    prompt: str = ""
+    """What may have been said before: it sets names, spelling and style."""
+    hotwords: tuple[str, ...] = ()
+    """Words that are likely to occur. They go before the prompt, which is all that Whisper can be told."""
+    beam: int = pydantic.Field(default=1, gt=0)
+    """Hypotheses kept at each step; 1 is greedy."""
+    temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    """Tried one after the other where `checks` find fault with the text: the higher, the more is left to
+    chance. Empty: the first text stands, whatever it is."""
+    samples: int = pydantic.Field(default=5, gt=0)
+    """Texts drawn at each temperature, of which the likeliest is taken."""
+    seed: int = 0
+    """Of chance: the same seed, the same text."""
+    max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
+    """Where the model says so surely that nobody speaks, and its text is below checks.min_log_probability,
+    the text is dropped. Null: never."""
+    windows: Literal["pauses", "sequential"] = "pauses"
+    """pauses: recordings are cut in pauses, and many segments decoded at once. sequential: windows of 30 s,
+    each of which begins where the text of the one before ended; slower, as Whisper was published."""
+    condition_on_previous_text: bool = False
+    """With sequential windows, the prompt goes on with the text so far: names stay the same, but so do errors
+    and loops."""
+    padding_seconds: float | None = pydantic.Field(default=None, ge=0)
+    """Silence behind a segment, at most up to the 30 s that Whisper was trained on; null: up to these. With
+    too little it does not hear where the text ends, and says it again and again."""
+
+    @pydantic.field_validator("language")
+    @classmethod
+    def _knows_language(cls, language: str | None) -> str | None:
+        return None if language is None else find_language(language)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> WhisperDecodingConfig:
+        if self.condition_on_previous_text and self.windows != "sequential":
+            raise ValueError(
+                "condition_on_previous_text is for windows = sequential; pauses are decoded all at once"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class WhisperReading:
+    """What is said in a window, and how that was found."""
+
+    tokens: tuple[int, ...]
+    text: str
+    language: str
+    method: str
+    """greedy, beam or sampling; "" where nobody speaks."""
+    temperature: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a batch of encoded windows is asked."""
+
+    encoded_BTD: Tensor
+    lengths_B: Tensor
+    languages: Sequence[str]
+    previous: Sequence[int] = ()
+    """Tokens of the text before, of all of them."""
+    with_times: bool = False
+
+    def select(self, rows: Sequence[int]) -> Asked:
+        rows_B = torch.tensor(rows, device=self.encoded_BTD.device)
+        languages = [self.languages[row] for row in rows]
+        return Asked(
+            self.encoded_BTD[rows_B], self.lengths_B[rows_B], languages, self.previous, self.with_times
+        )
+
+
+@torch.inference_mode()
+def detect_languages(
+    model: Whisper, tokenizer: WhisperTokenizer, encoded_BTD: Tensor, lengths_B: Tensor
+) -> list[str]:
+    """The code of the likeliest language of each window; English of a model that knows no other."""
+    if not tokenizer.is_multilingual:
+        return ["en"] * len(encoded_BTD)
+    state = model.decoder.start(encoded_BTD, lengths_B)
+    start_B1 = torch.full((len(encoded_BTD), 1), tokenizer.start, device=encoded_BTD.device)
+    scores_B1V, _ = model.decoder.step(start_B1, state)
+    codes, ids = zip(*tokenizer.languages.items(), strict=True)
+    return [codes[place] for place in scores_B1V[:, -1, list(ids)].argmax(-1).tolist()]
+
+
+def decode_windows(
+    model: Whisper,
+    tokenizer: WhisperTokenizer,
+    asked: Asked,
+    config: WhisperDecodingConfig,
+    checks: ChecksConfig,
+) -> list[WhisperReading]:
+    """One reading for each window. What has faults is decoded again, at higher and higher temperatures.
+
+    If nothing is without faults, the likeliest of those with the fewest is taken.
+    """
+    tried: list[list[tuple[int, float, WhisperReading]]] = [[] for _ in asked.languages]
+    open_rows = list(range(len(tried)))
+    for temperature in (0.0, *config.temperatures):
+        if not open_rows:
+            break
+        part = asked if len(open_rows) == len(tried) else asked.select(open_rows)
+        again = []
+        found, no_speech = _decode_once(model, tokenizer, part, config, temperature)
+        for row, one, silence in zip(open_rows, found, no_speech, strict=True):
+            ids = [token for token in one.tokens if token < tokenizer.end]
+            text = tokenizer.decode(ids).strip()
+            faults = find_faults(_gather(ids, text, one, asked, row), checks) if ids else []
+            language = asked.languages[row]
+            if _is_silence(one, silence, config, checks):
+                dropped = (f"no speech: {text!r} was dropped",) if text else ()
+                tried[row] = [(0, 0.0, WhisperReading((), "", language, "", warnings=dropped))]
+                continue
+            method = "sampling" if temperature else "beam" if config.beam > 1 else "greedy"
+            warnings = tuple(f"{method} at temperature {temperature:g}: {fault}" for fault in faults)
+            reading = WhisperReading(one.tokens, text, language, method, temperature, warnings)
+            tried[row].append((len(faults), -one.log_probability, reading))
+            if faults:
+                again.append(row)
+        open_rows = again
+    return [_choose(attempts) for attempts in tried]
+
+
+def build_prompts(
+    tokenizer: WhisperTokenizer, asked: Asked, config: WhisperDecodingConfig, max_tokens: int
+) -> list[list[int]]:
+    """Of each window: what was said before, if anything, then language and task."""
+    room = max_tokens // 2 - 1  # Whisper's own: the other half is for the text
+    words = ", ".join(config.hotwords)
+    told = [
+        token for text in (words, config.prompt) if text for token in tokenizer.encode(f" {text.strip()}")
+    ]
+    told = told[-room:]
+    left = room - len(told)
+    earlier = [*told, *(asked.previous[-left:] if left else ())]
+    start = [tokenizer.start_of_previous, *earlier] if earlier else []
+    return [
+        [*start, *tokenizer.prompt(language, config.task, asked.with_times)] for language in asked.languages
+    ]
+
+
+def require_known(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig) -> None:
+    """Refuse a language or task that the model has not learned."""
+    tokenizer.prompt(config.language or "en", config.task)
+    for name, text in (("hotwords", ", ".join(config.hotwords)), ("prompt", config.prompt)):
+        if len(tokenizer.encode(text)) > 223:
+            raise UserError(f"whisper.{name}: too long, Whisper reads the last 223 tokens; shorten it")
+
+
+def _decode_once(
+    model: Whisper,
+    tokenizer: WhisperTokenizer,
+    asked: Asked,
+    config: WhisperDecodingConfig,
+    temperature: float,
+) -> tuple[list[Found], list[float]]:
+    """The tokens of each window, and how likely it is that nobody speaks there."""
+    device, limit = asked.encoded_BTD.device, model.config.max_tokens
+    prompt_BP = torch.tensor(build_prompts(tokenizer, asked, config, limit), device=device)
+    beginning: Beginning = begin(model, tokenizer, asked.encoded_BTD, asked.lengths_B, prompt_BP)
+    rules = Rules(tokenizer, asked.with_times, device)
+    max_tokens = min(limit // 2, limit - prompt_BP.size(1))
+    no_speech = beginning.no_speech_B.tolist()
+    if temperature == 0 and config.beam > 1:
+        return search(model, rules, beginning, max_tokens, config.beam), no_speech
+    samples = config.samples if temperature else 1
+    found = follow(
+        model, rules, beginning, max_tokens, temperature=temperature, samples=samples, seed=config.seed
+    )
+    return found, no_speech
+
+
+def _gather(ids: Sequence[int], text: str, found: Found, asked: Asked, row: int) -> Evidence:
+    seconds = int(asked.lengths_B[row]) * SECONDS_PER_STEP
+    total = found.log_probability * (len(ids) + 1)
+    return Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
+
+
+def _is_silence(found: Found, no_speech: float, config: WhisperDecodingConfig, checks: ChecksConfig) -> bool:
+    if config.max_no_speech is None or no_speech <= config.max_no_speech:
+        return False
+    limit = checks.min_log_probability
+    return limit is None or found.log_probability < limit
+
+
+def _choose(attempts: Sequence[tuple[int, float, WhisperReading]]) -> WhisperReading:
+    return min(attempts, key=lambda attempt: attempt[:2])[2]

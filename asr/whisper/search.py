@@ -1,0 +1,209 @@
+"""Whisper's search for tokens after a prompt: the likeliest, drawn ones, or a beam. Ids out, never text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asr.models.transformer import TransformerDecoderState
+from asr.models.whisper import Whisper
+from asr.whisper.tokenizer import WhisperTokenizer
+
+# B utterances, W hypotheses of each, R = B x W rows, P tokens of the prompt, U tokens after it,
+# V vocabulary, C times among it, L longest text, T steps, D dimension
+
+PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
+LAST_FIRST_TIME = 50  # the first stretch of a window begins within 1 s, in steps of 20 ms
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tokens of an utterance."""
+
+    tokens: tuple[int, ...]
+    """Without the prompt and the end; times are among them, where they were asked for."""
+    log_probability: float
+    """Mean over the tokens and the end."""
+
+
+@dataclass
+class Beginning:
+    """A batch after its prompt, with one hypothesis of each utterance."""
+
+    state: TransformerDecoderState
+    scores_BV: Tensor
+    """Of the first token."""
+    no_speech_B: Tensor
+    """Probability that nobody speaks, as the model was trained to tell it."""
+
+
+@torch.inference_mode()
+def begin(
+    model: Whisper, tokenizer: WhisperTokenizer, encoded_BTD: Tensor, lengths_B: Tensor, prompt_BP: Tensor
+) -> Beginning:
+    """Reads the prompts, which begin with as many tokens of earlier text each."""
+    state = model.decoder.start(encoded_BTD, lengths_B)
+    first = int((prompt_BP[0] == tokenizer.start).nonzero()[-1])
+    for piece_BP in prompt_BP[:, :first].split(PIECE, dim=1):
+        if piece_BP.size(1):
+            model.decoder.step(piece_BP, state)
+    scores_BPV, _ = model.decoder.step(prompt_BP[:, first:], state)
+    no_speech_B = scores_BPV[:, 0].float().softmax(-1)[:, tokenizer.no_speech]
+    return Beginning(state, scores_BPV[:, -1].float(), no_speech_B)
+
+
+class Rules:
+    """What may be said next."""
+
+    def __init__(self, tokenizer: WhisperTokenizer, with_times: bool, device: torch.device) -> None:
+        self.end, self.first_time, self.with_times = tokenizer.end, tokenizer.first_time, with_times
+        never = [*tokenizer.suppressed, *([tokenizer.no_times] if with_times else [])]
+        self._never = torch.tensor(never, device=device)
+        self._not_first = torch.tensor([*tokenizer.encode(" "), tokenizer.end], device=device)
+
+    def apply(self, scores_RV: Tensor, tokens_RU: Tensor) -> Tensor:
+        """The scores with -inf where a token may not follow those of `tokens_RU`."""
+        scores_RV = scores_RV.float().index_fill(1, self._never, -torch.inf)
+        if tokens_RU.size(1) == 0:
+            scores_RV.index_fill_(1, self._not_first, -torch.inf)
+        if self.with_times:
+            self._apply_times(scores_RV, tokens_RU)
+        return scores_RV
+
+    def _apply_times(self, scores_RV: Tensor, tokens_RU: Tensor) -> None:
+        """Texts stand between a time of start and one of end, and no time lies before another."""
+        text_RV, times_RC = scores_RV[:, : self.first_time], scores_RV[:, self.first_time :]
+        if tokens_RU.size(1) == 0:
+            text_RV.fill_(-torch.inf)
+            times_RC[:, LAST_FIRST_TIME + 1 :] = -torch.inf
+            return
+        is_time_RU = tokens_RU >= self.first_time
+        is_last_R = is_time_RU[:, -1]
+        is_pair_R = is_last_R & is_time_RU[:, -2] if tokens_RU.size(1) > 1 else is_last_R
+        times_RC.masked_fill_(is_pair_R[:, None], -torch.inf)
+        is_end_R = is_last_R & ~is_pair_R  # of a stretch: the next one begins, or nothing follows
+        text_RV[:, : self.end].masked_fill_(is_end_R[:, None], -torch.inf)
+        latest_R = tokens_RU.masked_fill(~is_time_RU, self.first_time - 1).amax(1) - self.first_time
+        lowest_R = torch.where(is_end_R, latest_R, latest_R + 1)  # no stretch is empty
+        places_C = torch.arange(times_RC.size(1), device=times_RC.device)
+        times_RC.masked_fill_(places_C < lowest_R[:, None], -torch.inf)
+        # Any time, if all of them together are likelier than each token of text.
+        is_time_R = times_RC.logsumexp(1) > text_RV.amax(1)
+        text_RV.masked_fill_(is_time_R[:, None], -torch.inf)
+
+
+@torch.inference_mode()
+def follow(
+    model: Whisper,
+    rules: Rules,
+    beginning: Beginning,
+    max_tokens: int,
+    *,
+    temperature: float = 0.0,
+    samples: int = 1,
+    seed: int = 0,
+) -> list[Found]:
+    """Token by token: the likeliest one, or at a temperature above 0 one drawn at random.
+
+    Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
+    on its company: all utterances share the noise that draws.
+    """
+    state, scores_RV = beginning.state, beginning.scores_BV
+    num_utterances, device = len(scores_RV), scores_RV.device
+    if samples > 1:
+        scores_RV = scores_RV.repeat_interleave(samples, 0)
+        state.select_beams(torch.arange(num_utterances, device=device).repeat_interleave(samples))
+    noise = torch.Generator().manual_seed(seed)
+    rows_R = torch.arange(len(scores_RV), device=device)
+    tokens_RL = torch.full((len(rows_R), max_tokens), rules.end, device=device)
+    sums_R = torch.zeros(len(rows_R), dtype=torch.float64, device=device)
+    is_done_R = torch.zeros(len(rows_R), dtype=torch.bool, device=device)
+    for place in range(max_tokens):
+        scores_RV = rules.apply(scores_RV, tokens_RL[rows_R, :place])
+        chosen_RV = scores_RV
+        if temperature > 0:
+            noise_WV = torch.empty(samples, scores_RV.size(1)).exponential_(generator=noise).log_()
+            noise_RV = noise_WV.to(device).repeat(len(scores_RV) // samples, 1)
+            chosen_RV = scores_RV / temperature - noise_RV  # the largest sum is a draw from the softmax
+        tokens_R = chosen_RV.argmax(-1).masked_fill(is_done_R[rows_R], rules.end)
+        gains_R = scores_RV.log_softmax(-1).gather(1, tokens_R[:, None])[:, 0]
+        sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
+        tokens_RL[rows_R, place] = tokens_R
+        is_done_R[rows_R] |= tokens_R == rules.end
+        running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)
+        kept_B = running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
+        if len(kept_B) == 0:
+            break
+        if len(kept_B) <= 0.75 * len(running_B):
+            kept_R = (kept_B[:, None] * samples + torch.arange(samples, device=device)).flatten()
+            state.select_utterances(kept_B)
+            state.select_beams(kept_R)
+            rows_R, tokens_R = rows_R[kept_R], tokens_R[kept_R]
+        if place + 1 < max_tokens:
+            scores_RV = model.decoder.step(tokens_R[:, None], state)[0][:, -1]
+    lengths_R = (tokens_RL != rules.end).sum(1)
+    means_BW = (sums_R / (lengths_R + 1)).view(num_utterances, samples)
+    best_R = means_BW.argmax(1) + samples * torch.arange(num_utterances, device=device)
+    return _read(tokens_RL[best_R], means_BW.flatten()[best_R], rules.end)
+
+
+@torch.inference_mode()
+def search(model: Whisper, rules: Rules, beginning: Beginning, max_tokens: int, beam: int) -> list[Found]:
+    """Keeps the `beam` likeliest hypotheses at each step, until as many have ended.
+
+    Of those that ended, the one with the likeliest token on average wins.
+    """
+    state, scores_RV = beginning.state, beginning.scores_BV
+    num_utterances, device = len(scores_RV), scores_RV.device
+    utterances_B = torch.arange(num_utterances, device=device)
+    tokens_BWL = torch.full((num_utterances, 1, max_tokens), rules.end, device=device)
+    sums_BW = torch.zeros((num_utterances, 1), dtype=torch.float64, device=device)
+    counts_B = torch.zeros(num_utterances, dtype=torch.long, device=device)
+    best_B = torch.full((num_utterances,), -torch.inf, dtype=torch.float64, device=device)
+    best_BL = tokens_BWL[:, 0].clone()
+
+    def note(ended_BW: Tensor, num_tokens: int) -> None:
+        """Keep the best of those that ended, if it is better than the best so far."""
+        mean_B, place_B = (ended_BW / num_tokens).max(1)
+        is_better_B = mean_B > best_B[utterances_B]
+        better_B = utterances_B[is_better_B]
+        best_B[better_B] = mean_B[is_better_B]
+        best_BL[better_B] = tokens_BWL[is_better_B, place_B[is_better_B]]
+
+    for place in range(max_tokens):
+        width = sums_BW.size(1)
+        allowed_RV = rules.apply(scores_RV, tokens_BWL.flatten(0, 1)[:, :place])
+        sums_BWV = sums_BW[..., None] + allowed_RV.log_softmax(-1).unflatten(0, (-1, width))
+        ends_BW = sums_BWV[..., rules.end].clone()
+        sums_BWV[..., rules.end] = -torch.inf
+        top_BW, chosen_BW = sums_BWV.flatten(1).topk(beam)
+        # An end counts only if it is among the best of its step.
+        ends_BW.masked_fill_(ends_BW <= top_BW[:, -1:], -torch.inf)
+        note(ends_BW, place + 1)
+        counts_B += (ends_BW > -torch.inf).sum(1)
+        parents_BW, next_BW = chosen_BW // sums_BWV.size(2), chosen_BW % sums_BWV.size(2)
+        rows_B1 = torch.arange(len(sums_BW), device=device)[:, None]
+        tokens_BWL, sums_BW = tokens_BWL[rows_B1, parents_BW], top_BW
+        tokens_BWL[..., place] = next_BW
+        running_B = counts_B < beam
+        kept_B = running_B.nonzero()[:, 0]
+        if len(kept_B) == 0:
+            break
+        if place + 1 == max_tokens:
+            note(sums_BW.masked_fill(~running_B[:, None], -torch.inf), place + 1)
+            break
+        state.select_beams((rows_B1 * width + parents_BW)[kept_B].flatten())
+        if len(kept_B) < len(running_B):
+            state.select_utterances(kept_B)
+            tokens_BWL, sums_BW, next_BW = tokens_BWL[kept_B], sums_BW[kept_B], next_BW[kept_B]
+            utterances_B, counts_B = utterances_B[kept_B], counts_B[kept_B]
+        scores_RV = model.decoder.step(next_BW.reshape(-1, 1), state)[0][:, -1]
+    return _read(best_BL, best_B, rules.end)
+
+
+def _read(tokens_BL: Tensor, means_B: Tensor, end: int) -> list[Found]:
+    counts = (tokens_BL != end).sum(1).tolist()
+    rows = zip(tokens_BL.tolist(), counts, means_B.tolist(), strict=True)
+    return [Found(tuple(tokens[:count]), mean) for tokens, count, mean in rows]

@@ -1,0 +1,143 @@
+"""From encoded windows to readings: prompts, languages, silence, and another try where a text has faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from whisper_systems import build_system
+
+from asr.decoding.checks import ChecksConfig
+from asr.errors import UserError
+from asr.whisper.decoding import (
+    Asked,
+    WhisperDecodingConfig,
+    build_prompts,
+    decode_windows,
+    detect_languages,
+    require_known,
+)
+from asr.whisper.loading import WhisperSystem
+
+SILENCE_IS_TEXT: Any = {"max_no_speech": None}
+
+
+@pytest.fixture(scope="module")
+def system() -> WhisperSystem:
+    return build_system(True)
+
+
+def ask(count: int = 8, languages: list[str] | None = None, **options: Any) -> Asked:
+    encoded_BTD = torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(1))
+    return Asked(encoded_BTD, torch.full((count,), 20), languages or ["en"] * count, **options)
+
+
+def test_prompts_hold_hotwords_then_the_prompt_then_what_was_said(system: WhisperSystem) -> None:
+    tokenizer = system.tokenizer
+    config = WhisperDecodingConfig(prompt=" the plain ", hotwords=("rain", "spain"), task="translate")
+    asked = ask(2, ["de", "en"], previous=tokenizer.encode(" on the sun"))
+    for row, prompt in zip(("de", "en"), build_prompts(tokenizer, asked, config, 448), strict=True):
+        told = (
+            tokenizer.encode(" rain, spain")
+            + tokenizer.encode(" the plain")
+            + tokenizer.encode(" on the sun")
+        )
+        assert prompt[0] == tokenizer.start_of_previous
+        assert prompt[1:-4] == told
+        assert prompt[-4:] == tokenizer.prompt(row, "translate")
+    plain = build_prompts(tokenizer, ask(1, with_times=True), WhisperDecodingConfig(), 448)
+    assert plain == [tokenizer.prompt("en", times=True)]
+
+
+def test_of_what_was_said_the_end_is_told(system: WhisperSystem) -> None:
+    tokenizer = system.tokenizer
+    previous = list(range(40))
+    (prompt,) = build_prompts(
+        tokenizer, ask(1, previous=previous), WhisperDecodingConfig(hotwords=("the",)), 24
+    )
+    told = tokenizer.encode(" the")
+    assert prompt[1:-4] == [*told, *previous[-(11 - len(told)) :]]
+
+
+def test_wrong_use(system: WhisperSystem) -> None:
+    with pytest.raises(ValueError, match="none that Whisper knows"):
+        WhisperDecodingConfig(language="klingon")
+    with pytest.raises(ValueError, match="windows = sequential"):
+        WhisperDecodingConfig(condition_on_previous_text=True)
+    assert WhisperDecodingConfig(language="German").language == "de"
+    with pytest.raises(UserError, match=r"knows English.*without \.en"):
+        require_known(build_system(False).tokenizer, WhisperDecodingConfig(language="de"))
+    with pytest.raises(UserError, match="language yue has no token"):
+        require_known(system.tokenizer, WhisperDecodingConfig(language="yue"))
+    with pytest.raises(UserError, match=r"whisper\.prompt: too long"):
+        require_known(system.tokenizer, WhisperDecodingConfig(prompt="the rain " * 200))
+
+
+@torch.inference_mode()
+def test_languages(system: WhisperSystem) -> None:
+    asked, tokenizer = ask(), system.tokenizer
+    found = detect_languages(system.model, tokenizer, asked.encoded_BTD, asked.lengths_B)
+    start_B1 = torch.full((8, 1), tokenizer.start)
+    scores_BV = system.model.decoder(start_B1, asked.encoded_BTD, asked.lengths_B)[0][:, 0]
+    for language, scores_V in zip(found, scores_BV, strict=True):
+        assert language == max(
+            tokenizer.languages, key=lambda code: float(scores_V[tokenizer.languages[code]])
+        )
+    assert len(set(found)) > 1
+    english = build_system(False)
+    assert (
+        detect_languages(english.model, english.tokenizer, asked.encoded_BTD, asked.lengths_B) == ["en"] * 8
+    )
+
+
+def test_texts_depend_on_language_task_prompt_and_beam(system: WhisperSystem) -> None:
+    def read(languages: list[str] | None = None, **options: Any) -> list[str]:
+        config = WhisperDecodingConfig(temperatures=(), max_no_speech=None, **options)
+        readings = decode_windows(
+            system.model, system.tokenizer, ask(8, languages), config, ChecksConfig.off()
+        )
+        assert {reading.method for reading in readings} == {"beam" if options.get("beam") else "greedy"}
+        return [reading.text for reading in readings]
+
+    plain = read()
+    for other in (read(["de"] * 8), read(task="translate"), read(prompt="the rain"), read(beam=4)):
+        assert other != plain
+    mixed = read(["en", "de"] * 4)
+    assert mixed[::2] == plain[::2] and mixed[1::2] == read(["de"] * 8)[1::2]
+
+
+def test_what_has_faults_is_drawn_again_and_the_rest_stands(system: WhisperSystem) -> None:
+    """The limit lies between the texts of eight windows, so that some are doubted."""
+    config = WhisperDecodingConfig(max_no_speech=None, temperatures=(), seed=2)
+    tokenizer, model = system.tokenizer, system.model
+    first = decode_windows(model, tokenizer, ask(), config, ChecksConfig.off())
+    lengths = sorted(sum(id < tokenizer.end for id in reading.tokens) for reading in first)
+    limit = lengths[len(lengths) // 2] / (20 * 0.02)
+    checks = ChecksConfig.off().model_copy(update={"max_tokens_per_second": limit})
+    doubted = decode_windows(model, tokenizer, ask(), config, checks)
+    is_faulty = [bool(reading.warnings) for reading in doubted]
+    assert any(is_faulty) and not all(is_faulty)
+    assert all("greedy at temperature 0: " in reading.warnings[0] for reading in doubted if reading.warnings)
+    again = config.model_copy(update={"temperatures": (0.5, 1.0, 2.0)})
+    found = decode_windows(model, tokenizer, ask(), again, checks)
+    for before, after, faulty in zip(first, found, is_faulty, strict=True):
+        assert faulty or after == before
+    better = [one for one, faulty in zip(found, is_faulty, strict=True) if faulty and not one.warnings]
+    assert better and all(one.method == "sampling" and one.temperature > 0 for one in better)
+    assert found == decode_windows(model, tokenizer, ask(), again, checks)
+
+
+def test_silence_is_dropped_only_where_the_text_is_unlikely_too(system: WhisperSystem) -> None:
+    certain = WhisperDecodingConfig(max_no_speech=1e-30, temperatures=())
+    doubtful = ChecksConfig.off().model_copy(update={"min_log_probability": -1e-12})
+    asked = ask()
+    dropped = decode_windows(system.model, system.tokenizer, asked, certain, doubtful)
+    for reading in dropped:
+        assert reading.tokens == () and reading.text == "" and reading.method == ""
+    assert any("no speech: " in warning for reading in dropped for warning in reading.warnings)
+    sure = ChecksConfig.off().model_copy(update={"min_log_probability": -99.0})
+    readings = decode_windows(system.model, system.tokenizer, asked, certain, sure)
+    assert all(reading.tokens for reading in readings)
+    never = certain.model_copy(update={"max_no_speech": None})
+    assert all(one.tokens for one in decode_windows(system.model, system.tokenizer, asked, never, doubtful))

@@ -1,0 +1,296 @@
+"""Recordings through a tiny Whisper with random weights: batches, windows, languages, and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hostile_audio import make_speechlike
+from test_transcription import make_audio
+from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
+from whisper_systems import build_system
+
+import asr
+from asr import audio, cli
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.transcription.segmentation import SegmentationConfig
+from asr.transcription.whisper_recognizer import WhisperRecognizer
+from asr.transcripts.transcript import Transcript
+from asr.whisper.decoding import WhisperDecodingConfig
+
+RATE = 16_000
+SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
+ENGLISH = WhisperDecodingConfig(language="en", temperatures=(), max_no_speech=None)
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> WhisperRecognizer:
+    system = build_system(True, window_steps=200)  # of four seconds
+    return WhisperRecognizer(system, "cpu", segmentation=SHORT, checks=ChecksConfig.off())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("files")
+    for number, seconds in enumerate((0.01, 0.6, 1.9, 5.0, 9.0)):
+        audio.write(folder / f"{number}.wav", np.clip(make_audio(seconds, number), -1, 1), RATE)
+    return sorted(folder.iterdir())
+
+
+def read(
+    recognizer: WhisperRecognizer, files: list[Path], batch_size: int, config: WhisperDecodingConfig
+) -> list[Transcript]:
+    results = [result for _, result in recognizer.transcribe_files(files, batch_size, whisper=config)]
+    assert all(isinstance(result, Transcript) for result in results)
+    return results  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"language": None}, {"windows": "sequential"}, {"beam": 2, "padding_seconds": 0.5}],
+    ids=["greedy", "language told", "sequential", "beam, short windows"],
+)
+def test_company_changes_nothing(
+    recognizer: WhisperRecognizer, files: list[Path], changed: dict[str, Any]
+) -> None:
+    config = ENGLISH.model_copy(update=changed)
+    alone = [read(recognizer, [path], 1, config)[0] for path in files]
+    together = read(recognizer, files, 4, config)
+    assert any(transcript.text for transcript in alone)
+    for one, other in zip(alone, together, strict=True):
+        assert one.text == other.text and one.language == other.language
+        assert [(word.text, word.start) for word in one.words] == [
+            (word.text, word.start) for word in other.words
+        ]
+    for transcript, path in zip(together, files, strict=True):
+        assert transcript.duration == pytest.approx(audio.read_info(path).seconds)
+        for segment in transcript.segments:
+            assert 0 <= segment.start <= segment.end <= transcript.duration + 0.02
+            assert [word.start for word in segment.words] == sorted(word.start for word in segment.words)
+            assert all(0 <= word.confidence <= 1 for word in segment.words)
+
+
+def test_one_language_for_a_recording(
+    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of its first speech, as long as a window; segments alone would be in several."""
+    seen: dict[int, list[str]] = {}
+    openings = []  # kept, so that no two have the same id
+    encode = WhisperRecognizer.encode
+
+    def spy(self: WhisperRecognizer, segments: Any, config: Any) -> Any:
+        asked = encode(self, segments, config)
+        for segment, language in zip(segments, asked.languages, strict=True):
+            openings.append(segment.opening)
+            seen.setdefault(id(segment.opening), []).append(language)
+        return asked
+
+    config = ENGLISH.model_copy(update={"language": None})
+    monkeypatch.setattr(WhisperRecognizer, "encode", spy)
+    found = read(recognizer, files, 3, config)
+    assert all(len({*languages}) == 1 for languages in seen.values())
+    told = sorted(languages[0] for languages in seen.values())
+    assert told == sorted(str(transcript.language) for transcript in found if transcript.language)
+    assert max(len(languages) for languages in seen.values()) > 2
+
+
+def test_whisper_gets_long_segments_unless_told_otherwise() -> None:
+    system = build_system(False, window_steps=1500)
+
+    def lengths(**given: Any) -> tuple[float, float, float]:
+        config = WhisperRecognizer(system, "cpu", segmentation=SegmentationConfig(**given)).segmentation
+        return config.max_seconds, config.min_seconds, config.max_pause_seconds
+
+    assert lengths() == lengths(method="energy") == (28.0, 15.0, 3.0)
+    assert lengths(max_seconds=12.0) == (12.0, 8.0, 3.0)
+    assert lengths(max_pause_seconds=0.5) == (28.0, 15.0, 0.5)
+    assert lengths(max_seconds=60.0)[0] == 30.0
+
+
+def test_sequential_windows_begin_where_the_last_text_ended(
+    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[tuple[float, float, int]] = []
+    encode, decode = WhisperRecognizer.encode, WhisperRecognizer.decode
+
+    def spy(self: WhisperRecognizer, segments: Any, config: Any) -> Any:
+        places.append((segments[0].start, segments[0].end, 0))
+        return encode(self, segments, config)
+
+    def count(self: WhisperRecognizer, asked: Any, config: Any) -> Any:
+        assert asked.with_times
+        places[-1] = (*places[-1][:2], len(asked.previous))
+        return decode(self, asked, config)
+
+    monkeypatch.setattr(WhisperRecognizer, "encode", spy)
+    monkeypatch.setattr(WhisperRecognizer, "decode", count)
+    config = ENGLISH.model_copy(update={"windows": "sequential"})
+    (transcript,) = read(recognizer, files[-1:], 1, config)
+    assert places[0][0] == 0.0 and places[-1][1] == pytest.approx(9.0)
+    for before, after in itertools.pairwise(places):
+        assert before[0] < after[0] <= before[1]
+    assert all(previous == 0 for *_, previous in places)
+    assert transcript.segments
+    places.clear()
+    read(recognizer, files[-1:], 1, config.model_copy(update={"condition_on_previous_text": True}))
+    assert any(previous > 0 for *_, previous in places)
+
+
+def test_python_interface(recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path) -> None:
+    samples_S = audio.read(files[3], RATE)
+    from_array = recognizer.transcribe(samples_S, RATE, whisper=ENGLISH)
+    from_file = recognizer.transcribe(files[3], whisper=ENGLISH)
+    assert from_array == dataclasses.replace(from_file, id="", audio="")
+    with pytest.raises(UserError, match="are for models trained here"):
+        recognizer.transcribe(files[0], decoding=DecodingConfig(beam=3))
+    with pytest.raises(UserError, match="language yue has no token"):
+        recognizer.transcribe(files[0], whisper=WhisperDecodingConfig(language="yue"))
+    with pytest.raises(UserError, match=r"no\.wav"):
+        recognizer.transcribe(
+            tmp_path / "no.wav", whisper=ENGLISH.model_copy(update={"windows": "sequential"})
+        )
+
+
+def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, files: list[Path]) -> None:
+    (found,) = read(recognizer, files[-1:], 4, ENGLISH.model_copy(update={"language": "ja"}))
+    assert found.separator == "" and len(found.segments) > 1
+    assert found.text == "".join(segment.text for segment in found.segments)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """In the forms that bring their vocabulary."""
+    folder = tmp_path_factory.mktemp("models")
+    weights = make_weights()
+    weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
+    return {
+        "ggml": str(write_ggml(folder / "ggml-tiny.bin", weights)),
+        "folder": str(write_huggingface(folder / "whisper", weights)),
+    }
+
+
+FAST = ["--set=whisper.temperatures=[]", "--set=whisper.max_no_speech=null"]
+
+
+@pytest.fixture
+def wav(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    audio.write("a.wav", make_speechlike(1.0, seed=1).astype(np.float32), RATE)
+    return "a.wav"
+
+
+def test_transcribe_command(
+    models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same model in two forms; by --model, and by ASR_MODEL."""
+    records = []
+    for model in models.values():
+        monkeypatch.setenv("ASR_MODEL", model)
+        for named in (["--model", model], []):
+            assert cli.main(["transcribe", wav, "--format", "json", *FAST, *named]) == 0
+            records += json.loads(capsys.readouterr().out)
+    assert len(records) == 4 and len({record["text"] for record in records}) == 1
+    assert records[0] == records[1] and records[2] == records[3]  # each form names other alignment heads
+    assert records[0]["text"] and records[0]["segments"][0]["words"]
+
+
+def test_what_whisper_is_not_for(
+    models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", models["ggml"], *FAST]
+    Path("words.txt").write_text("the rain\n")
+    for options, message in (
+        (["--language", "de"], "knows English"),
+        (["--decoding", "attention"], "are for models trained here"),
+        (["--set", "decoding.nbest=2"], "are for models trained here"),
+        (["--lexicon", "words.txt"], "--language-model and --lexicon are for models trained here"),
+        (["--task", "translate"], "no translation"),
+    ):
+        assert cli.main(["transcribe", wav, *model, *options]) == 2
+        assert message in capsys.readouterr().err
+    assert cli.main(["transcribe", wav, *model, "--beam", "2", "--prompt", "The rain: 1, 2"]) == 0
+
+
+def test_a_folder_of_outputs_is_resumed(
+    models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "transcribe",
+        wav,
+        *FAST,
+        "--output-dir",
+        "out",
+        "--format",
+        "srt",
+        "--model",
+        models["folder"],
+    ]
+    assert cli.main(command) == 0
+    before = Path("out/a.srt").stat().st_mtime_ns
+    assert cli.main(command) == 0
+    assert Path("out/a.srt").stat().st_mtime_ns == before
+    assert cli.main([*command[:-1], models["ggml"]]) == 0
+    assert Path("out/a.srt").stat().st_mtime_ns > before
+
+
+def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"id": "u1", "audio": wav, "duration": 1.0, "text": "C Z EIGHT"}
+    Path("test.jsonl").write_text(json.dumps(line) + "\n")
+    command = ["evaluate", models["ggml"], "test.jsonl", *FAST]
+    assert cli.main([*command, "--json", "--output-dir", "out"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert list(record["ways"]) == ["greedy"]
+    assert record["ways"]["greedy"]["decoding"]["beam"] == 1
+    assert "c z 8" in Path("out/reference.trn").read_text()
+    assert (
+        cli.main(
+            [*command, "--json", "--beam", "2", "--set", "scoring.join_letters=true", "--output-dir", "o2"]
+        )
+        == 0
+    )
+    assert list(json.loads(capsys.readouterr().out)["ways"]) == ["beam"]
+    assert "cz 8" in Path("o2/reference.trn").read_text()
+    assert cli.main([*command, "--decoding", "joint"]) == 2
+    assert "--decoding is for models trained here" in capsys.readouterr().err
+
+
+def test_without_a_model_the_error_says_what_to_do(
+    wav: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    asked: list[str] = []
+
+    def refuse(name: str, **options: Any) -> str:
+        asked.append(name)
+        raise (
+            LocalEntryNotFoundError("no network")
+            if options.get("local_files_only")
+            else OSError("no network")
+        )
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.delenv("ASR_MODEL", raising=False)
+    assert cli.main(["transcribe", wav]) == 2
+    err = capsys.readouterr().err
+    assert set(asked) == {"openai/whisper-base"}
+    for part in ("no network", "hf download openai/whisper-base", "--model", "ASR_MODEL"):
+        assert part in err
+    with pytest.raises(UserError, match="hf download"):
+        asr.load_model()
+    with torch.inference_mode():
+        monkeypatch.setenv("ASR_MODEL", str(tmp_path / "nothing"))
+        with pytest.raises(UserError, match="nothing: no model here"):
+            asr.load_model()

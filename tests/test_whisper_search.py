@@ -1,0 +1,230 @@
+"""Searches of a batch, against plain loops that compute everything anew at each step; what may follow what."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from whisper_examples import VOCABULARY
+from whisper_systems import build_system
+
+from asr.whisper.loading import WhisperSystem
+from asr.whisper.search import Beginning, Rules, begin, follow, search
+from asr.whisper.tokenizer import WhisperTokenizer
+
+NUM_WINDOWS = 12
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["English", "multilingual"])
+def system(request: pytest.FixtureRequest) -> WhisperSystem:
+    return build_system(request.param)
+
+
+def encode(count: int = NUM_WINDOWS, seed: int = 1) -> Tensor:
+    return torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def start(system: WhisperSystem, encoded_BTD: Tensor, times: bool = False, earlier: str = "") -> Beginning:
+    tokenizer = system.tokenizer
+    before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
+    prompt_BP = torch.tensor([[*before, *tokenizer.prompt("en", times=times)]] * len(encoded_BTD))
+    lengths_B = torch.full((len(encoded_BTD),), encoded_BTD.size(1))
+    return begin(system.model, tokenizer, encoded_BTD, lengths_B, prompt_BP)
+
+
+def make_rules(system: WhisperSystem, times: bool = False) -> Rules:
+    return Rules(system.tokenizer, times, torch.device("cpu"))
+
+
+# --- what may follow what -------------------------------------------------------------------------
+
+
+def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int], times: bool) -> set[int]:
+    """By the words of the rules, token by token."""
+    allowed = set(range(len(tokenizer))) - set(tokenizer.suppressed)
+    if not tokens:
+        allowed -= {tokenizer.end, *tokenizer.encode(" ")}
+    if not times:
+        return allowed
+    allowed.discard(tokenizer.no_times)
+    first = tokenizer.first_time
+    said = [token for token in tokens if token >= first]
+    if not tokens:
+        return {token for token in allowed if first <= token <= first + 50}
+    if tokens[-1] >= first:
+        if len(tokens) == 1 or tokens[-2] >= first:  # a stretch has begun: text
+            return {token for token in allowed if token < first}
+        # a stretch has ended: the next one begins, then or later, or nothing follows
+        return {token for token in allowed if token >= tokens[-1] or tokenizer.end <= token < first}
+    return {token for token in allowed if token < first or not said or token > said[-1]}
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), times=st.booleans())
+def test_rules(data: st.DataObject, times: bool) -> None:
+    tokenizer = WhisperTokenizer(VOCABULARY, 99, True)
+    rules = Rules(tokenizer, times, torch.device("cpu"))
+    seed = data.draw(st.integers(0, 1000))
+    scores_RV = torch.randn(3, len(tokenizer), generator=torch.Generator().manual_seed(seed))
+    scores_RV[:, tokenizer.first_time :] -= 20  # all times together are less likely than a token of text
+    rows: list[list[int]] = [[], [], []]
+    for _ in range(data.draw(st.integers(0, 6))):
+        for row in rows:
+            allowed = sorted(find_allowed(tokenizer, row, times) - {tokenizer.end})
+            is_time = data.draw(st.booleans())
+            chosen = [token for token in allowed if (token >= tokenizer.first_time) == is_time] or allowed
+            row.append(data.draw(st.sampled_from(chosen[:80])))
+    found_RV = rules.apply(scores_RV, torch.tensor(rows, dtype=torch.long).view(3, -1))
+    for row, found_V in zip(rows, found_RV, strict=True):
+        assert set((found_V > -torch.inf).nonzero()[:, 0].tolist()) == find_allowed(tokenizer, row, times)
+
+
+def test_times_are_said_when_all_of_them_together_are_likelier_than_any_text() -> None:
+    tokenizer = WhisperTokenizer(VOCABULARY, 99, True)
+    rules = Rules(tokenizer, True, torch.device("cpu"))
+    tokens_RU = torch.tensor([[tokenizer.first_time, *tokenizer.encode(" the")]])
+    scores_RV = torch.zeros(1, len(tokenizer))
+    scores_RV[0, 5] = math.log(tokenizer_times := len(tokenizer) - tokenizer.first_time - 1) + 0.01
+    assert rules.apply(scores_RV, tokens_RU)[0, 5] > -torch.inf
+    scores_RV[0, 5] = math.log(tokenizer_times) - 0.01
+    found_V = rules.apply(scores_RV, tokens_RU)[0]
+    assert found_V[: tokenizer.first_time].max() == -torch.inf
+
+
+# --- searches -------------------------------------------------------------------------------------
+
+
+def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], skip: int) -> Tensor:
+    """Log-probabilities of the token after these; the first `skip` of them are the prompt."""
+    lengths_1 = torch.tensor([len(encoded_TD)])
+    scores_V = system.model.decoder(torch.tensor([tokens]), encoded_TD[None], lengths_1)[0][0, -1].double()
+    allowed = find_allowed(system.tokenizer, tokens[skip:], False)
+    kept = torch.full_like(scores_V, -torch.inf)
+    ids = torch.tensor(sorted(allowed))
+    kept[ids] = scores_V[ids]
+    return kept.log_softmax(-1)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("earlier", ["", " the rain in spain"])
+def test_likeliest(system: WhisperSystem, earlier: str) -> None:
+    tokenizer, encoded_BTD = system.tokenizer, encode()
+    found = follow(system.model, make_rules(system), start(system, encoded_BTD, earlier=earlier), 12)
+    before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
+    prompt = [*before, *tokenizer.prompt("en")]
+    for encoded_TD, one in zip(encoded_BTD, found, strict=True):
+        tokens, total = list(prompt), 0.0
+        while len(tokens) < len(prompt) + 12:
+            scores_V = score_plainly(system, encoded_TD, tokens, len(prompt))
+            best = int(scores_V.argmax())
+            total += float(scores_V[best])
+            if best == tokenizer.end:
+                break
+            tokens.append(best)
+        assert list(one.tokens) == tokens[len(prompt) :]
+        assert one.log_probability == pytest.approx(total / (len(one.tokens) + 1), abs=1e-4)
+    assert len({len(one.tokens) for one in found}) > 2
+
+
+@torch.inference_mode()
+def search_plainly(system: WhisperSystem, encoded_TD: Tensor, beam: int, limit: int) -> tuple[int, ...]:
+    prompt, end = system.tokenizer.prompt("en"), system.tokenizer.end
+    running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[float, tuple[int, ...]]] = []
+    for length in range(1, limit + 1):
+        grown = []
+        for total, tokens in running:
+            scores = score_plainly(system, encoded_TD, [*prompt, *tokens], len(prompt)).tolist()
+            grown += [(total + score, (*tokens, token)) for token, score in enumerate(scores)]
+        grown.sort(key=lambda one: -one[0])
+        running = [one for one in grown if one[1][-1] != end][:beam]
+        worst = running[-1][0]
+        ended += [
+            (total / length, tokens[:-1]) for total, tokens in grown if tokens[-1] == end and total > worst
+        ]
+        if len(ended) >= beam:
+            break
+    else:
+        ended += [(total / limit, tokens) for total, tokens in running]
+    return max(ended)[1]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_beam(system: WhisperSystem, beam: int) -> None:
+    encoded_BTD = encode(6)
+    found = search(system.model, make_rules(system), start(system, encoded_BTD), 7, beam)
+    expected = [search_plainly(system, encoded_TD, beam, 7) for encoded_TD in encoded_BTD]
+    assert [one.tokens for one in found] == expected
+    greedy = follow(system.model, make_rules(system), start(system, encoded_BTD), 7)
+    assert ([one.tokens for one in greedy] == expected) == (beam == 1)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_with_times_each_text_stands_between_two(width: int) -> None:
+    system = build_system(True)
+    beginning = start(system, encode(), times=True)
+    rules, first = make_rules(system, True), system.tokenizer.first_time
+    if width > 1:
+        found = search(system.model, rules, beginning, 12, width)
+    else:
+        found = follow(system.model, rules, beginning, 12)
+    for one in found:
+        assert one.tokens[0] >= first
+        times = [token for token in one.tokens if token >= first]
+        assert times == sorted(times)
+
+
+def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
+    encoded_BTD, rules = encode(), make_rules(system)
+
+    def draw(rows_BTD: Tensor, seed: int) -> list[tuple[int, ...]]:
+        beginning = start(system, rows_BTD)
+        found = follow(system.model, rules, beginning, 12, temperature=0.9, samples=3, seed=seed)
+        return [one.tokens for one in found]
+
+    together = draw(encoded_BTD, 5)
+    assert together == [draw(encoded_TD[None], 5)[0] for encoded_TD in encoded_BTD]
+    assert together != draw(encoded_BTD, 6)
+
+
+def test_draws_follow_the_probabilities() -> None:
+    """Of the first token at temperature 2, against the softmax; 600 draws of one window."""
+    system = build_system(False)
+    rules, temperature, count = make_rules(system), 2.0, 600
+    scores_V = rules.apply(start(system, encode(1)).scores_BV, torch.zeros(1, 0, dtype=torch.long))[0]
+    expected_V = (scores_V / temperature).softmax(-1)
+    drawn: Counter[int] = Counter()
+    for seed in range(count):
+        beginning = Beginning(system.model.decoder.start(encode(1), torch.tensor([20])), scores_V[None], None)  # type: ignore[arg-type]
+        (one,) = follow(system.model, rules, beginning, 1, temperature=temperature, seed=seed)
+        drawn[one.tokens[0]] += 1
+    for token in expected_V.topk(5).indices.tolist():
+        share = float(expected_V[token])
+        assert abs(drawn[token] / count - share) < 4 * math.sqrt(share * (1 - share) / count)
+
+
+def test_samples_are_ranked_by_their_likeliest(system: WhisperSystem) -> None:
+    """Of four samples the likeliest is likelier than a single one, on the mean of twelve windows."""
+    rules, encoded_BTD = make_rules(system), encode()
+    means = []
+    for samples in (1, 4):
+        found = follow(
+            system.model, rules, start(system, encoded_BTD), 12, temperature=1.5, samples=samples, seed=1
+        )
+        means.append(sum(one.log_probability for one in found))
+    assert means[1] > means[0]
+
+
+@torch.inference_mode()
+def test_no_speech_is_told_after_the_start(system: WhisperSystem) -> None:
+    encoded_BTD, tokenizer = encode(3), system.tokenizer
+    scores_B1V, _ = system.model.decoder(
+        torch.full((3, 1), tokenizer.start), encoded_BTD, torch.full((3,), 20)
+    )
+    expected_B = scores_B1V[:, 0].softmax(-1)[:, tokenizer.no_speech]
+    torch.testing.assert_close(start(system, encoded_BTD).no_speech_B, expected_B)

@@ -1,0 +1,411 @@
+"""Whisper's weights in our training loop: what a run takes over, what it learns, what stays as it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
+
+from asr.checkpoint import find_checkpoints, load_any_system, load_system
+from asr.cli import main
+from asr.decoding.greedy import decode_greedily
+from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.search import decode
+from asr.errors import UserError
+from asr.models import SpeechModel
+from asr.models.adaptation import LowRankLinear
+from asr.run import RunConfig
+from asr.tokenizer import EOS_ID, SOS_ID, Tokenizer
+from asr.train.distributed import Process
+from asr.train.learner import Learner
+from asr.train.loop import train
+from asr.train.preparation import prepare_system
+from asr.whisper.loading import WhisperSystem, load_whisper
+
+# B utterances, T frames, F features, U tokens, N tokens and the end, V vocabulary
+
+RUN = """
+output_dir: {folder}/run
+start_from: {folder}/ggml.bin
+data: {{train: {tones}/train.jsonl, dev: {tones}/dev.jsonl}}
+text: {{training: [lowercase], scoring: [uppercase]}}
+tokenizer: {{type: whisper}}
+features: {{convention: whisper}}
+batches: {{max_seconds: 40, max_utterances: 8, num_workers: 0}}
+model:
+  encoder: {{type: whisper}}
+  decoder: {{type: whisper, language: en}}
+  ctc_weight: 0.0
+optim: {{learning_rate: 1e-3, warmup_steps: 3}}
+train: {{steps: 4, precision: float32, device: cpu, validate_every: 4, save_every: 2, log_every: 2, keep_best: 2}}
+"""
+PROJECTIONS = "[project_in, project_out, project_queries, project_memory, expand, contract]"
+PROCESS = Process(0, 1, torch.device("cpu"))
+BuildRun = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def run(tones: Path, tmp_path: Path) -> BuildRun:
+    """Builds the config of a run that starts from a tiny Whisper with random weights."""
+    write_ggml(tmp_path / "ggml.bin", make_weights())
+
+    def build(*overrides: str) -> RunConfig:
+        path = tmp_path / "run.yaml"
+        path.write_text(RUN.format(folder=tmp_path, tones=tones))
+        return RunConfig.load(path, overrides)
+
+    return build
+
+
+def prepare(config: RunConfig) -> tuple[SpeechModel, Tokenizer]:
+    torch.manual_seed(0)
+    system = prepare_system(config, PROCESS)
+    assert isinstance(system.model, SpeechModel)
+    return system.model, system.tokenizer
+
+
+def make_batch(tokenizer: Tokenizer, *lengths: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    features_BTF = torch.randn(len(lengths), max(lengths), 80, generator=random)
+    texts = ["the rain in spain", "six", "on the plain"][: len(lengths)]
+    tokens = [tokenizer.encode(text) for text in texts]
+    tokens_BU = torch.full((len(texts), max(map(len, tokens))), tokenizer.pad_id)
+    for row, ids in enumerate(tokens):
+        tokens_BU[row, : len(ids)] = torch.tensor(ids)
+    return features_BTF, torch.tensor(lengths), tokens_BU, torch.tensor([len(ids) for ids in tokens])
+
+
+# --- what a run takes over ----------------------------------------------------------------------------
+
+
+def theirs_of(tokenizer: Tokenizer, whisper: WhisperSystem) -> list[int]:
+    """Whisper's id of each of ours, found by the names of the tokens."""
+    ids = {f"<|{code}|>": id for code, id in whisper.tokenizer.languages.items()}
+    ids |= {f"<|{task}|>": id for task, id in whisper.tokenizer.tasks.items()}
+    ids |= {"<|notimestamps|>": whisper.tokenizer.no_times, "<sos>": whisper.tokenizer.start}
+    ids |= {"<eos>": whisper.tokenizer.end, "<blank>": whisper.tokenizer.no_speech}
+    ids |= {"<pad>": whisper.tokenizer.start_of_previous, "<unk>": whisper.tokenizer.start_of_language_model}
+    ids |= {f"<|{number * 0.02:.2f}|>": whisper.tokenizer.first_time + number for number in range(1501)}
+    texts = iter(range(len(VOCABULARY)))
+    return [ids[name] if name in ids else next(texts) for name in tokenizer.tokens]
+
+
+@torch.inference_mode()
+def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
+    """Of the next token after a prompt and some text, for each token that Whisper has."""
+    model, tokenizer = prepare(run())
+    whisper = load_whisper(tmp_path / "ggml.bin")
+    theirs = theirs_of(tokenizer, whisper)
+    assert sorted(theirs) == list(range(len(whisper.tokenizer)))
+    features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
+    inputs_BN = torch.nn.functional.pad(tokens_BU[:, :4], (1, 0), value=SOS_ID)
+    encoded = model.eval().encode(features_BTF, lengths_B)
+    scores_BNV, weights = model.decoder(inputs_BN, *encoded, {2: (0, 1)})
+
+    prompt = whisper.tokenizer.prompt("en")
+    whole_BU = torch.tensor([[*prompt, *(theirs[id] for id in row)] for row in tokens_BU[:, :4].tolist()])
+    expected_BUV, expected_weights = whisper.model.decoder(
+        whole_BU, *whisper.model.encode(features_BTF, lengths_B), {2: (0, 1)}
+    )
+    skipped = len(prompt) - 1
+    torch.testing.assert_close(scores_BNV, expected_BUV[:, skipped:][:, :, theirs])
+    torch.testing.assert_close(weights[2], expected_weights[2][:, :, skipped:])
+
+    state = model.decoder.start(*encoded)
+    for place in range(inputs_BN.size(1)):
+        step_B1V, step_weights = model.decoder.step(inputs_BN[:, place : place + 1], state, {2: (0, 1)})
+        torch.testing.assert_close(step_B1V[:, 0], scores_BNV[:, place], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(step_weights[2][:, :, 0], weights[2][:, :, place], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow  # to import transformers alone takes seconds
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_the_loss_of_transformers(run: BuildRun, tmp_path: Path) -> None:
+    """Mean cross-entropy of the tokens and the end, for 30 seconds, which is all that theirs takes."""
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    folder = write_huggingface(tmp_path / "huggingface", make_weights())
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
+    config = WhisperConfig.from_pretrained(folder, **ids)  # its own would be outside of the small vocabulary
+    reference = WhisperForConditionalGeneration.from_pretrained(folder, config=config).eval()
+    model, tokenizer = prepare(run("model.label_smoothing=0.0"))
+    whisper = load_whisper(tmp_path / "ggml.bin")
+    theirs = theirs_of(tokenizer, whisper)
+    features_BTF, lengths_B, tokens_BU, counts_B = make_batch(tokenizer, 3000, 3000)
+    losses = model.eval()(features_BTF, lengths_B, tokens_BU, counts_B)
+
+    prompt, end = whisper.tokenizer.prompt("en"), whisper.tokenizer.end
+    labels_BU = torch.full((2, len(prompt) + tokens_BU.size(1)), -100)
+    inputs_BU = torch.full_like(labels_BU, end)
+    for row, count in enumerate(counts_B.tolist()):
+        text = [theirs[id] for id in tokens_BU[row, :count].tolist()]
+        inputs_BU[row, : len(prompt) + count] = torch.tensor(prompt + text)
+        labels_BU[row, len(prompt) - 1 : len(prompt) + count] = torch.tensor([*text, end])
+    with torch.no_grad():
+        expected = reference(features_BTF.mT, decoder_input_ids=inputs_BU, labels=labels_BU).loss
+    torch.testing.assert_close(losses.total / losses.num_tokens, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_padding_changes_nothing(run: BuildRun) -> None:
+    model, tokenizer = prepare(run("model.guided_attention={}", "model.ctc_weight=0.3"))
+    batch = make_batch(tokenizer, 80, 47, 30)
+    noise_BTF, lengths_B, tokens_BU, counts_B = batch
+    whole = model.eval()(*batch)
+    alone = [
+        model(
+            noise_BTF[row : row + 1, : lengths_B[row]],
+            lengths_B[row : row + 1],
+            tokens_BU[row : row + 1, : counts_B[row]],
+            counts_B[row : row + 1],
+        )
+        for row in range(3)
+    ]
+    for name in ("cross_entropy", "ctc", "correct", "attention_distance"):
+        expected = torch.stack([losses.parts[name].double() for losses in alone]).sum()
+        torch.testing.assert_close(whole.parts[name].double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) -> None:
+    """Without a decoder of Whisper's, the tokens are those of the training texts, and their layers are new."""
+    config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
+    model, tokenizer = prepare(config)
+    whisper = load_whisper(tmp_path / "ggml.bin")
+    assert tokenizer.type == "characters" and model.ctc_head.out_features == len(tokenizer)
+    for name, weight in model.encoder.state_dict().items():
+        assert torch.equal(weight, whisper.model.encoder.state_dict()[name]), name
+    config = run("tokenizer.type=characters", f"output_dir={tmp_path}/other")
+    model, tokenizer = prepare(config)
+    assert model.decoder.prompt == () and model.decoder.output.out_features == len(tokenizer)
+    assert torch.equal(model.decoder.norm.weight, whisper.model.decoder.norm.weight)
+
+
+# --- training -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Repeated:
+    """A batch as the learner wants it."""
+
+    features_BTF: Tensor
+    feature_lengths_B: Tensor
+    tokens_BU: Tensor
+    token_lengths_B: Tensor
+    audio_seconds: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.tokens_BU)
+
+    def to(self, device: torch.device) -> Repeated:
+        return self
+
+
+def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: int) -> list[float]:
+    """Losses of updates on one batch."""
+    learner = Learner(model, config, PROCESS, "float32")
+    batch: Any = Repeated(*make_batch(tokenizer, 60, 40, 50))
+    outcomes = [learner.update([batch], step) for step in range(steps)]
+    return [outcome.sums["total"] / outcome.num_tokens for outcome in outcomes]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        pytest.param(("model.frozen=[encoder]",), marks=pytest.mark.slow),
+        pytest.param(
+            (
+                "model.frozen=[encoder, decoder]",
+                f"model.lora={{rank: 16, alpha: 64, projections: {PROJECTIONS}}}",
+            ),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["all", "decoder", "lora"],
+)
+def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
+    """By greedy and by beam search: what training put before the text stands there in decoding too."""
+    config = run("model.label_smoothing=0.0", "optim.learning_rate=1e-2", *overrides)
+    model, tokenizer = prepare(config)
+    losses = learn(model, config, tokenizer, 100)
+    assert losses[-1] < 0.1 < losses[0]
+    features_BTF, lengths_B, *_ = make_batch(tokenizer, 60, 40, 50)
+    encoded = model.eval().encode(features_BTF, lengths_B)
+    said = decode_greedily(model, *encoded)
+    assert [tokenizer.decode(ids) for ids in said] == ["the rain in spain", "six", "on the plain"]
+    found = decode(model, *encoded, DecodingConfig(method="attention", beam=3))
+    assert [list(best.tokens) for best, *_ in found] == said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "learned"),
+    [
+        (("model.frozen=[encoder]",), lambda name: name.startswith("decoder.")),
+        (
+            ("model.frozen=[encoder, decoder.embedding]", "model.ctc_weight=0.3"),
+            lambda name: name.startswith("ctc_head.") or name.startswith("decoder.layers.0.feed"),
+        ),
+        (
+            (
+                "model.frozen=[encoder, decoder]",
+                "model.lora={rank: 2, parts: [decoder], projections: [project_out]}",
+            ),
+            lambda name: (
+                name.startswith("decoder.") and "project_out" in name and name.endswith(("KR", "RD"))
+            ),
+        ),
+    ],
+    ids=["encoder", "embedding", "lora"],
+)
+def test_what_is_frozen_stays(
+    run: BuildRun, overrides: Sequence[str], learned: Callable[[str], bool]
+) -> None:
+    config = run(*overrides, "optim.warmup_steps=0")
+    model, tokenizer = prepare(config)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    learn(model, config, tokenizer, 2)
+    changed = {name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert not changed & frozen and "encoder.positions_TD" not in changed
+    assert {name for name in before if learned(name)} <= changed
+    if "lora" in str(overrides):
+        assert all(learned(name) for name in changed)
+    if "decoder.embedding" in str(overrides):
+        assert not changed & {"decoder.embedding.weight", "decoder.output.weight"}
+
+
+def test_merged_is_the_same(run: BuildRun, tmp_path: Path) -> None:
+    """A trained model with changes of low rank: as it was trained, and as it is loaded for use."""
+    folder = train(run("model.lora={rank: 3, alpha: 12}", "model.frozen=[encoder, decoder]"))
+    trained, merged = load_any_system(folder, to_train=True), load_system(folder)
+    assert any(isinstance(module, LowRankLinear) for module in trained.model.modules())
+    assert not any(isinstance(module, LowRankLinear) for module in merged.model.modules())
+    original = load_whisper(tmp_path / "ggml.bin").model.encoder.state_dict()
+    name = "layers.0.attention.project_in.weight"
+    assert torch.equal(trained.model.encoder.state_dict()[name], original[name])
+    assert not torch.equal(merged.model.encoder.state_dict()[name], original[name])
+    batch = make_batch(merged.tokenizer, 60, 40)
+    ours, theirs = merged.model(*batch), trained.model(*batch)
+    torch.testing.assert_close(ours.total, theirs.total, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        ("model.lora={rank: 2}", "model.frozen=[encoder, decoder]", "train.average_decay=0.9"),
+    ],
+    ids=["all", "lora"],
+)
+def test_resumes_exactly_and_without_the_source(
+    run: BuildRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: Sequence[str]
+) -> None:
+    whole = train(run(f"output_dir={tmp_path}/whole", *overrides))
+    original = Learner.update
+
+    def update(self: Learner, batches: Any, step: int) -> Any:
+        if step == 3:
+            raise KeyboardInterrupt
+        return original(self, batches, step)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Learner, "update", update)
+        train(run(*overrides))
+    assert len(find_checkpoints(tmp_path / "run")) == 1
+    (tmp_path / "ggml.bin").unlink()
+    for file in (tmp_path / "run" / "tokenizer.json", tmp_path / "run.yaml"):
+        file.unlink()
+    config = RunConfig.load(find_checkpoints(tmp_path / "run")[-1] / "config.yaml")
+    resumed = train(config)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+def test_a_run_is_a_model_as_any_other(
+    run: BuildRun, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """evaluate, transcribe and info read it, and another run starts from it; the source is gone by then."""
+    first = run(f"output_dir={tmp_path}/first", "train.steps=2")
+    folder = train(first)
+    (tmp_path / "ggml.bin").unlink()
+    system = load_system(folder)
+    assert system.config.model.encoder.sizes.dim == 32
+    assert system.config.model.decoder.prompt is not None
+    capsys.readouterr()
+    assert main(["evaluate", first.output_dir, str(tones / "dev.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    recording = json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"]
+    assert main(["transcribe", str(tones / recording), "--model", first.output_dir]) == 0
+    assert main(["info", first.output_dir]) == 0
+    second = run(f"start_from={tmp_path}/first", "optim.learning_rate=1e-12", "train.steps=1")
+    ours = load_file(train(second) / "model.safetensors")
+    for name, weight in load_file(folder / "model.safetensors").items():
+        torch.testing.assert_close(ours[name], weight, atol=1e-6, rtol=0, msg=name)
+
+
+@torch.inference_mode()
+def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
+    """Greedy and beam search: 448 positions, of which start and prompt take two."""
+    model, _ = prepare(run())
+    random = np.random.default_rng(0)
+    features_BTF = torch.from_numpy(random.standard_normal((1, 1000, 80)).astype(np.float32))
+    encoded = model.eval().encode(features_BTF, torch.tensor([1000]))
+    model.decoder.norm.bias += (
+        10 * model.decoder.embedding.weight[40] - 10 * model.decoder.embedding.weight[EOS_ID]
+    )
+    (said,) = decode_greedily(model, *encoded)
+    assert len(said) == model.decoder.max_tokens == 446
+    ((best, *_),) = decode(model, *encoded, DecodingConfig(method="attention", beam=1))
+    assert len(best.tokens) <= 446
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("start_from=null", "tokenizer.type=characters"), "takes sizes and weights from a Whisper model"),
+        (("start_from=null", "model.encoder={type: lstm}", "model.decoder=null", "model.ctc_weight=1.0"),
+         "is that of a Whisper model"),
+        (("features.convention=kaldi",), "set features.convention: whisper"),
+        (("augment.speed=[0.9]",), "set it to 27"),
+        (("model.exposure.replace=0.1",), "scheduled_sampling works"),
+        (("tokenizer.vocab_size=500",), "takes no vocab_size"),
+        (("model.lora={rank: 0}",), "greater than 0"),
+        (("model.decoder=null", "model.ctc_weight=1.0", "model.lora={}"), "lora.parts"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit(run: BuildRun, overrides: Sequence[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        run(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("features.num_mels=128",), "num_mels: 80"),
+        (("model.decoder.language=de",), "model.decoder.language: .*this model knows English"),
+        (("model.decoder.language=elvish",), "model.decoder.language: .*elvish"),
+        (("model.frozen=[encodre]",), "no part 'encodre' in this model; it has encoder"),
+        (("model.lora={projections: [project_queries], parts: [encoder]}",), "the encoder of this model has none"),
+        (("model.encoder={type: lstm}", "model.decoder={dim: 32}"), "neither model.encoder nor model.decoder"),
+        (("model.encoder.sizes={num_mels: 80, vocab_size: 1924, dim: 32, encoder_layers: 3, encoder_heads: 4, "
+          "decoder_layers: 3, decoder_heads: 2}",), r"encoder.layers.2.* is missing there"),
+        (("model.guided_attention={layers: [5]}",), "no layer 5 among the 3"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_source(run: BuildRun, overrides: Sequence[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        prepare(run(*overrides))

@@ -1,0 +1,73 @@
+"""Windows of audio with silence behind it, and what the tokens of a window say of its time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from whisper_examples import VOCABULARY
+from whisper_systems import build_system
+
+from asr.errors import UserError
+from asr.whisper.stretches import Stretch, split_stretches
+from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.windows import compute_window_features, count_window_samples
+
+
+def test_features_are_those_of_audio_with_silence_behind() -> None:
+    system = build_system(False)
+    audio_BS = 0.1 * torch.randn(2, 3000, generator=torch.Generator().manual_seed(0))
+    features_BTF, lengths_B = compute_window_features(system, audio_BS, torch.tensor([3000, 1000]))
+    padded_BS = torch.cat([audio_BS, torch.zeros(2, 3400)], dim=1)
+    padded_BS[1, 1000:] = 0
+    expected_BTF, _ = system.front_end(padded_BS, torch.tensor([6400, 6400]))
+    assert lengths_B.tolist() == [40, 40] and features_BTF.shape == (2, 40, 80)
+    torch.testing.assert_close(features_BTF, expected_BTF)
+    with pytest.raises(UserError, match=r"0.50 seconds of audio; one window has at most 0.4"):
+        compute_window_features(system, torch.zeros(1, 8000), torch.tensor([8000]))
+
+
+def test_shorter_windows() -> None:
+    system = build_system(False, window_steps=1500)
+    counts = [count_window_samples(system, seconds * 16_000, 1.0) / 16_000 for seconds in (0, 1, 28, 29, 30)]
+    assert counts == [1.0, 2.0, 29.0, 30.0, 30.0]
+    assert count_window_samples(system, 16_001, 1.0) == 2.5 * 16_000
+    assert count_window_samples(system, 0, 0.0) == 8000
+    assert count_window_samples(system, 16_000, None) == 480_000
+    features_BTF, lengths_B = compute_window_features(
+        system, torch.zeros(1, 16_001), torch.tensor([16_001]), 1.0
+    )
+    assert features_BTF.size(1) == 250 and lengths_B.tolist() == [250]
+
+
+TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
+A, B = 65, 66
+
+
+def at(seconds: float) -> int:
+    return TOKENIZER.first_time + round(50 * seconds)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected", "going_on"),
+    [
+        # two whole stretches, and a third that goes on past the window
+        ([at(0), A, at(2), at(2.5), B, at(4), at(4), A], [(0, 2, [A]), (2.5, 4, [B])], 4.0),
+        # a last time with nothing behind: the rest is silent
+        ([at(0), A, at(2), at(2), B, at(4)], [(0, 2, [A]), (2, 4, [B])], 30.0),
+        ([at(1), A, B, at(3)], [(1, 3, [A, B])], 30.0),
+        ([at(1), A, B], [(1, 30, [A, B])], 30.0),
+        ([A], [(0, 30, [A])], 30.0),
+        ([], [(0, 30, [])], 30.0),
+    ],
+)
+def test_stretches(
+    tokens: list[int], expected: list[tuple[float, float, list[int]]], going_on: float
+) -> None:
+    stretches, seconds = split_stretches(TOKENIZER, tokens, 30.0)
+    assert stretches == [Stretch(start, end, tuple(own)) for start, end, own in expected]
+    assert seconds == going_on
+
+
+def test_no_time_lies_past_the_audio() -> None:
+    stretches, seconds = split_stretches(TOKENIZER, [at(0), A, at(29), at(29), B], 12.5)
+    assert stretches == [Stretch(0.0, 12.5, (A,))] and seconds == 12.5
