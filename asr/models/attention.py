@@ -108,12 +108,12 @@ class SelfAttention(nn.Module):
         if cache is not None:
             keys, values = cache.append(keys, values)
         dropout = self.dropout if self.training else 0.0
-        if self.window is not None:
-            assert cache is None, "a window is for encoders, which see the whole sequence at once"
+        if self.window is not None and cache is None:
             window = Window(self.window.left, 0) if causal else self.window
             attended = attend_in_window(queries, keys, values, window, mask_BT, dropout)
         else:
-            mask = _self_attention_mask(mask_BT, queries, keys, causal)
+            past = None if self.window is None else self.window.left
+            mask = _self_attention_mask(mask_BT, queries, keys, causal, past)
             attended = attend(queries, keys, values, mask, dropout)
         return self.project_out(merge_heads(attended))
 
@@ -245,14 +245,17 @@ def attend_in_window(
 
 
 def _self_attention_mask(
-    mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool
+    mask_BT: Tensor | None, queries_BHTK: Tensor, keys_BHSK: Tensor, causal: bool, past: int | None
 ) -> Tensor | None:
     """The last query stands at the last key: with a cache, there are fewer queries than keys."""
     mask = None if mask_BT is None else mask_BT[:, None, None, :]
     num_queries, num_keys = queries_BHTK.size(2), keys_BHSK.size(2)
-    if causal and num_queries > 1:
+    is_cut = past is not None and num_keys > past + 1
+    if causal and (num_queries > 1 or is_cut):
         steps = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries_BHTK.device)
         steps = steps.tril(num_keys - num_queries)
+        if past is not None:
+            steps = steps.triu(num_keys - num_queries - past)
         mask = steps if mask is None else steps & mask
     return mask
 

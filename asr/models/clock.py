@@ -27,14 +27,18 @@ class Clock:
         return self.first + step * self.seconds_per_step
 
 
-def make_clock(features: FeaturesConfig, model: SpeechModel | LabelModel) -> Clock:
-    """Convolutions of width 3, stride 2, padding 1 are centred on each second input, stacks on the middle."""
-    config = model.config.encoder
-    shift = features.shift_samples / features.sample_rate
+def make_frame_clock(features: FeaturesConfig) -> Clock:
+    """Of the frames that an encoder reads."""
     # Kaldi's first window begins at the first sample, Whisper's is centred there.
     middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
+    return Clock(middle, features.shift_samples / features.sample_rate)
+
+
+def make_clock(features: FeaturesConfig, model: SpeechModel | LabelModel) -> Clock:
+    """Convolutions of width 3, stride 2, padding 1 are centred on each second input, stacks on the middle."""
+    config, frame = model.config.encoder, make_frame_clock(features)
     factor = config.subsampling.factor
     frames = (factor - 1) / 2 if config.subsampling.type == "stack" else 0.0
     pairs = getattr(config, "pyramid_layers", 0)  # of an LSTM: two steps side by side, as in a stack
     frames += factor * (2**pairs - 1) / 2
-    return Clock(middle + frames * shift, shift * model.encoder.subsampling_factor)
+    return Clock(frame.time(frames), frame.seconds_per_step * model.encoder.subsampling_factor)

@@ -104,6 +104,8 @@ class Decoder(AnyDecoder):
 
     embedding: nn.Embedding
     output: nn.Linear
+    max_tokens = 2**31 - 1
+    """That it can say, where its positions come to an end."""
 
     @abc.abstractmethod
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:

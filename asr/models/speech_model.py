@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.config import Config
+from asr.models.adaptation import LoraConfig, add_low_rank, freeze
 from asr.models.alignment import align_tokens
 from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
 from asr.models.decoders import DecoderConfig, build_decoder
@@ -40,10 +41,10 @@ class SpeechModelConfig(Config):
 
     type: Literal["speech"] = "speech"
     encoder: EncoderConfig
-    """Features to encoded steps: transformer, conformer, convolutional, lstm or intra_attention."""
+    """Features to encoded steps: transformer, conformer, convolutional, lstm, intra_attention or whisper."""
     decoder: DecoderConfig | None = None
-    """Encoded steps to tokens, one after the other: transformer, attention, intra_attention or
-    single_summary; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
+    """Encoded steps to tokens, one after the other: transformer, attention, intra_attention, single_summary
+    or whisper; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
@@ -52,6 +53,11 @@ class SpeechModelConfig(Config):
     """Pushes cross-attention to run from left to right; null: no push."""
     exposure: ExposureConfig = ExposureConfig()
     """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
+    frozen: tuple[str, ...] = ()
+    """Parts whose weights stay as they are, such as encoder, or decoder.embedding."""
+    lora: LoraConfig | None = None
+    """Some projections learn a change of low rank, in place of their weights; null: none. With
+    frozen: [encoder, decoder] nothing else there is trained."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SpeechModelConfig:
@@ -77,6 +83,8 @@ class SpeechModelConfig(Config):
             raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
         if self.decoder is not None and guided is not None:
             check_guided_heads(guided, self.decoder)
+        if self.lora is not None and "decoder" in self.lora.parts and self.decoder is None:
+            raise ValueError("lora.parts has decoder, and there is none; set lora.parts: [encoder]")
         return self
 
 
@@ -134,6 +142,9 @@ class SpeechModel(Model):
         self.decoder: AnyDecoder | None = None
         if config.decoder is not None:
             self.decoder = build_decoder(config.decoder, dim, vocab_size)
+        freeze(self, config.frozen)
+        if config.lora is not None:
+            add_low_rank(self, config.lora)
 
     @property
     def subsampling_factor(self) -> int:

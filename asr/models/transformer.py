@@ -82,6 +82,8 @@ class TransformerDecoderConfig(DecoderLayersConfig):
     """Layers of causal self-attention, cross-attention and feed-forward over the tokens so far."""
 
     type: Literal["transformer"] = "transformer"
+    window: pydantic.PositiveInt | None = None
+    """Past tokens that a token attends to; all of them if null."""
     tie_embeddings: bool = False
     """Use the embeddings of the tokens as the weights of the output too."""
 
@@ -162,10 +164,14 @@ class TransformerEncoder(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention over the tokens, cross-attention to the encoded steps, feed-forward."""
 
-    def __init__(self, config: DecoderLayersConfig, memory_dim: int) -> None:
+    def __init__(self, config: DecoderLayersConfig, memory_dim: int, window: int | None = None) -> None:
         super().__init__()
         self.self_attention = SelfAttention(
-            config.dim, config.num_heads, config.attention_dropout, rotary=config.positions.type == "rotary"
+            config.dim,
+            config.num_heads,
+            config.attention_dropout,
+            rotary=config.positions.type == "rotary",
+            window=None if window is None else Window(window, 0),
         )
         self.cross_attention = CrossAttention(
             config.dim, config.num_heads, config.attention_dropout, memory_dim
@@ -222,8 +228,12 @@ class TransformerDecoder(Decoder):
         nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
         self.scale = config.dim**0.5  # embeddings then have the size of the position codes
         self.positions = Positions(config.positions, config.dim)
+        if config.positions.type == "learned":
+            self.max_tokens = config.positions.span - 1  # the start has a position too
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, memory_dim, config.window) for _ in range(config.num_layers)
+        )
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(config.dim, vocab_size)
         if config.tie_embeddings:
@@ -259,7 +269,9 @@ class TransformerDecoder(Decoder):
         state: TransformerDecoderState,
         caches: list[KeyValueCache] | None,
         weights_of: WeightsOf,
+        skip: int = 0,
     ) -> tuple[Tensor, Weights]:
+        """Of all new tokens but the first `skip`."""
         start = len(caches[0]) if caches else 0
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
         all_weights: Weights = {}
@@ -267,5 +279,5 @@ class TransformerDecoder(Decoder):
             cache = caches[index] if caches else None
             x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, weights_of.get(index, ()))
             if weights_BHUT is not None:
-                all_weights[index] = weights_BHUT
-        return self.output(self.norm(x_BUD)), all_weights
+                all_weights[index] = weights_BHUT[:, :, skip:]
+        return self.output(self.norm(x_BUD[:, skip:])), all_weights

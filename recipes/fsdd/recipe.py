@@ -1,7 +1,7 @@
 """Free Spoken Digit Dataset: the English digits by six speakers, each alone and joined to strings.
 
 Version 1.0.10: 3,000 recordings at 8 kHz, fifty of each digit by each speaker, cut closely around the word.
-The strings have three to seven digits of one speaker, with short pauses.
+The strings have three to seven digits of one speaker, with short pauses; for studies, longer ones of test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asr.archives import download as download_archive
 from asr.archives import extract
 from asr.audio import read, write
 from asr.corpora import find_corpus, require_count, require_fingerprint
-from asr.manifest import Utterance, write_manifest
+from asr.manifest import Utterance, read_manifest, write_manifest
 
 LICENCE = (
     "Creative Commons Attribution-ShareAlike 4.0; the joined strings are adaptations under the same terms"
@@ -37,7 +37,10 @@ FINGERPRINT = "f9b9b8bddd5a14527cbe0f463ac70819a30dbc81d4f36d665b8f4bf4c1c0065d"
 NUMBERS = {"train": range(10, 50), "dev": range(5, 10), "test": range(5)}
 STRING_LENGTHS = (3, 4, 5, 6, 7)  # digits; each as often as the others
 STRINGS_PER_SPEAKER = {"train": 400, "dev": 25, "test": 50}
-SMOKE = {"STRINGS_PER_SPEAKER": {"train": 6, "dev": 2, "test": 2}}
+LONG_STRINGS = {10: 25, 15: 20}  # of each speaker, by the number of digits: more than training ever has
+# Every so many-th training string; of each speaker there are as many.
+PARTS = {"train_4th": 4, "train_16th": 16}
+SMOKE = {"STRINGS_PER_SPEAKER": {"train": 6, "dev": 2, "test": 2}, "LONG_STRINGS": {10: 1, 15: 1}}
 # Seconds, least and most.
 EDGE_PAUSE = (0.1, 0.3)
 INNER_PAUSE = (0.03, 0.25)
@@ -53,7 +56,7 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write SPLIT_single.jsonl of the recordings, and SPLIT.jsonl of strings, whose audio goes to audio/."""
+    """Write SPLIT_single.jsonl of the recordings, and SPLIT.jsonl ... of strings, with their audio."""
     root = find_corpus(corpus_dir, "recordings")
     paths = sorted(
         p for p in (root / "recordings").iterdir() if re.fullmatch(r"\d_[a-z]+_\d{1,2}\.wav", p.name)
@@ -63,43 +66,43 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     recordings = {path: read(path, SAMPLE_RATE) for path in paths}
     for split, numbers in NUMBERS.items():
         chosen = {path: audio for path, audio in recordings.items() if _number(path) in numbers}
-        singles = [_build_single(path, len(audio) / SAMPLE_RATE) for path, audio in chosen.items()]
+        singles = [
+            _build(path, len(audio), WORDS[_digit(path)], _speaker(path)) for path, audio in chosen.items()
+        ]
         write_manifest(output_dir / f"{split}_single.jsonl", singles)
-        write_manifest(output_dir / f"{split}.jsonl", _join_strings(split, chosen, output_dir))
+        lengths = {split: np.resize(STRING_LENGTHS, STRINGS_PER_SPEAKER[split])}
+        if split == "test":
+            lengths |= {f"test_{n}": np.full(count, n) for n, count in LONG_STRINGS.items()}
+        for name, own in lengths.items():
+            write_manifest(output_dir / f"{name}.jsonl", _join_strings(name, own, chosen, output_dir))
+    strings = list(read_manifest(output_dir / "train.jsonl"))
+    for name, every in PARTS.items():
+        write_manifest(output_dir / f"{name}.jsonl", strings[::every])
 
 
-def _join_strings(split: str, recordings: dict[Path, np.ndarray], output_dir: Path) -> Iterator[Utterance]:
+def _join_strings(
+    name: str, lengths: np.ndarray, recordings: dict[Path, np.ndarray], output_dir: Path
+) -> Iterator[Utterance]:
+    """Of each speaker, strings of these lengths in random order."""
     speakers = sorted({_speaker(path) for path in recordings})
-    folder = output_dir / "audio" / split
+    folder = output_dir / "audio" / name
     folder.mkdir(parents=True, exist_ok=True)
-    bar = tqdm(total=len(speakers) * STRINGS_PER_SPEAKER[split], desc=split, disable=None, leave=False)
-    with bar:
+    with tqdm(total=len(speakers) * len(lengths), desc=name, disable=None, leave=False) as bar:
         for speaker in speakers:
-            generator = np.random.default_rng(list(f"{split} {speaker}".encode()))
+            generator = np.random.default_rng(list(f"{name} {speaker}".encode()))
             own = [path for path in recordings if _speaker(path) == speaker]
-            for count, chosen in enumerate(_deal(own, STRINGS_PER_SPEAKER[split], generator)):
-                path = folder / f"{speaker}-{split}-{count:03d}.wav"
-                audio, word_times = _join([recordings[p] for p in chosen], generator)
+            for count, chosen in enumerate(_deal(own, generator.permutation(lengths), generator)):
+                path = folder / f"{speaker}-{name}-{count:03d}.wav"
+                audio, times = _join([recordings[p] for p in chosen], generator)
                 write(path, audio, SAMPLE_RATE)
                 bar.update()
                 words = [WORDS[_digit(p)] for p in chosen]
-                times = " ".join(
-                    f"{w}:{start:.4f}-{end:.4f}" for w, (start, end) in zip(words, word_times, strict=True)
-                )
-                yield Utterance(
-                    id=path.stem,
-                    audio=str(path),
-                    duration=len(audio) / SAMPLE_RATE,
-                    text=" ".join(words),
-                    speaker=speaker,
-                    language="en",
-                    extras={"word_times": times},
-                )
+                timed = [f"{w}:{begin:.4f}-{end:.4f}" for w, (begin, end) in zip(words, times, strict=True)]
+                yield _build(path, len(audio), " ".join(words), speaker, word_times=" ".join(timed))
 
 
-def _deal(paths: list[Path], num_strings: int, generator: np.random.Generator) -> Iterator[list[Path]]:
-    """Strings of every length in random order, from decks of all recordings: each is used about as often."""
-    lengths = generator.permutation(np.resize(STRING_LENGTHS, num_strings))
+def _deal(paths: list[Path], lengths: np.ndarray, generator: np.random.Generator) -> Iterator[list[Path]]:
+    """Strings of these lengths, from decks of all recordings: each is used about as often."""
     num_decks = -(-int(lengths.sum()) // len(paths))
     deck = np.concatenate([generator.permutation(len(paths)) for _ in range(num_decks)])
     for part in np.split(deck, np.cumsum(lengths))[:-1]:
@@ -123,14 +126,15 @@ def _join(
     return np.concatenate(pieces), times
 
 
-def _build_single(path: Path, seconds: float) -> Utterance:
+def _build(path: Path, num_samples: int, text: str, speaker: str, **extras: str) -> Utterance:
     return Utterance(
         id=path.stem,
         audio=str(path),
-        duration=seconds,
-        text=WORDS[_digit(path)],
-        speaker=_speaker(path),
+        duration=num_samples / SAMPLE_RATE,
+        text=text,
+        speaker=speaker,
         language="en",
+        extras=extras,
     )
 
 

@@ -1,0 +1,282 @@
+"""Pictures of recordings: the weights of the right layer and head, at the right time; errors; the tool."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hostile_audio import make_speechlike
+from system_examples import WORDS, save_talker
+
+from asr import attention_pictures, cli
+from asr.attention_pictures import (
+    View,
+    check_view,
+    choose_view,
+    compute_spectrogram,
+    draw_recording,
+    draw_text,
+)
+from asr.checkpoint import load_system
+from asr.decoding.checks import ChecksConfig
+from asr.errors import UserError
+from asr.features import FeaturesConfig
+from asr.plots import END, Picture
+from asr.transcription.recognizer import Recognizer, Request
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+RATE = 16_000
+TWO_LAYERS = ("model.decoder.num_layers=2",)
+LSTM_DECODER = ("model.decoder={type: single_summary, dim: 32}",)
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_talker(tmp_path_factory.mktemp("talker") / "model", *TWO_LAYERS)
+
+
+def make_recognizer(folder: Path) -> Recognizer:
+    segmentation = SegmentationConfig(method="energy", max_pause_seconds=0.5)
+    return Recognizer(load_system(folder), "cpu", segmentation=segmentation, checks=ChecksConfig.off())
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Picture]]:
+    """What would be drawn."""
+    pictures: list[tuple[Path, Picture]] = []
+    monkeypatch.setattr(attention_pictures, "draw", lambda path, picture: pictures.append((path, picture)))
+    return pictures
+
+
+def write_audio(path: Path, *parts: float) -> Path:
+    """Speech and silence by turns, of so many seconds."""
+    pieces = [make_speechlike(length, seed=n) * (n % 2 == 0) for n, length in enumerate(parts)]
+    noise = 1e-4 * np.random.default_rng(0).standard_normal(sum(map(len, pieces)))
+    soundfile.write(path, np.concatenate(pieces) + noise, RATE)
+    return path
+
+
+def follow(recognizer: Recognizer, path: Path, tokens: list[int]) -> dict[int, np.ndarray]:
+    """The weights (H, N, T) of each layer, with the whole batch of one computed here."""
+    system = recognizer.system
+    samples, _ = soundfile.read(path, dtype="float32")
+    features, lengths = system.front_end(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
+    with torch.inference_mode():
+        encoded, lengths = system.model.encode(features, lengths)
+        inputs = torch.tensor([[system.tokenizer.sos_id, *tokens]])
+        assert system.model.decoder is not None
+        _, weights = system.model.decoder(inputs, encoded, lengths, {0: (0, 1), 1: (0, 1)})  # type: ignore[operator]
+    return {layer: own[0].numpy() for layer, own in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("view", "pick", "subtitle"),
+    [
+        (View(), lambda w: w[1].mean(0), "cross-attention, layer 1, mean of 2 heads"),
+        (View(layer=0), lambda w: w[0].mean(0), "cross-attention, layer 0, mean of 2 heads"),
+        (View(layer=0, head=1), lambda w: w[0][1], "cross-attention, layer 0, head 1"),
+        (View(layer=-2, head=0), lambda w: w[0][0], "cross-attention, layer 0, head 0"),
+    ],
+)
+def test_weights_of_a_given_text(
+    talker: Path, tmp_path: Path, drawn: list[Any], view: View, pick: Any, subtitle: str
+) -> None:
+    recognizer = make_recognizer(talker)
+    path = write_audio(tmp_path / "a.wav", 1.0)
+    draw_text(recognizer, path, tmp_path / "a.png", "six one", view)
+    ((_, picture),) = drawn
+    tokens = recognizer.system.tokenizer.encode("six one")
+    expected = pick(follow(recognizer, path, tokens))
+    np.testing.assert_allclose(picture.rows.values_NT, expected, atol=1e-5)
+    assert list(picture.names) == ["six", "one", END]
+    assert (picture.title, picture.subtitle) == ("six one", subtitle)
+    # Frames of 25 ms every 10 ms, four to a step whose middle is the first of them.
+    assert picture.rows.first == pytest.approx(0.0125) and picture.rows.step == pytest.approx(0.04)
+    assert picture.spectrogram.first == pytest.approx(0.0125)
+    assert picture.spectrogram.step == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "rows", "subtitle"),
+    [
+        ("{type: attention, dim: 32}", 3, "cross-attention"),
+        ("{type: parallel_length, dim: 32, num_layers: 1, num_heads: 1}", 2, "cross-attention"),
+        ("{type: mask_ctc, dim: 32, num_layers: 1}", 2, "cross-attention, mean of 4 heads"),
+    ],
+)
+def test_other_decoders(tmp_path: Path, drawn: list[Any], decoder: str, rows: int, subtitle: str) -> None:
+    """Some know without a row for the end where it is."""
+    recognizer = make_recognizer(save_talker(tmp_path / "model", f"model.decoder={decoder}"))
+    draw_text(recognizer, write_audio(tmp_path / "a.wav", 1.0), tmp_path / "a.png", "six one", View())
+    ((_, picture),) = drawn
+    assert (list(picture.names), picture.subtitle) == (["six", "one", END][:rows], subtitle)
+    np.testing.assert_allclose(picture.rows.values_NT.sum(1), np.ones(rows), atol=1e-5)
+
+
+def test_a_recording_of_one_segment_is_one_picture(talker: Path, tmp_path: Path, drawn: list[Any]) -> None:
+    recognizer, path = make_recognizer(talker), write_audio(tmp_path / "a.wav", 1.5)
+    written = draw_recording(recognizer, path, tmp_path / "out.png", Request())
+    assert written == [tmp_path / "out.png"] == [own for own, _ in drawn]
+    assert drawn[0][1].title == recognizer.transcribe(path).text != ""
+
+
+def test_each_segment_has_its_picture_at_its_time(talker: Path, tmp_path: Path, drawn: list[Any]) -> None:
+    recognizer, path = make_recognizer(talker), write_audio(tmp_path / "a.wav", 2.0, 2.0, 2.0, 2.0, 2.0)
+    written = draw_recording(recognizer, path, tmp_path / "out.png", Request())
+    assert written == [tmp_path / f"out-00{number}.png" for number in (1, 2, 3)]
+    segments = recognizer.transcribe(path).segments
+    assert [picture.title for _, picture in drawn] == [segment.text for segment in segments]
+    for number, (_, picture) in enumerate(drawn):
+        begin, end = picture.rows.edges
+        assert begin == pytest.approx(4 * number, abs=0.5) and end == pytest.approx(4 * number + 2, abs=0.5)
+        assert picture.spectrogram.edges == pytest.approx((begin, end), abs=0.05)
+
+
+def test_posteriors_of_ctc(tmp_path: Path, drawn: list[Any]) -> None:
+    recognizer = make_recognizer(save_talker(tmp_path / "model", decoder=False, sharpness=3.0))
+    path = write_audio(tmp_path / "a.wav", 1.5)
+    assert choose_view(recognizer.system.model) == View(ctc=True)
+    draw_recording(recognizer, path, tmp_path / "out.png", Request())
+    ((_, picture),) = drawn
+    samples, _ = soundfile.read(path, dtype="float32")
+    system = recognizer.system
+    features, lengths = system.front_end(torch.from_numpy(samples)[None], torch.tensor([len(samples)]))
+    with torch.inference_mode():
+        encoded, _ = system.model.encode(features, lengths)
+        expected_TV = system.model.ctc_log_probabilities(encoded)[0].exp().numpy()
+    ids = [system.tokenizer.tokens.index(name) for name in picture.names]
+    np.testing.assert_allclose(picture.rows.values_NT, expected_TV[:, ids].T, atol=1e-4)
+    assert picture.names[-1] == "<blank>" and len(set(ids)) == len(ids) > 2
+    unseen = np.delete(expected_TV, ids, axis=1)
+    assert unseen.max() < 0.1 <= expected_TV[:, ids[:-1]].max(0).min()
+    begins = (expected_TV[:, ids[:-1]] >= 0.1).argmax(0)
+    assert (np.diff(begins) >= 0).all(), "what is heard first stands on top"
+
+
+def test_a_tone_stands_at_its_frequency_and_time() -> None:
+    audio_S = 0.0005 * np.random.default_rng(0).standard_normal(2 * RATE).astype(np.float32)
+    audio_S[RATE:] += 0.3 * np.sin(2 * np.pi * 2000 * np.arange(RATE) / RATE).astype(np.float32)
+    strip, frequencies = compute_spectrogram(
+        AudioSegment(7.0, audio_S, RATE), FeaturesConfig(type="mfcc", num_mels=40)
+    )
+    loudest_T = strip.values_NT.argmax(0)
+    (row,) = [row for row, name in frequencies if name == "2 kHz"]
+    assert np.abs(loudest_T[110:] - row).max() <= 1
+    level_T = strip.values_NT[round(row)]
+    begin = strip.first + strip.step * int(np.argmax(level_T > level_T.max() - 6))
+    assert begin == pytest.approx(8.0, abs=0.03)
+    assert [name for _, name in frequencies] == ["500 Hz", "1 kHz", "2 kHz", "4 kHz"]
+    assert strip.values_NT.max() - strip.values_NT.min() <= 60.001
+
+
+# --- asr transcribe -----------------------------------------------------------------------------
+
+# What random weights say would rightly be doubted.
+BELIEVE = [f"--set=checks.{name}=null" for name in ChecksConfig.model_fields if name != "still_seconds"]
+
+
+def transcribe(talker: Path, *arguments: str) -> int:
+    return cli.main(["transcribe", *arguments, "--model", str(talker), *BELIEVE])
+
+
+def test_transcribe_draws_what_it_says(
+    talker: Path,
+    tmp_path: Path,
+    drawn: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_audio(tmp_path / "a.wav", 1.5)
+    assert transcribe(talker, "a.wav", "--plot-attention", "out.png", "--decoding", "ctc_greedy") == 0
+    ((path, picture),) = drawn
+    assert path == Path("out.png")
+    said = capsys.readouterr().out.strip()
+    assert said == picture.title != "" and picture.names[-1] == END
+    assert said.split() == [name for name in picture.names[:-1] if name in WORDS]
+
+
+def test_transcribe_says_what_cannot_be_drawn(
+    talker: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_audio(tmp_path / "a.wav", 1.0)
+    write_audio(tmp_path / "b.wav", 1.0)
+    soundfile.write(tmp_path / "silence.wav", np.zeros(3 * RATE), RATE)
+    summary = save_talker(tmp_path / "summary", *LSTM_DECODER)
+    cases = [
+        (talker, ["a.wav", "b.wav", "--plot-attention", "out.png"], 2, "draws one recording, and here are 2"),
+        (talker, ["a.wav", "--plot-attention", "out.jpg"], 2, "give a name that ends in .png"),
+        (talker, ["a.wav", "--plot-attention", "out.png", "--output-dir", "x"], 2, "nor --output-dir"),
+        (talker, ["--stream", "--plot-attention", "out.png"], 2, "neither --stream nor"),
+        (summary, ["a.wav", "--plot-attention", "out.png"], 2, "of type single_summary has none"),
+        (talker, ["silence.wav", "--plot-attention", "out.png"], 1, "silence.wav: nothing is heard in it"),
+    ]
+    for model, arguments, status, message in cases:
+        assert transcribe(model, *arguments) == status, arguments
+        assert message in capsys.readouterr().err + caplog.text, arguments
+    assert not list(tmp_path.glob("*.png"))
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "view", "message"),
+    [
+        (TWO_LAYERS, View(layer=2), "layer 2: expected 0 to 1, or -1 for the last"),
+        (TWO_LAYERS, View(layer=-3), "layer -3: expected 0 to 1"),
+        ((), View(layer=1), "layer 1: expected 0, or -1"),
+        ((), View(head=2), "head 2: expected 0 to 1; each layer has so many"),
+        (("model.ctc_weight=0.0",), View(ctc=True), "there is no CTC head to draw in this model"),
+        (LSTM_DECODER, View(), "a decoder of type single_summary has none; tools/plot_attention.py --ctc"),
+    ],
+)
+def test_what_a_model_has_not(tmp_path: Path, overrides: tuple[str, ...], view: View, message: str) -> None:
+    model = load_system(save_talker(tmp_path / "model", *overrides)).model
+    with pytest.raises(UserError) as error:
+        check_view(model, view)
+    assert message in str(error.value)
+
+
+def test_no_decoder_has_no_attention(tmp_path: Path) -> None:
+    model = load_system(save_talker(tmp_path / "model", decoder=False)).model
+    with pytest.raises(UserError, match=r"this model has no decoder; .* --ctc draws what its CTC head hears"):
+        check_view(model, View())
+
+
+def test_silence_has_no_picture(talker: Path, tmp_path: Path, drawn: list[Any]) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(3 * RATE), RATE)
+    with pytest.raises(UserError, match=r"a\.wav: nothing is heard in it"):
+        draw_recording(make_recognizer(talker), tmp_path / "a.wav", tmp_path / "out.png", Request())
+    with pytest.raises(UserError, match="nothing is left of it"):
+        draw_text(make_recognizer(talker), tmp_path / "a.wav", tmp_path / "out.png", "  ", View())
+    assert not drawn
+
+
+def test_the_tool(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = runpy.run_path(str(ROOT / "tools" / "plot_attention.py"))["main"]
+    path, output = write_audio(tmp_path / "a.wav", 1.0), tmp_path / "out.png"
+    command = ["plot_attention", str(talker), str(path), str(output)]
+    monkeypatch.setattr(sys, "argv", [*command, "--text", "six one", "--head", "1"])
+    assert main() == 0 and capsys.readouterr().out == f"{output}\n"
+    assert output.read_bytes().startswith(b"\x89PNG")
+    for arguments, message in (
+        (["--head", "7"], "head 7: expected 0 to 1"),
+        (["--ctc", "--layer", "0"], "--ctc draws what is heard"),
+    ):
+        monkeypatch.setattr(sys, "argv", [*command, *arguments])
+        assert main() == 2 and message in capsys.readouterr().err
