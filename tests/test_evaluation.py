@@ -24,6 +24,7 @@ from asr.evaluation import (
     choose_ways,
     decode_utterances,
     describe_device,
+    make_normalizer,
     read_references,
     score_ways,
     write_texts,
@@ -122,13 +123,18 @@ def test_a_bad_file_costs_its_utterances(system: System, manifest: Path) -> None
     split = run(system, utterances, "ctc_greedy")
     assert list(split.faults) == ["c"] and "short.wav" in split.faults["c"]
     assert set(split.ways["ctc_greedy"].texts) == set("abde")
-    assert score_ways(split, utterances, system)["ctc_greedy"].ids == ("a", "b", "d", "e")
+    assert score_ways(split, utterances, make_normalizer(system.config.text))["ctc_greedy"].ids == (
+        "a",
+        "b",
+        "d",
+        "e",
+    )
 
 
 def test_scores_are_those_of_jiwer(system: System, manifest: Path) -> None:
     utterances = read_references(manifest)
     split = run(system, utterances)
-    for name, result in score_ways(split, utterances, system).items():
+    for name, result in score_ways(split, utterances, make_normalizer(system.config.text)).items():
         texts = split.ways[name].texts
         said = [item.text for item in utterances if item.text]
         heard = [texts[item.id] for item in utterances if item.text]
@@ -149,16 +155,18 @@ def test_rules_of_the_run_are_used(manifest: Path, tmp_path: Path) -> None:
         utterances = [item for item in read_references(manifest) if item.id == "c"]
         split = run(system, utterances, "ctc_greedy")
         split.ways["ctc_greedy"].texts["c"] = "two"
-        rates.append(score_ways(split, utterances, system)["ctc_greedy"].error_rate)
+        rates.append(
+            score_ways(split, utterances, make_normalizer(system.config.text))["ctc_greedy"].error_rate
+        )
     assert rates == [1.0, 0.0]
 
 
 def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Path) -> None:
     utterances = read_references(manifest)
     split = run(system, utterances, "ctc_greedy", "joint")
-    paths = write_texts(tmp_path / "out", split, utterances, system)
+    paths = write_texts(tmp_path / "out", split, utterances, make_normalizer(system.config.text))
     assert sorted(path.name for path in paths) == sorted(path.name for path in (tmp_path / "out").iterdir())
-    scores = score_ways(split, utterances, system)
+    scores = score_ways(split, utterances, make_normalizer(system.config.text))
     for kind in ("jsonl", "trn"):
         references = read_transcripts(tmp_path / "out" / f"reference.{kind}").entries
         speakers = [entry.speaker for entry in references.values()]

@@ -133,6 +133,17 @@ def test_a_system_that_starts_from_a_model_of_elsewhere_waits_for_it(
     assert "tuned" not in [run.system for run in build_runs(make_job(recipes_dir, smoke=True))]
 
 
+def test_a_system_that_starts_from_whisper_is_asked_for_by_name(
+    recipes_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "start_from: openai/whisper-tiny\n" + COMMON.format(name="tuned") + SYSTEMS["transformer"]
+    write_conf(recipes_dir.parent, "tuned", text)
+    with caplog.at_level(logging.INFO):
+        assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer"]
+    assert "tuned: left out, since it starts from openai/whisper-tiny: ask for it by --only" in caplog.text
+    assert [run.system for run in build_runs(make_job(recipes_dir, only=("tuned",)))] == ["tuned"]
+
+
 def test_a_system_starts_from_another_of_its_recipe(recipes_dir: Path) -> None:
     text = "start_from: runs/tones/transformer\n" + COMMON.format(name="a") + SYSTEMS["transformer"]
     write_conf(recipes_dir.parent, "a", text)

@@ -209,6 +209,7 @@ def fsdd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, P
     module = load("fsdd")
     monkeypatch.setattr(module, "NUM_RECORDINGS", len(names))
     monkeypatch.setattr(module, "STRINGS_PER_SPEAKER", {"train": 20, "dev": 5, "test": 10})
+    monkeypatch.setattr(module, "LONG_STRINGS", {10: 4, 15: 2})
     monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(root, names, 8_000))
     return module, root
 
@@ -250,6 +251,42 @@ def test_fsdd_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
         assert len(strings) == len(FSDD_SPEAKERS) * module.STRINGS_PER_SPEAKER[split]
         counts = [used.count(piece) for piece in known]
         assert max(counts) - min(counts) <= 1
+
+
+def test_fsdd_long_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    """Of test recordings alone, each used about as often, and longer than all that is trained on."""
+    module, root = fsdd
+    module.prepare(root, tmp_path / "out")
+    singles = read_all(tmp_path / "out", "_single")["test"]
+    known = {soundfile.read(u.audio, dtype="int16")[0].tobytes(): (u.text, u.speaker) for u in singles}
+    for length, count in ((10, 4), (15, 2)):
+        strings = list(read_manifest(tmp_path / "out" / f"test_{length}.jsonl"))
+        assert [u.speaker for u in strings] == [speaker for speaker in FSDD_SPEAKERS for _ in range(count)]
+        used = []
+        for string in strings:
+            samples, _ = soundfile.read(string.audio, dtype="int16")
+            words = re.findall(r"([A-Z]+):([\d.]+)-([\d.]+)", str(string.extras["word_times"]))
+            assert len(words) == length and " ".join(word for word, _, _ in words) == string.text
+            for word, start, end in words:
+                piece = samples[round(float(start) * 8_000) : round(float(end) * 8_000)].tobytes()
+                assert known[piece] == (word, string.speaker)
+                used.append(piece)
+        counts = [used.count(piece) for piece in known]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_fsdd_parts(fsdd: tuple[ModuleType, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a part of the next larger one, with as many strings of each speaker."""
+    module, root = fsdd
+    monkeypatch.setattr(module, "STRINGS_PER_SPEAKER", {"train": 32, "dev": 5, "test": 10})
+    module.prepare(root, tmp_path / "out")
+    names = ("train_16th", "train_4th", "train")
+    parts = [list(read_manifest(tmp_path / "out" / f"{name}.jsonl")) for name in names]
+    for part, share in zip(parts, (16, 4, 1), strict=True):
+        speakers = [u.speaker for u in part]
+        assert [speakers.count(speaker) for speaker in FSDD_SPEAKERS] == [32 // share] * len(FSDD_SPEAKERS)
+    ids = [{u.id for u in part} for part in parts]
+    assert ids[0] < ids[1] < ids[2]
 
 
 def test_fsdd_is_the_same_each_time(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
@@ -432,8 +469,12 @@ EXPECTED_COUNTS = {
     "an4": {"train": 859, "dev": 89, "test": 130},
     "fsdd": {
         "train": 2_400,
+        "train_4th": 600,
+        "train_16th": 150,
         "dev": 150,
         "test": 300,
+        "test_10": 150,
+        "test_15": 120,
         "train_single": 2_400,
         "dev_single": 300,
         "test_single": 300,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ class Listener:
 
     separator = " "
     segmentation = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.5)
-    system = SimpleNamespace(config=SimpleNamespace(features=SimpleNamespace(sample_rate=RATE)))
+    sample_rate = RATE
 
     def __init__(self, change: Callable[[list[Word], AudioSegment], list[Word]] | None = None) -> None:
         self.change = change

@@ -19,6 +19,7 @@ from asr.models import LanguageModelConfig, SpeechModelConfig
 from asr.recipe.definition import Job
 from asr.recipe.tasks import hash_text
 from asr.run import RunConfig
+from asr.whisper.loading import is_whisper
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,8 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
         return None
     if job.smoke:
         return f"a small model cannot start from {start}"
+    if is_whisper(start):
+        return None if job.only else f"it starts from {start}: ask for it by --only, and it may be fetched"
     try:
         find_model(start)
     except UserError:
