@@ -288,3 +288,15 @@ def test_a_trained_model_knows_the_longest_utterance(
     longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
     assert load_state(tmp_path / "run" / "model")["longest_seconds"] == pytest.approx(longest)
     assert load_model(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
+
+
+def test_progress_is_told_while_a_long_recording_is_on_its_way(
+    tiny_run: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    audio.write(tmp_path / "long.wav", np.clip(make_audio(30.0), -1, 1), RATE)
+    reports: list[float] = []
+    ((_, transcript),) = recognizer.transcribe_files([tmp_path / "long.wav"], 2, report=reports.append)
+    assert isinstance(transcript, Transcript)
+    assert len(reports) > 4 and max(reports[:-1]) < 10
+    assert sum(reports) == pytest.approx(transcript.duration, abs=2.0), "overlaps count twice"

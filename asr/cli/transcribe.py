@@ -269,10 +269,9 @@ class _Job:
             for recording, length, result in zip(recordings, seconds, results, strict=True):
                 if isinstance(result, UserError):
                     self.fail(recording, str(result))
+                    self._progress.advance(length)
                 else:
                     self._take(recording, result)
-                    length = result.duration
-                self._progress.advance(length)
             self._wall_seconds = self._progress.elapsed
 
     def _results(
@@ -292,6 +291,7 @@ class _Job:
                 decoding=self._settings.decoding,
                 language_model=knowledge,
                 whisper=self._settings.whisper,
+                report=self._progress.advance if self._progress is not None else lambda seconds: None,
             ):
                 yield result
                 if self._args.plot_attention and not isinstance(result, UserError):

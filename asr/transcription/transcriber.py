@@ -12,8 +12,8 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -54,6 +54,8 @@ class Request:
     language_model: FusionModel | None = None
     batch_size: int = 8
     whisper: WhisperDecodingConfig = field(default_factory=WhisperDecodingConfig)
+    report: Callable[[float], None] = lambda seconds: None
+    """Is told of each batch how many seconds of audio are done."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -135,13 +137,14 @@ class Transcriber(abc.ABC):
         decoding: DecodingConfig | None = None,
         language_model: FusionModel | None = None,
         whisper: WhisperDecodingConfig | None = None,
+        report: Callable[[float], None] = lambda seconds: None,
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
         """Each file with its transcript, or with the error that says why there is none, in the given order.
 
         `batch_size` segments, of several files where these are short, are decoded at once. What is heard in a
-        file does not depend on the others.
+        file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
-        request = _make_request(decoding, language_model, whisper, batch_size)
+        request = replace(_make_request(decoding, language_model, whisper, batch_size), report=report)
         for source, result in self._transcribe_all(files, request):
             assert not isinstance(source, Samples)
             yield source, result
@@ -164,9 +167,9 @@ class Transcriber(abc.ABC):
                     recording.num_segments += 1
                     if self._is_enough(pending, request.batch_size):
                         self._recognize_pending(pending, request)
-                yield from self._take_finished(waiting)
+                yield from self._take_finished(waiting, request)
             self._recognize_pending(pending, request)
-            yield from self._take_finished(waiting)
+            yield from self._take_finished(waiting, request)
 
     def _is_enough(self, pending: Pending, batch_size: int) -> bool:
         """One batch of the longest segments, or several of short ones."""
@@ -183,13 +186,19 @@ class Transcriber(abc.ABC):
             for first in range(0, len(items), request.batch_size):
                 batch = items[first : first + request.batch_size]
                 results = self.recognize([segment for _, _, segment in batch], request)
-                for (recording, index, _), result in zip(batch, results, strict=True):
+                for (recording, index, segment), result in zip(batch, results, strict=True):
                     recording.recognized[index] = result
+                    recording.reported_seconds += segment.end - segment.start
+                request.report(sum(segment.end - segment.start for _, _, segment in batch))
 
-    def _take_finished(self, waiting: deque[Recording]) -> Iterator[tuple[Source, Transcript | UserError]]:
+    def _take_finished(
+        self, waiting: deque[Recording], request: Request
+    ) -> Iterator[tuple[Source, Transcript | UserError]]:
         """From the front of the queue, so that results come in the order of the files."""
         while waiting and waiting[0].end and len(waiting[0].recognized) == waiting[0].num_segments:
             recording = waiting.popleft()
+            if recording.end is not None:  # the pauses
+                request.report(max(0.0, recording.end.seconds - recording.reported_seconds))
             yield recording.source, self.assemble(recording)
 
     def assemble(self, recording: Recording) -> Transcript | UserError:

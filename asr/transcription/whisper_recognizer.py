@@ -248,13 +248,12 @@ class WhisperRecognizer(Transcriber):
             recording = Recording(source)
             blocks = read_ahead(read_source(source, self.sample_rate), 60)
             with contextlib.closing(blocks):
-                self._go_through(recording, blocks, request.whisper)
+                self._go_through(recording, blocks, request)
             yield source, self.assemble(recording)
 
-    def _go_through(
-        self, recording: Recording, blocks: Iterator[np.ndarray], config: WhisperDecodingConfig
-    ) -> None:
+    def _go_through(self, recording: Recording, blocks: Iterator[np.ndarray], request: Request) -> None:
         """Each window begins where the last whole stretch of text before it ended."""
+        config = request.whisper
         offset = describe_source(recording.source)[2]
         audio_S, done, total = np.zeros(0, np.float32), 0, 0
         previous: list[int] = []
@@ -290,6 +289,7 @@ class WhisperRecognizer(Transcriber):
                 previous = previous if reading.temperature <= SURE_TEMPERATURE else []
             step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
             audio_S, done = audio_S[step:], done + step
+            request.report(step / self.sample_rate)
         recording.end = End(total / self.sample_rate, fault)
 
 
