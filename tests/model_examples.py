@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -276,10 +276,29 @@ WITH_DECODER = [
 ]  # which says token after token
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
-every_system = pytest.mark.parametrize("name", SYSTEMS)
-every_decoder = pytest.mark.parametrize("name", WITH_DECODER)
-every_parallel_decoder = pytest.mark.parametrize("name", PARALLEL)
-every_ctc_head = pytest.mark.parametrize("name", WITH_CTC)
+# Of each kind of system the fast tests take one or two; these are their relatives.
+RELATIVES = (
+    *(
+        "gru-ctc",
+        "tanh-ctc",
+        "lstm-hybrid",
+        "conformer-ctc",
+        "intra-attention-hybrid",
+        "convolutional-hybrid",
+    ),
+    *("attention-location", "single-summary-hybrid", "parallel-end"),
+)
+
+
+def mark_relatives(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test, those of the relatives marked slow."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in RELATIVES else ()) for name in names]
+
+
+every_system = pytest.mark.parametrize("name", mark_relatives(SYSTEMS))
+every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))
+every_parallel_decoder = pytest.mark.parametrize("name", mark_relatives(PARALLEL))
+every_ctc_head = pytest.mark.parametrize("name", mark_relatives(WITH_CTC))
 
 
 def build_example(name: str) -> SpeechModel:

@@ -14,7 +14,7 @@ from decoding_examples import (
     random_encoded,
     rank_all,
 )
-from model_examples import NUM_SPECIAL, SYSTEMS, WITH_DECODER
+from model_examples import NUM_SPECIAL, SYSTEMS, WITH_DECODER, mark_relatives
 
 from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
@@ -22,7 +22,7 @@ from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.tokenizer import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
 
 HYBRID = [name for name in WITH_DECODER if SYSTEMS[name].ctc_weight > 0]
-every_decoder = pytest.mark.parametrize("name", WITH_DECODER)
+every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))
 
 
 def texts(hypotheses: list[Hypothesis]) -> list[tuple[int, ...]]:
@@ -59,7 +59,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", mark_relatives(HYBRID))
 @pytest.mark.parametrize("ctc_weight, config", CASES)
 @torch.inference_mode()
 def test_an_exhaustive_beam_finds_what_brute_force_finds(
@@ -126,7 +126,7 @@ def test_attended_steps_are_those_of_the_last_layer(name: str) -> None:
             assert hypothesis.attended_steps == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", mark_relatives(HYBRID))
 @pytest.mark.parametrize("ctc_weight, beam", [(0.0, 1), (0.0, 5), (0.3, 5), (0.3, 30), (1.0, 5)])
 @torch.inference_mode()
 def test_batch_and_padding_change_nothing(name: str, ctc_weight: float, beam: int) -> None:

@@ -29,9 +29,9 @@ class Recording:
     source: Source
     num_segments: int = 0
     recognized: dict[int, Recognized] = field(default_factory=dict)
+    end: End | None = None
     reported_seconds: float = 0.0
     """Of its segments that are recognized."""
-    end: End | None = None
 
 
 @dataclass(frozen=True)

@@ -197,8 +197,10 @@ class Transcriber(abc.ABC):
         """From the front of the queue, so that results come in the order of the files."""
         while waiting and waiting[0].end and len(waiting[0].recognized) == waiting[0].num_segments:
             recording = waiting.popleft()
-            if recording.end is not None:  # the pauses
-                request.report(max(0.0, recording.end.seconds - recording.reported_seconds))
+            assert recording.end is not None
+            request.report(  # the pauses
+                max(0.0, recording.end.seconds - recording.reported_seconds)
+            )
             yield recording.source, self.assemble(recording)
 
     def assemble(self, recording: Recording) -> Transcript | UserError:
