@@ -157,9 +157,9 @@ def test_rescoring_ranks_the_texts_of_ctc_by_the_formula(uses_model: bool) -> No
     if uses_model:
         shared["language_model_weight"] = 0.6
     config = DecodingConfig(method="rescoring", nbest=6, **shared)
-    by_ctc = decode(
-        model, encoded_BTD, lengths_B, DecodingConfig(method="ctc_beam", beam=6, nbest=6, length_bonus=0.2)
-    )
+    weighed = {"language_model_weight": 0.6} if uses_model else {}
+    first_pass = DecodingConfig(method="ctc_beam", beam=6, nbest=6, length_bonus=0.2, **weighed)
+    by_ctc = decode(model, encoded_BTD, lengths_B, first_pass, language_model)
     changed = 0
     for row, hypotheses in enumerate(decode(model, encoded_BTD, lengths_B, config, language_model)):
         assert {hypothesis.tokens for hypothesis in hypotheses} == {text.tokens for text in by_ctc[row]}

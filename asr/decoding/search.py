@@ -139,7 +139,10 @@ def _decode(
             return search_beams(model, encoded_BTD, lengths_B, config, language_model, ctc_weight=1.0)
         return search_prefixes(log_probabilities_BTV, lengths_B, config)
     all_found = config.model_copy(update={"nbest": config.beam, "length_normalization": 0.0})
-    found = search_prefixes(log_probabilities_BTV, lengths_B, all_found)
+    if language_model is None:
+        found = search_prefixes(log_probabilities_BTV, lengths_B, all_found)
+    else:  # weighed in from the start: a lexicon leaves nothing of texts that were found without it
+        found = search_beams(model, encoded_BTD, lengths_B, all_found, language_model, ctc_weight=1.0)
     return rescore(model, encoded_BTD, lengths_B, found, config, language_model)
 
 
