@@ -98,11 +98,14 @@ def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts with line breaks of Unicode, which YAML would read back as spaces."""
+    """Quotes texts with line breaks of Unicode, which YAML would read back as spaces, and texts such as 0E0,
+    which are numbers to the loader below."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if set(text) & set("\x85\u2028\u2029") else None
+    resolvers = _Loader.yaml_implicit_resolvers.get(text[:1], [])
+    means_more = bool(set(text) & set("\x85\u2028\u2029")) or any(p.match(text) for _, p in resolvers)
+    style = '"' if means_more else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

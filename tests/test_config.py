@@ -172,6 +172,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     name=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 )
 @example(rate=0.1, steps=1, speeds=[], name="a\x85b")
+@example(rate=0.1, steps=1, speeds=[], name="0E0")
 @example(rate=0.1, steps=1, speeds=[], name="\u2028 #\u2029")
 def test_what_is_dumped_is_loaded_again(
     tmp_path_factory: pytest.TempPathFactory, rate: float, steps: int, speeds: list[float], name: str
