@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 SMOKE_BEAM = 2
 WEIGHED_METHODS = ("ctc_beam", "joint")
 
+Key = tuple[str, int]  # the name of a way, and which of its weights
+
 
 @dataclass(frozen=True)
 class Way:
@@ -46,13 +48,17 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
     ways: dict[str, Way] = {}
     rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
     split = _Split.read(run, system, "dev", Path(run.config.data.dev))
+    decoded = split.decode(
+        {(name, index): way for name, own in candidates.items() for index, way in enumerate(own)}, device
+    )
     for name, own in candidates.items():
-        found = [split.decode(way, device) for way in own]
+        found = [decoded[name, index] for index in range(len(own))]
         best = min(range(len(own)), key=lambda index: split.score(found[index]).error_rate)
         ways[name], rates["dev"][name] = own[best], split.keep(name, found[best])
     split = _Split.read(run, system, "test", job.data_dir / "test.jsonl")
-    for name, way in ways.items():
-        rates["test"][name] = split.keep(name, split.decode(way, device))
+    decoded = split.decode({(name, 0): way for name, way in ways.items()}, device)
+    for name in ways:
+        rates["test"][name] = split.keep(name, decoded[name, 0])
     chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])  # of equals the cheapest, the first
     state = load_state(find_model(run.folder))
     summary = {
@@ -117,17 +123,23 @@ class _Split:
         write_texts(run.evaluation_dir / f"{name}.jsonl", references)
         return cls(run, system, name, manifest, utterances, references)
 
-    def decode(self, way: Way, device: torch.device) -> Decoded:
-        one = "way"
-        split = decode_utterances(
-            self.system, self.utterances, {one: way.config}, device=device, language_model=way.knowledge
-        )
-        for name, fault in split.faults.items():
-            raise UserError(
-                f"{self.manifest}: {len(split.faults)} utterances cannot be read, so nothing is scored; "
-                f"{name}: {fault}"
+    def decode(self, ways: Mapping[Key, Way], device: torch.device) -> dict[Key, Decoded]:
+        """The utterances are encoded once for all ways that weigh in the same."""
+        found: dict[Key, Decoded] = {}
+        for knowledge in {id(way.knowledge): way.knowledge for way in ways.values()}.values():
+            own = {str(key): (key, way.config) for key, way in ways.items() if way.knowledge is knowledge}
+            configs = {name: config for name, (_, config) in own.items()}
+            split = decode_utterances(
+                self.system, self.utterances, configs, device=device, language_model=knowledge
             )
-        return split.ways[one]
+            if split.faults:
+                name, fault = next(iter(split.faults.items()))
+                raise UserError(
+                    f"{self.manifest}: {len(split.faults)} utterances cannot be read, so nothing is scored; "
+                    f"{name}: {fault}"
+                )
+            found |= {key: split.ways[name] for name, (key, _) in own.items()}
+        return found
 
     def score(self, decoded: Decoded) -> Score:
         return score_texts(self.references, self._texts(decoded))
