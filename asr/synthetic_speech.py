@@ -5,9 +5,14 @@ The voices of dev and test have other timbres than those of train, in the same a
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from asr.audio import resample
+import numpy as np
+from tqdm import tqdm
+
+from asr.audio import resample, write
+from asr.manifest import Utterance
 from asr.speech_synthesis import synthesize
 
 SAMPLE_RATE = 16_000
@@ -34,6 +39,34 @@ ECHO_DB = (-20.0, -3.0)  # of all echoes together, against the direct sound
 SIGNAL_TO_NOISE_DB = (10.0, 30.0)
 NOISE_COLOUR = (0.0, 1.0)  # exponent of 1/f in amplitude: 0 white, 1 brown
 PEAK_DB = (-24.0, -1.0)  # of the whole
+
+
+def speak_split(
+    split: str,
+    num_utterances: int,
+    folder: Path,
+    prefix: str,
+    say: Callable[[np.random.Generator], tuple[list[str], str]],
+    rates: tuple[int, int] = RATES,
+) -> Iterator[Utterance]:
+    """Speak into PREFIX-SPLIT-NUMBER.wav; `say` gives the words of an utterance, and how to speak them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in tqdm(range(num_utterances), desc=split, disable=None, leave=False):
+        # A generator for each utterance: its samples depend on nothing before it.
+        generator = np.random.default_rng([index, *split.encode()])
+        voice = choose_voice(split, generator)
+        words, spoken = say(generator)
+        audio = record(spoken, voice, generator, rates)
+        path = folder / f"{prefix}-{split}-{index:04d}.wav"
+        write(path, audio, SAMPLE_RATE)
+        yield Utterance(
+            id=path.stem,
+            audio=str(path),
+            duration=len(audio) / SAMPLE_RATE,
+            text=" ".join(words),
+            speaker=voice,
+            language="en",
+        )
 
 
 def choose_voice(split: str, generator: np.random.Generator) -> str:

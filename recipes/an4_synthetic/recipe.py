@@ -6,15 +6,12 @@ neither its recordings nor its transcripts are read, only its words and kinds of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
-from asr.audio import write
-from asr.manifest import Utterance, write_manifest
-from asr.synthetic_speech import SAMPLE_RATE, choose_voice, record
+from asr.manifest import write_manifest
+from asr.synthetic_speech import speak_split
 
 LICENCE = "none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)"
 HOURS = 5.0
@@ -58,33 +55,19 @@ def download(target_dir: Path) -> Path:
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
-    for split in NUM_UTTERANCES:
-        write_manifest(output_dir / f"{split}.jsonl", _speak_split(split, output_dir / "audio" / split))
+    for split, count in NUM_UTTERANCES.items():
+        spoken = speak_split(split, count, output_dir / "audio" / split, "an4-synthetic", _say, RATES)
+        write_manifest(output_dir / f"{split}.jsonl", spoken)
 
 
-def _speak_split(split: str, folder: Path) -> Iterator[Utterance]:
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in tqdm(range(NUM_UTTERANCES[split]), desc=split, disable=None, leave=False):
-        # A generator for each utterance: its samples depend on nothing before it.
-        generator = np.random.default_rng([index, *split.encode()])
-        voice = choose_voice(split, generator)
-        words = say_something(generator)
-        pause = ", " if generator.random() < PAUSES else " "
-        spoken = pause.join(SAID.get(word, word.lower()) for word in words)
-        audio = record(spoken, voice, generator, RATES)
-        path = folder / f"an4-synthetic-{split}-{index:04d}.wav"
-        write(path, audio, SAMPLE_RATE)
-        yield Utterance(
-            id=path.stem,
-            audio=str(path),
-            duration=len(audio) / SAMPLE_RATE,
-            text=" ".join(words),
-            speaker=voice,
-            language="en",
-        )
+def _say(generator: np.random.Generator) -> tuple[list[str], str]:
+    """A sentence, and how it is spoken."""
+    words = _say_something(generator)
+    pause = ", " if generator.random() < PAUSES else " "
+    return words, pause.join(SAID.get(word, word.lower()) for word in words)
 
 
-def say_something(generator: np.random.Generator) -> list[str]:
+def _say_something(generator: np.random.Generator) -> list[str]:
     """The words of a sentence, letters being words."""
 
     def some(words: str, least: int, most: int) -> list[str]:

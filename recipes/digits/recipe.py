@@ -6,15 +6,12 @@ dev have other timbres than the 48 of train, in the same accents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
-from asr.audio import write
-from asr.manifest import Utterance, write_manifest
-from asr.synthetic_speech import SAMPLE_RATE, choose_voice, record
+from asr.manifest import write_manifest
+from asr.synthetic_speech import speak_split
 
 LICENCE = "none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)"
 HOURS = 0.98
@@ -33,26 +30,13 @@ def download(target_dir: Path) -> Path:
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
-    for split in NUM_UTTERANCES:
-        write_manifest(output_dir / f"{split}.jsonl", _speak_split(split, output_dir / "audio" / split))
+    for split, count in NUM_UTTERANCES.items():
+        spoken = speak_split(split, count, output_dir / "audio" / split, "digits", _say)
+        write_manifest(output_dir / f"{split}.jsonl", spoken)
 
 
-def _speak_split(split: str, folder: Path) -> Iterator[Utterance]:
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in tqdm(range(NUM_UTTERANCES[split]), desc=split, disable=None, leave=False):
-        # A generator for each utterance: its samples depend on nothing before it.
-        generator = np.random.default_rng([index, *split.encode()])
-        voice = choose_voice(split, generator)
-        length = generator.integers(*STRING_LENGTHS, endpoint=True)
-        words = [WORDS[digit] for digit in generator.integers(len(WORDS), size=length)]
-        audio = record(" ".join(words).lower(), voice, generator)
-        path = folder / f"digits-{split}-{index:04d}.wav"
-        write(path, audio, SAMPLE_RATE)
-        yield Utterance(
-            id=path.stem,
-            audio=str(path),
-            duration=len(audio) / SAMPLE_RATE,
-            text=" ".join(words),
-            speaker=voice,
-            language="en",
-        )
+def _say(generator: np.random.Generator) -> tuple[list[str], str]:
+    """Digits, and how they are spoken."""
+    length = generator.integers(*STRING_LENGTHS, endpoint=True)
+    words = [WORDS[digit] for digit in generator.integers(len(WORDS), size=length)]
+    return words, " ".join(words).lower()
