@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from asr.cli.options import add_decoding_options
 from asr.decoding.methods import METHODS
 
 if TYPE_CHECKING:
@@ -39,26 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a way to decode; may be given several times; all: each that MODEL offers (default: auto)",
     )
-    parser.add_argument(
-        "--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10; of Whisper 1)"
-    )
-    parser.add_argument(
-        "--language-model",
-        metavar="PATH",
-        help="folder of a language model's run, or an ARPA file, to weigh in (its weight: 0.3, or "
-        "--set decoding.language_model_weight=...)",
-    )
-    parser.add_argument(
-        "--lexicon",
-        metavar="FILE",
-        help="say words of this file only: plain text named .txt, or the texts of a manifest",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=8, metavar="N", help="utterances decoded at once (default: 8)"
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
-    )
+    add_decoding_options(parser, "utterances")
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",

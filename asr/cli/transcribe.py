@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.cli.options import add_decoding_options
 from asr.decoding.methods import METHODS
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=METHODS,
         help="how the text is found (default: auto, the best that MODEL can do)",
     )
-    parser.add_argument(
-        "--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10; of Whisper 1)"
-    )
+    add_decoding_options(parser, "segments")
     parser.add_argument(
         "--language", metavar="CODE", help="Whisper: what is spoken, such as de (default: it tells by itself)"
     )
@@ -79,23 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt",
         metavar="TEXT",
         help="Whisper: what may have been said before, such as names and their spelling",
-    )
-    parser.add_argument(
-        "--language-model",
-        metavar="PATH",
-        help="folder of a language model's run, or an ARPA file, to weigh in (its weight: 0.3, or "
-        "--set decoding.language_model_weight=...)",
-    )
-    parser.add_argument(
-        "--lexicon",
-        metavar="FILE",
-        help="say words of this file only: plain text named .txt, or the texts of a manifest",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=8, metavar="N", help="segments decoded at once (default: 8)"
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
     )
     parser.add_argument(
         "--set",
