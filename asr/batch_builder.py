@@ -49,6 +49,8 @@ class Batch:
     audio_seconds: float  # without padding, after the change of speed
     skipped: tuple[Skipped, ...] = ()
     applied: tuple[Applied, ...] = ()
+    num_views: int = 1
+    """Rows of each utterance, one below the other."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -94,6 +96,8 @@ class Inputs:
     """Where the labels come from that the model is to learn; None: the tokens are those of the text."""
     step_times: Callable[[int], np.ndarray] | None = None
     """The middles of so many encoded steps, in seconds; needed with labels."""
+    num_views: int = 1
+    """How often each utterance of an epoch stands in its batch, row below row, each time with other masks."""
 
 
 class Example(NamedTuple):
@@ -148,12 +152,18 @@ class BatchBuilder(Dataset["Batch | UserError"]):
                 examples.append(self._prepare(utterance, epoch))
             except UserError as error:
                 skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
+        audio_seconds = sum(example.seconds for example in examples)
+        features_BTF, feature_lengths_B = self._compute_features(examples, epoch)
+        num_views = 1 if epoch is None else self._inputs.num_views
+        if num_views > 1:
+            examples = [example for example in examples for _ in range(num_views)]
+            features_BTF = features_BTF.repeat_interleave(num_views, dim=0)
+            feature_lengths_B = feature_lengths_B.repeat_interleave(num_views)
         ids = tuple(example.utterance.id for example in examples)
         applied = tuple(example.applied for example in examples)
-        features_BTF, feature_lengths_B = self._compute_features(examples, epoch)
         if epoch is not None:
             features_BTF, applied = self._augmenter.augment_features(
-                features_BTF, feature_lengths_B, applied, ids, epoch
+                features_BTF, feature_lengths_B, applied, ids, epoch, num_views
             )
         tokens = [np.array(example.tokens, dtype=np.int64) for example in examples]
         tokens_BU, token_lengths_B = _pad(tokens, np.empty(0, dtype=np.int64), self._inputs.tokenizer.pad_id)
@@ -164,9 +174,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             tokens_BU=tokens_BU,
             token_lengths_B=token_lengths_B,
             texts=tuple(example.utterance.text or "" for example in examples),
-            audio_seconds=sum(example.seconds for example in examples),
+            audio_seconds=audio_seconds,
             skipped=tuple(skipped),
             applied=applied,
+            num_views=num_views,
         )
 
     def _prepare(self, utterance: Utterance, epoch: int | None) -> Example:

@@ -94,7 +94,7 @@ class BatchLoader:
             )  # fmt: skip
         counter = AugmentationCounter(self._inputs.augment)
         for batch in self._load(self._shard.take(plan.batches)[start_step:], epoch):
-            counter.add(batch.applied)
+            counter.add(batch.applied[:: batch.num_views])
             yield batch
         counter.log(epoch)
 

@@ -195,6 +195,12 @@ class RunConfig(Config):
                 "model.guided_attention.trim_silence finds silence in log-mel features: set it to false, "
                 "or features.type = log_mel and features.reduction.type = none"
             )
+        masks = self.augment.spec_augment
+        if model.ctc_consistency and not (masks.num_time_masks or masks.num_frequency_masks):
+            raise ValueError(
+                "model.ctc_consistency compares an utterance with itself under different masks, and there "
+                "are none: set augment.spec_augment, or remove it"
+            )
         attends = model.decoder is not None and model.decoder.cross_attention != (0, 0)
         if self.train.plot_every is not None and not attends:
             raise ValueError(

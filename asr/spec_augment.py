@@ -67,14 +67,27 @@ class SpecAugment:
         self._seed = seed
 
     def apply(
-        self, features_BTF: Tensor, feature_lengths_B: Tensor, ids: Sequence[str], epoch: int
+        self,
+        features_BTF: Tensor,
+        feature_lengths_B: Tensor,
+        ids: Sequence[str],
+        epoch: int,
+        num_views: int = 1,
     ) -> tuple[Tensor, list[Masked]]:
-        """Warp, then mask. Padding stays as it is."""
+        """Warp, then mask. Padding stays as it is.
+
+        With several views each utterance has as many rows, one below the other: they are warped alike, so
+        that their frames belong together, and masked differently.
+        """
         num_frames, num_features = features_BTF.shape[1:]
         lengths = feature_lengths_B.tolist()
         warps_B2 = np.array([self._draw_warp(*pair, epoch) for pair in zip(ids, lengths, strict=True)])
-        time_masks = [self._draw_time_masks(*pair, epoch) for pair in zip(ids, lengths, strict=True)]
-        bands = [self._draw_bands(name, num_features, epoch) for name in ids]
+        # The first view draws what it would draw if it were the only one.
+        views = [f" {row % num_views}" if row % num_views else "" for row in range(len(ids))]
+        rows = zip(ids, lengths, views, strict=True)
+        time_masks = [self._draw_time_masks(name, length, epoch, view) for name, length, view in rows]
+        named = zip(ids, views, strict=True)
+        bands = [self._draw_bands(name, num_features, epoch, view) for name, view in named]
 
         valid_BT1 = valid_frames(features_BTF, feature_lengths_B)
         fill_B11 = _mean(features_BTF, valid_BT1) * float(self._config.mask_value == "mean")
@@ -97,19 +110,18 @@ class SpecAugment:
         stream = random_stream(self._seed, epoch, "time_warp", utterance_id)
         return int(stream.integers(limit + 1, length - limit - 1)), int(stream.integers(-limit, limit + 1))
 
-    def _draw_time_masks(self, utterance_id: str, length: int, epoch: int) -> np.ndarray:
+    def _draw_time_masks(self, utterance_id: str, length: int, epoch: int, view: str = "") -> np.ndarray:
         config = self._config
         num_masks, width = config.num_time_masks, int(config.time_mask_share * length)
         if config.time_masks_per_frame:
             num_masks = min(num_masks, int(config.time_masks_per_frame * length))
         if config.time_mask_width is not None:
             width = min(width, config.time_mask_width)
-        return draw_masks(
-            num_masks, width, length, random_stream(self._seed, epoch, "time_masks", utterance_id)
-        )
+        stream = random_stream(self._seed, epoch, f"time_masks{view}", utterance_id)
+        return draw_masks(num_masks, width, length, stream)
 
-    def _draw_bands(self, utterance_id: str, num_features: int, epoch: int) -> np.ndarray:
-        stream = random_stream(self._seed, epoch, "frequency_masks", utterance_id)
+    def _draw_bands(self, utterance_id: str, num_features: int, epoch: int, view: str) -> np.ndarray:
+        stream = random_stream(self._seed, epoch, f"frequency_masks{view}", utterance_id)
         return draw_masks(
             self._config.num_frequency_masks, self._config.frequency_mask_width, num_features, stream
         )

@@ -292,6 +292,21 @@ def test_full_disk_leaves_the_last_checkpoint(
     assert_equal_bits(whole, train(tiny_run()))
 
 
+def test_two_views_need_masks_and_halve_in_pairs(tiny_run: TinyRun) -> None:
+    views, no_masks = "model.ctc_consistency=0.2", "augment.spec_augment={}"
+    with pytest.raises(UserError, match="different masks, and there are none: set augment.spec_augment"):
+        tiny_run(views, no_masks)
+    learner, batches = make_learner(tiny_run(views))
+    assert len(batches[0]) == 16 and learner.update(batches[:1], 0).sums["ctc_consistency"] > 0
+    sizes = []
+    while len(batches[0]) > 2:
+        batches = halve_largest(batches[:1])
+        sizes.append([len(batch) for batch in batches])
+    assert sizes == [[8, 8], [4, 4], [2, 2]]
+    with pytest.raises(UserError, match="single utterance"):
+        halve_largest(batches[:1])
+
+
 def test_tensorboard_missing_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError, match="pip install tensorboard"):

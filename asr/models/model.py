@@ -67,6 +67,11 @@ class Model(nn.Module):
         """Frames of features to each step behind the encoder."""
         return 1
 
+    @property
+    def num_views(self) -> int:
+        """Rows of each utterance in a training batch, one below the other, with masks of their own."""
+        return 1
+
     @staticmethod
     def count_targets(token_lengths_B: Tensor) -> int:
         """What losses are divided by: here the tokens and an end for each utterance."""

@@ -20,6 +20,7 @@ from asr.models.layers import Dropout, length_mask
 from asr.models.losses import (
     GuidedAttentionConfig,
     attention_measures,
+    consistency_loss,
     ctc_loss,
     diagonal_times,
     guided_attention_loss,
@@ -47,6 +48,10 @@ class SpeechModelConfig(Config):
     or whisper; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
+    ctc_consistency: float = pydantic.Field(default=0.0, ge=0)
+    """Each utterance comes twice in its batch, with different masks of augment.spec_augment, and the two
+    outputs of CTC shall agree; this times their divergence is added to CTC's loss. It doubles the work of an
+    update (Yao et al. 2024, arXiv 2410.05101, use 0.2). 0: each comes once."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each target that is spread over the whole vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
@@ -76,6 +81,8 @@ class SpeechModelConfig(Config):
                 "exposure is about the tokens before the next one, which decoder.type = "
                 f"{self.decoder.type} does not see; remove it"
             )
+        if self.ctc_consistency and self.ctc_weight == 0:
+            raise ValueError("ctc_consistency is about the CTC head: set ctc_weight above 0, or remove it")
         if isinstance(self.decoder, MaskDecoderConfig) and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
         guided = self.guided_attention
@@ -108,6 +115,7 @@ def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) ->
 REPORTED = (
     "total",
     "ctc",
+    "ctc_consistency",
     "cross_entropy",
     "length",  # of the text, as a decoder predicts it before the tokens
     "guided_attention",
@@ -150,6 +158,10 @@ class SpeechModel(Model):
     def subsampling_factor(self) -> int:
         return self.encoder.subsampling_factor
 
+    @property
+    def num_views(self) -> int:
+        return 2 if self.config.ctc_consistency else 1
+
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)
         return encoded_BTD, encoded_lengths_B
@@ -177,6 +189,10 @@ class SpeechModel(Model):
             ctc = self._compute_ctc(encoded, targets)
             total = total + self.config.ctc_weight * ctc.loss_B.sum()
             parts["ctc"] = ctc.loss_B.sum()
+            if self.training and self.config.ctc_consistency:
+                divergence = consistency_loss(ctc.log_probabilities_BTV, encoded[1]).sum()
+                total = total + self.config.ctc_weight * self.config.ctc_consistency * divergence
+                parts["ctc_consistency"] = divergence
         if self.decoder is not None:
             guided_weight = self._guided_weight(step)
             watched = self._watched_heads() if guided_weight > 0 or not self.training else {}

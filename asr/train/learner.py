@@ -227,15 +227,17 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
     """Replace the largest batch, padding included, by its two halves."""
     largest = max(range(len(batches)), key=lambda index: batches[index].padded_size)
     batch = batches[largest]
-    if len(batch) == 1:
+    num_utterances = len(batch) // batch.num_views
+    if num_utterances == 1:
         raise UserError(
             f"out of memory with a single utterance of {batch.audio_seconds:.1f} s, {batch.ids[0]}: "
             "lower batches.max_utterance_seconds (max_tokens for text), or take a smaller model"
         )
     logger.warning(
-        "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it", len(batch)
+        "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it",
+        num_utterances,
     )
-    middle = len(batch) // 2
+    middle = num_utterances // 2 * batch.num_views
     return [*batches[:largest], *_split(batch, middle), *batches[largest + 1 :]]
 
 

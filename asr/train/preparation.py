@@ -95,6 +95,7 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
         config.text,
         config.augment,
         partial(subsampled_lengths, factor=system.model.subsampling_factor),
+        num_views=system.model.num_views,
     )
     if isinstance(system.model, LabelModel):
         labels = build_labels(config)
