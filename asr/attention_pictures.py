@@ -197,7 +197,9 @@ def _attention(
     heads = tuple(range(decoder.num_heads)) if view.head is None else (view.head,)
     weights_of: WeightsOf = {layer: heads}
     targets = Targets(torch.tensor([list(tokens)], device=device), torch.tensor([len(tokens)], device=device))
-    _, weights = decoder.follow(targets, (encoded.encoded_BTD, encoded.lengths_B), weights_of)
+    # Without autocast, as there is one pass: the weights of models are float32 whatever decoding computes in.
+    encoded_BTD = encoded.encoded_BTD.float()
+    _, weights = decoder.follow(targets, (encoded_BTD, encoded.lengths_B), weights_of)
     weights_NT = weights[layer][0].float().mean(0)[:, : int(encoded.lengths_B[0])]
     names = [tokenizer.tokens[token] for token in tokens]
     return weights_NT.cpu().numpy(), [*names, END][: len(weights_NT)]

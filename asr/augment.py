@@ -126,8 +126,7 @@ class Augmenter:
         config, speed = self._config, float(self.choose_speeds(hash_names([utterance_id]), epoch)[0])
         snr_db, gain_db = None, 0.0
         if speed != 1.0:
-            # Played faster, the same samples belong to a higher rate; resampling brings them back to ours.
-            audio = audio_files.resample(audio, round(self._sample_rate * speed), self._sample_rate)
+            audio = audio_files.change_speed(audio, speed, self._sample_rate)
         if config.noise.probability:
             audio, snr_db = self._add_noise(audio, self.stream("noise", utterance_id, epoch))
         if config.gain_db != (0.0, 0.0):

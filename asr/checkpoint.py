@@ -64,7 +64,10 @@ def save_checkpoint(
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the folder, whole or not at all. `weights` (an average, say) stand for those of the model."""
+    """Write the folder, whole or not at all. `weights` (an average, say) stand for those of the model.
+
+    Versions in `state` stay: a copy of a model was made by what made the model.
+    """
     weights = system.model.state_dict() if weights is None else weights
     tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in weights.items()}
     tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in system.front_end.state_dict().items()}
@@ -78,7 +81,7 @@ def save_checkpoint(
         (temporary / "config.yaml").write_text(dump_config(system.config), encoding="utf-8")
         system.tokenizer.save(temporary / "tokenizer.json")
         (temporary / "state.json").write_text(
-            json.dumps(dict(state) | versions(), indent=2), encoding="utf-8"
+            json.dumps(versions() | dict(state), indent=2), encoding="utf-8"
         )
         for file in temporary.iterdir():
             _flush_to_disk(file)
@@ -188,6 +191,17 @@ def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
                 continue
             sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
     return {name.removeprefix(MODEL_PREFIX): (total / len(folders)).float() for name, total in sums.items()}
+
+
+def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """In the precision that a file shall have; in memory all are float32 again."""
+    rounded = {
+        name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
+    }
+    for name, weight in rounded.items():
+        if not weight.isfinite().all():
+            raise UserError(f"{name}: has weights that {dtype} cannot hold; keep it in float32")
+    return rounded
 
 
 def find_checkpoints(output_dir: Path) -> list[Path]:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic
 
@@ -19,7 +19,7 @@ from asr import audio as audio_files
 from asr.checkpoint import System
 from asr.config import Config
 from asr.decoding.fusion import FusionModel
-from asr.decoding.search import DecodingConfig, Method, decode, resolve_method
+from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.manifest import Utterance, read_manifest
@@ -96,29 +96,47 @@ def decode_utterances(
     audio of each batch that is done.
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
+    sample_rate = front_end.config.sample_rate
     split = DecodedSplit({name: Decoded(config) for name, config in ways.items()}, {})
     for batch in batch_utterances(utterances, batch_size):
-        read = read_batch(batch, front_end.config.sample_rate, split.faults)
-        seconds = sum(len(audio) for _, audio in read) / front_end.config.sample_rate
+        read = read_batch(batch, sample_rate, split.faults)
+        seconds = sum(len(audio) for _, audio in read) / sample_rate
         usable = [(item, audio) for item, audio in read if front_end.num_frames(len(audio)) > 0]
-        texts: dict[str, list[str]] = {name: [] for name in ways}
-        if usable:
+        best: dict[str, list[Hypothesis]] = {name: [] for name in ways}
+        for speed in sorted({speed for config in ways.values() for speed in config.speeds}) if usable else ():
             clock = Stopwatch(device)
-            audio_BS, lengths_B = pad_batch([audio for _, audio in usable], device)
-            encoded_BTD, encoded_lengths_B = model.encode(*front_end(audio_BS, lengths_B))
+            played = [audio_files.change_speed(audio, speed, sample_rate) for _, audio in usable]
+            encoded_BTD, encoded_lengths_B = model.encode(*front_end(*pad_batch(played, device)))
             encoding_seconds = clock.read()
             for name, config in ways.items():
-                clock = Stopwatch(device)
-                nbest = decode(model, encoded_BTD, encoded_lengths_B, config, language_model)
-                split.ways[name].seconds += encoding_seconds + clock.read()
-                texts[name] = [system.tokenizer.decode(list(ranked[0].tokens)) for ranked in nbest]
+                if speed in config.speeds:
+                    clock = Stopwatch(device)
+                    found = decode(model, encoded_BTD, encoded_lengths_B, config, language_model)
+                    best[name] = choose_likelier(best[name], found, encoded_lengths_B)
+                    split.ways[name].seconds += encoding_seconds + clock.read()
         for name, decoded in split.ways.items():
             # In less than a frame nothing can be said.
             decoded.texts |= {item.id: "" for item, _ in read}
-            decoded.texts |= {item.id: text for (item, _), text in zip(usable, texts[name], strict=True)}
+            for (item, _), hypothesis in zip(usable, best[name], strict=True):
+                decoded.texts[item.id] = system.tokenizer.decode(list(hypothesis.tokens))
             decoded.audio_seconds += seconds
         report(seconds)
     return split
+
+
+def choose_likelier(
+    best: list[Hypothesis], found: Sequence[Sequence[Hypothesis]], encoded_lengths_B: Tensor
+) -> list[Hypothesis]:
+    """Of each utterance the likelier hypothesis. `best` is empty where nothing was found before.
+
+    Played too fast for a single encoded step, nothing is heard of an utterance: that is no text to choose.
+    """
+    firsts = [
+        ranked[0] if length else replace(ranked[0], log_probability=-math.inf, ctc_log_probability=-math.inf)
+        for ranked, length in zip(found, encoded_lengths_B.tolist(), strict=True)
+    ]
+    pairs = zip(best or firsts, firsts, strict=True)
+    return [max(pair, key=lambda hypothesis: hypothesis.likelihood) for pair in pairs]
 
 
 def transcribe_utterances(

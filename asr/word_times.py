@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from asr.manifest import Utterance
 from asr.models.clock import make_clock
 from asr.text import normalize_for_training
 from asr.transcription.timestamps import align_by_ctc, split_words, time_words
-from asr.transcripts.transcript import Word
 
 # B utterances of a batch, T encoded steps, V vocabulary
 
@@ -55,18 +54,9 @@ def align_utterances(
             aligned = align_by_ctc(model.ctc_log_probabilities(encoded_BTD), lengths_B, tokens)
             for (item, audio, ids), token_times in zip(ready, aligned, strict=True):
                 words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
-                times[item.id] = format_stretches(_in_order(words))
+                times[item.id] = format_stretches((word.text, word.start, word.end) for word in words)
         report(seconds)
     return times, faults
-
-
-def _in_order(words: Sequence[Word]) -> Iterator[tuple[str, float, float]]:
-    """Words of a single step may overlap by a frame: such a one begins where the one before ends."""
-    past = 0.0
-    for word in words:
-        begin = max(word.start, past)
-        past = max(word.end, begin)
-        yield word.text, begin, past
 
 
 def _encode(system: System, utterance: Utterance, num_frames: int) -> list[int]:

@@ -1,70 +1,35 @@
-"""What many tests need: a corpus of tones in place of words, and a run that trains on it in seconds."""
+"""What many tests need: a corpus of tones in place of words, and a run that trains on it in seconds.
+
+What is heavy is imported where it is used: the process that hands out the tests reads this file first, and
+the others wait for it.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-import soundfile
-import torch
 
-from asr.run import RunConfig
-
-TONES_HZ = {"ONE": 400, "TWO": 800, "SIX": 1500, "TEN": 2500}
-
-TINY_RUN = """
-output_dir: {folder}/run
-data: {{train: {tones}/train.jsonl, dev: {tones}/dev.jsonl}}
-features: {{num_mels: 20, cmvn: utterance}}
-augment: {{speed: [0.9, 1.0, 1.1], spec_augment: {{num_time_masks: 1, num_frequency_masks: 1, frequency_mask_width: 4}}}}
-batches: {{max_seconds: 40, max_utterances: 8, num_workers: 0}}
-model:
-  encoder: {{type: transformer, dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32, subsampling: {{channels: 4}}}}
-  decoder: {{type: transformer, dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32}}
-  guided_attention: {{}}
-optim: {{learning_rate: 3e-3, warmup_steps: 3}}
-train: {{steps: 12, precision: float32, device: cpu, validate_every: 6, save_every: 3, log_every: 2, keep_best: 2}}
-"""
+if TYPE_CHECKING:
+    from asr.run import RunConfig
 
 
 @pytest.fixture(scope="session")
 def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train.jsonl (48 utterances) and dev.jsonl (6): 2 to 4 words, each a tone of its own."""
-    folder = tmp_path_factory.mktemp("tones")
-    random = np.random.default_rng(0)
-    for split, count in (("train", 48), ("dev", 6)):
-        lines = []
-        for number in range(count):
-            words = random.choice(list(TONES_HZ), random.integers(2, 5))
-            audio = np.concatenate([np.zeros(800), *(make_tone(word, random) for word in words)])
-            audio += 0.003 * random.standard_normal(len(audio))
-            path = folder / f"{split}-{number}.wav"
-            soundfile.write(path, audio, 16_000)
-            record = {
-                "id": path.stem,
-                "audio": path.name,
-                "duration": len(audio) / 16_000,
-                "text": " ".join(words),
-            }
-            lines.append(json.dumps(record) + "\n")
-        (folder / f"{split}.jsonl").write_text("".join(lines))
-    return folder
+    """A folder with train.jsonl (48 utterances) and dev.jsonl (6)."""
+    from tone_examples import write_tones
 
-
-def make_tone(word: str, random: np.random.Generator) -> np.ndarray:
-    """A fifth of a second of tone and a short pause."""
-    time = np.arange(int(16_000 * random.uniform(0.15, 0.25))) / 16_000
-    return np.pad(
-        0.3 * np.sin(2 * np.pi * TONES_HZ[word] * time), (0, int(16_000 * random.uniform(0.05, 0.1)))
-    )
+    return write_tones(tmp_path_factory.mktemp("tones"))
 
 
 @pytest.fixture
 def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
     """Builds the config of a tiny run; arguments are overrides such as "train.steps=3"."""
+    from tone_examples import TINY_RUN
+
+    from asr.run import RunConfig
 
     def build(*overrides: str) -> RunConfig:
         path = tmp_path / "run.yaml"
@@ -77,4 +42,6 @@ def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Tests run in two processes on two cores: more threads than cores make them wait for each other."""
+    import torch
+
     torch.set_num_threads(1)

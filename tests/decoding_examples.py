@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 import torch
-from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example
+from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import Tensor
 
 from asr.decoding.hypothesis import DecodingConfig
@@ -39,6 +39,15 @@ def random_encoded(model: SpeechModel, lengths: list[int], seed: int = 0) -> tup
         [2 * torch.randn(max(lengths), model.encoder.output_dim, generator=random) for _ in lengths]
     )
     return encoded_BTD.masked_fill(~length_mask(lengths_B, max(lengths))[..., None], 50.0), lengths_B
+
+
+def encode_in_batches(model: SpeechModel, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Encoded steps of 20 utterances, from features with garbage in the padding on, `size` at a time."""
+    frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(20)]
+    batch = make_utterances(frames, [1] * 20, padding=9.0)
+    for start in range(0, 20, size):
+        rows = slice(start, start + size)
+        yield model.encode(batch.features_BTF[rows, : max(frames[rows])], batch.feature_lengths_B[rows])
 
 
 class BigramModel:

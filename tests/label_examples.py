@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from conftest import TONES_HZ
+from tone_examples import TONES_HZ
 
 from asr.manifest import Utterance, write_manifest
 from asr.run import RunConfig

@@ -21,28 +21,25 @@ NUM_SPECIAL = len(SPECIAL_TOKENS)
 VOCAB_SIZE = NUM_SPECIAL + 8
 
 _SIZE = {"dim": 32, "num_layers": 2, "num_heads": 4, "feed_forward_dim": 64, "dropout": 0.0}
+_ONE_LAYER = _SIZE | {"num_layers": 1}
 _CONV2D = {"type": "conv2d", "factor": 4, "channels": 4}
+_CONV1D = {"type": "conv1d", "factor": 4}
+_STACK = {"type": "stack", "factor": 4}
+_TRANSFORMER = {"type": "transformer", **_ONE_LAYER, "subsampling": _CONV2D}
+_LSTM = {"type": "lstm", "dim": 24, "num_layers": 1, "dropout": 0.0, "subsampling": _STACK}
+_DECODER = {"type": "transformer", **_ONE_LAYER}
 
 # Together they use every type and almost every option of a section.
 _TREES: dict[str, dict[str, Any]] = {
-    "transformer-ctc": {
-        "encoder": {"type": "transformer", **_SIZE, "subsampling": _CONV2D},
-        "ctc_weight": 1.0,
-    },
+    "transformer-ctc": {"encoder": _TRANSFORMER | {"num_layers": 2}, "ctc_weight": 1.0},
     "transformer-attention": {
         "encoder": {
-            "type": "transformer",
-            **_SIZE,
-            "activation": "relu",
-            "norm": "post",
-            "subsampling": {"type": "conv1d", "factor": 4},
+            **(_TRANSFORMER | {"num_layers": 2, "activation": "relu", "norm": "post"}),
+            "subsampling": _CONV1D,
             "positions": {"type": "learned", "span": 64},
         },
         "decoder": {
-            "type": "transformer",
-            **_SIZE,
-            "activation": "relu",
-            "norm": "post",
+            **(_DECODER | {"num_layers": 2, "activation": "relu", "norm": "post"}),
             "positions": {"type": "learned", "span": 64},
         },
         "ctc_weight": 0.0,
@@ -50,16 +47,12 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "transformer-hybrid": {
         "encoder": {
-            "type": "transformer",
-            **_SIZE,
-            "attention_dropout": 0.05,
-            "subsampling": {"type": "conv1d", "factor": 4},
+            **(_TRANSFORMER | {"num_layers": 2, "attention_dropout": 0.05}),
+            "subsampling": _CONV1D,
             "positions": {"type": "fourier", "combine": "concatenate", "span": 256},
         },
         "decoder": {
-            "type": "transformer",
-            **(_SIZE | {"dim": 24, "num_layers": 1}),
-            "tie_embeddings": True,
+            **(_DECODER | {"dim": 24, "tie_embeddings": True}),
             "positions": {"type": "sinusoid", "combine": "concatenate"},
         },
         "guided_attention": {"path": "ctc", "sigma": 0.3, "layers": [-1], "heads": [0, 2]},
@@ -67,11 +60,8 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "transformer-window": {
         "encoder": {
-            "type": "transformer",
-            **(_SIZE | {"dropout": 0.05}),
-            "activation": "swiglu",
-            "window": [5, 3],
-            "subsampling": {"type": "stack", "factor": 4},
+            **(_TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "activation": "swiglu", "window": [5, 3]}),
+            "subsampling": _STACK,
             "positions": {"type": "rotary"},
         },
         "ctc_weight": 1.0,
@@ -82,186 +72,92 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "conformer-hybrid": {
         "encoder": {
-            "type": "conformer",
-            **(_SIZE | {"num_layers": 1, "dropout": 0.05}),
-            "kernel": 7,
-            "window": [8, 8],
+            **(_ONE_LAYER | {"type": "conformer", "dropout": 0.05, "kernel": 7, "window": [8, 8]}),
             "subsampling": _CONV2D,
             "positions": {"type": "none"},
         },
-        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "positions": {"type": "rotary"}},
+        "decoder": _DECODER | {"positions": {"type": "rotary"}},
         "guided_attention": {"schedule": "exponential", "half_life": 100},
     },
-    "lstm-ctc": {
-        "encoder": {
-            "type": "lstm",
-            "dim": 24,
-            "num_layers": 2,
-            "dropout": 0.0,
-            "pyramid_layers": 1,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
-        "ctc_weight": 1.0,
-    },
-    "lstm-hybrid": {
-        "encoder": {
-            "type": "lstm",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.05,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
-        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
-    },
-    "gru-ctc": {
-        "encoder": {
-            "type": "lstm",
-            "cell": "gru",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.05,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
-        "ctc_weight": 1.0,
-    },
+    "lstm-ctc": {"encoder": _LSTM | {"num_layers": 2, "pyramid_layers": 1}, "ctc_weight": 1.0},
+    "lstm-hybrid": {"encoder": _LSTM | {"dropout": 0.05}, "decoder": _DECODER},
+    "gru-ctc": {"encoder": _LSTM | {"cell": "gru", "dropout": 0.05}, "ctc_weight": 1.0},
     "tanh-ctc": {
         "encoder": {
-            "type": "lstm",
-            "cell": "tanh",
-            "dim": 24,
-            "num_layers": 2,
-            "dropout": 0.0,
-            "pyramid_layers": 1,
+            **(_LSTM | {"cell": "tanh", "num_layers": 2, "pyramid_layers": 1}),
             "subsampling": {"type": "stack", "factor": 2},
         },
         "ctc_weight": 1.0,
     },
-    "intra-attention-ctc": {
-        "encoder": {
-            "type": "intra_attention",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.0,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
-        "ctc_weight": 1.0,
-    },
+    "intra-attention-ctc": {"encoder": _LSTM | {"type": "intra_attention"}, "ctc_weight": 1.0},
     "intra-attention-hybrid": {
         "encoder": {
-            "type": "intra_attention",
-            "dim": 24,
-            "num_layers": 2,
-            "dropout": 0.05,
-            "window": 5,
+            **(_LSTM | {"type": "intra_attention", "num_layers": 2, "dropout": 0.05, "window": 5}),
             "subsampling": {"type": "stack", "factor": 8},
         },
-        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
+        "decoder": _DECODER,
     },
     "convolutional-ctc": {
         "encoder": {
-            "type": "convolutional",
-            "dim": 32,
-            "num_layers": 3,
-            "feed_forward_dim": 64,
-            "kernel": 5,
-            "dropout": 0.0,
-            "subsampling": _CONV2D,
+            **{"type": "convolutional", "dim": 32, "num_layers": 3, "feed_forward_dim": 64, "kernel": 5},
+            **{"dropout": 0.0, "subsampling": _CONV2D},
         },
         "ctc_weight": 1.0,
     },
     "convolutional-hybrid": {
         "encoder": {
-            "type": "convolutional",
-            "dim": 24,
-            "num_layers": 2,
-            "feed_forward_dim": 48,
-            "activation": "swiglu",
-            "dropout": 0.05,
-            "kernel": 7,
-            "subsampling": {"type": "conv1d", "factor": 4},
+            **{"type": "convolutional", "dim": 24, "num_layers": 2, "feed_forward_dim": 48, "kernel": 7},
+            **{"activation": "swiglu", "dropout": 0.05, "subsampling": _CONV1D},
         },
-        "decoder": {"type": "transformer", **(_SIZE | {"num_layers": 1})},
+        "decoder": _DECODER,
     },
     "attention-additive": {
-        "encoder": {
-            "type": "lstm",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.0,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
+        "encoder": _LSTM,
         "decoder": {"type": "attention", "dim": 32, "dropout": 0.0, "attention": {"dim": 24}},
         "ctc_weight": 0.0,
         "guided_attention": {"trim_silence": False},
     },
     "attention-location": {
-        "encoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "encoder": _TRANSFORMER,
         "decoder": {
-            "type": "attention",
-            "cell": "gru",
-            "dim": 24,
-            "num_layers": 2,
-            "dropout": 0.05,
+            **{"type": "attention", "cell": "gru", "dim": 24, "num_layers": 2, "dropout": 0.05},
             "attention": {"score": "cosine", "dim": 16, "location": {"kernel": 5, "channels": 4}},
         },
         "guided_attention": {"path": "ctc", "layers": [-1], "heads": [0]},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "intra-attention-decoder": {
-        "encoder": {
-            "type": "lstm",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.0,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
+        "encoder": _LSTM,
         "decoder": {
-            "type": "intra_attention",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.05,
+            **{"type": "intra_attention", "dim": 24, "num_layers": 1, "dropout": 0.05},
             "attention": {"score": "scaled_dot", "dim": 24},
         },
     },
     "single-summary": {
-        "encoder": {
-            "type": "lstm",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.0,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
+        "encoder": _LSTM,
         "decoder": {"type": "single_summary", "dim": 32, "num_layers": 2, "dropout": 0.0},
         "ctc_weight": 0.0,
     },
     "single-summary-hybrid": {
-        "encoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "encoder": _TRANSFORMER,
         "decoder": {"type": "single_summary", "cell": "tanh", "dim": 48, "dropout": 0.0},
     },
     "parallel-length": {
-        "encoder": {"type": "transformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "encoder": _TRANSFORMER,
         "decoder": {"type": "parallel_length", **_SIZE},
         "ctc_weight": 0.0,
         "guided_attention": {},
     },
     "parallel-end": {
-        "encoder": {"type": "conformer", **(_SIZE | {"num_layers": 1}), "subsampling": _CONV2D},
+        "encoder": {"type": "conformer", **_ONE_LAYER, "subsampling": _CONV2D},
         "decoder": {
-            "type": "parallel_end",
-            **(_SIZE | {"dropout": 0.05}),
-            "num_queries": 12,
+            **(_SIZE | {"type": "parallel_end", "dropout": 0.05, "num_queries": 12}),
             "positions": {"type": "learned", "span": 16},
         },
         "guided_attention": {"path": "ctc", "layers": [-1]},
     },
     "mask-ctc": {
-        "encoder": {
-            "type": "lstm",
-            "dim": 24,
-            "num_layers": 1,
-            "dropout": 0.0,
-            "subsampling": {"type": "stack", "factor": 4},
-        },
+        "encoder": _LSTM,
         "decoder": {"type": "mask_ctc", **_SIZE, "norm": "post", "positions": {"type": "fourier"}},
         "guided_attention": {"trim_silence": False, "heads": [1]},
     },
@@ -277,22 +173,17 @@ WITH_DECODER = [
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 # Of each kind of system the fast tests take one or two; these are their relatives.
-RELATIVES = (
-    *(
-        "gru-ctc",
-        "tanh-ctc",
-        "lstm-hybrid",
-        "conformer-ctc",
-        "intra-attention-hybrid",
-        "convolutional-hybrid",
-    ),
-    *("attention-location", "single-summary-hybrid", "parallel-end"),
-)
+RELATIVES = {
+    *("gru-ctc", "tanh-ctc", "lstm-hybrid", "conformer-ctc", "intra-attention-hybrid"),
+    *("convolutional-hybrid", "attention-location", "single-summary-hybrid", "parallel-end"),
+}
 
 
-def mark_relatives(names: Iterable[str]) -> list[Any]:
+def mark_relatives(names: Iterable[str], slow_too: str = "") -> list[Any]:
     """Parameters of a test, those of the relatives marked slow."""
-    return [pytest.param(name, marks=pytest.mark.slow if name in RELATIVES else ()) for name in names]
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name in RELATIVES | {slow_too} else ()) for name in names
+    ]
 
 
 every_system = pytest.mark.parametrize("name", mark_relatives(SYSTEMS))

@@ -76,3 +76,7 @@ def test_names_that_are_not_there() -> None:
         build("attention-location", lora={"parts": ("decoder",), "projections": ("expand",)})
     with pytest.raises(ValueError, match=r"lora.parts has decoder, and there is none"):
         build("transformer-ctc", lora={})
+    for parts in (("",), ("encoder", "decoder", "ctc_head")):
+        with pytest.raises(UserError, match="frozen leaves nothing that could be trained"):
+            build("transformer-hybrid", frozen=parts)
+    assert build("transformer-hybrid", frozen=("encoder", "decoder", "ctc_head"), lora={})

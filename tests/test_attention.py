@@ -113,6 +113,22 @@ def test_attend_equals_the_formula(dtype: torch.dtype, is_training: bool) -> Non
             torch.testing.assert_close(part.grad.double(), exact_part.grad, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("block_scores", [1, 60, 10**6])
+def test_attend_in_blocks_of_queries(
+    monkeypatch: pytest.MonkeyPatch, causal: bool, block_scores: int
+) -> None:
+    """As in bfloat16 on a CPU: of one query, a few, or all at once."""
+    monkeypatch.setattr(attention, "BLOCK_SCORES", block_scores)
+    mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
+    mask = mask & torch.ones(7, 7, dtype=torch.bool).tril() if causal else mask
+    heads = random_heads(7)
+    with torch.no_grad():
+        attended = attend(*(part.bfloat16() for part in heads), mask, 0.0)
+    assert attended.dtype == torch.bfloat16
+    torch.testing.assert_close(attended.double(), plain_attention(*heads, mask), rtol=0, atol=0.05)
+
+
 def test_dropout_of_the_weights_keeps_the_expectation() -> None:
     torch.manual_seed(0)
     queries, keys, values = random_heads(7, dtype=torch.float32)

@@ -265,6 +265,16 @@ def test_silence_has_no_picture(talker: Path, tmp_path: Path, drawn: list[Any]) 
     assert not drawn
 
 
+def test_a_model_in_half_precision_has_pictures_too(talker: Path, tmp_path: Path, drawn: list[Any]) -> None:
+    segmentation, checks = SegmentationConfig(method="energy"), ChecksConfig.off()
+    arguments = (write_audio(tmp_path / "a.wav", 1.0), tmp_path / "a.png", "six one", View())
+    for precision in ("float32", "bf16"):
+        recognizer = Recognizer(load_system(talker), "cpu", precision, segmentation, checks)  # type: ignore[arg-type]
+        draw_text(recognizer, *arguments)
+    (_, whole), (_, half) = drawn
+    np.testing.assert_allclose(half.rows.values_NT, whole.rows.values_NT, atol=0.02)
+
+
 def test_the_tool(
     talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,8 +278,8 @@ def test_a_million_utterances_in_another_order(folder: Path, capsys: pytest.Capt
         for number in range(count):
             ours.write(f"u{number:07d} one two {number}\n")
             theirs.write(f"u{count - 1 - number:07d} one too {count - 1 - number}\n")
-    started = time.perf_counter()
+    started = time.process_time()
     record = run_json(capsys, "r.txt", "h.txt")["systems"][0]
     logging.disable(logging.NOTSET)
     assert (record["utterances"], record["substitutions"], record["correct"]) == (count, count, 2 * count)
-    assert time.perf_counter() - started < 120
+    assert time.process_time() - started < 120

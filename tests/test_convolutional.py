@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from encoder_examples import assert_each_as_if_alone
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,7 +14,6 @@ from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderC
 
 # B batch, T steps, F features, D dimension
 
-LENGTHS = [37, 21, 30, 4, 1]
 SIZE: dict[str, Any] = {"dim": 8, "num_layers": 3, "feed_forward_dim": 12, "kernel": 5}
 
 
@@ -47,16 +47,7 @@ def encode_alone(encoder: ConvolutionalEncoder, features_TF: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["conv2d", "stack"])
 def test_each_utterance_as_if_alone(kind: str, kernel: int) -> None:
     encoder = build_encoder(kernel=kernel, subsampling={"type": kind, "factor": 2})
-    features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
-    for row, length in enumerate(LENGTHS):
-        features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
-    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor(LENGTHS))
-    assert encoder.subsampling_factor == 2
-    assert lengths_B.tolist() == [-(-length // 2) for length in LENGTHS]
-    assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
-    for row, length in enumerate(LENGTHS):
-        expected_TD = encode_alone(encoder, features_BTF[row, :length])
-        torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], expected_TD, rtol=0, atol=1e-12)
+    assert_each_as_if_alone(encoder, 2, lambda features_TF: encode_alone(encoder, features_TF))
 
 
 @pytest.mark.parametrize(("kernel", "num_layers"), [(1, 3), (3, 2), (5, 3)])
@@ -68,14 +59,6 @@ def test_a_step_sees_half_a_kernel_a_layer_to_each_side(kernel: int, num_layers:
     seen = gradient_BTF[0].abs().sum(-1).nonzero()[:, 0].tolist()
     reach = num_layers * (kernel // 2)
     assert seen == list(range(20 - reach, 20 + reach + 1))
-
-
-def test_dropout_in_training_only() -> None:
-    encoder, without = build_encoder(dropout=0.5), build_encoder(dropout=0.0)
-    arguments = torch.randn(1, 30, 20, dtype=torch.float64), torch.tensor([30])
-    assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
-    encoder.train()
-    assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
 
 
 def test_config_wants_a_kernel_with_a_middle() -> None:

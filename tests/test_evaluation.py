@@ -10,6 +10,7 @@ import jiwer
 import numpy as np
 import pytest
 import soundfile
+import soxr
 import torch
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
@@ -17,10 +18,11 @@ from system_examples import WORDS, save_talker
 from asr import audio
 from asr.checkpoint import System, load_system
 from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.search import DecodingConfig, offered_methods
+from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods
 from asr.errors import UserError
 from asr.evaluation import (
     DecodedSplit,
+    choose_likelier,
     choose_ways,
     decode_utterances,
     describe_device,
@@ -102,6 +104,45 @@ def test_batch_size_does_not_matter(batch_size: int, system: System, manifest: P
     expected = run(system, utterances)
     other = run(system, utterances, batch_size=batch_size)
     assert all(other.ways[name].texts == decoded.texts for name, decoded in expected.ways.items())
+
+
+SPEEDS = (0.97, 1.0, 1.03)
+
+
+@pytest.mark.parametrize("method", ["ctc_greedy", "joint", "attention"])
+def test_of_several_speeds_the_likeliest_text_is_taken(system: System, manifest: Path, method: str) -> None:
+    """One utterance and speed at a time, played by soxr; likely by CTC, else by the decoder."""
+    config = DecodingConfig.model_validate({"method": method, "beam": 4, "speeds": SPEEDS})
+    ways = {"all": config, "own": config.model_copy(update={"speeds": (1.0,)})}
+    utterances = read_references(manifest)
+    split = decode_utterances(system, utterances, ways, device=CPU, batch_size=2)
+    chosen = set()
+    for item in utterances[:4]:
+        samples = audio.read(item.audio, start=item.start, duration=item.duration)
+        found = []
+        for speed in SPEEDS:
+            played = soxr.resample(samples, 16_000 * speed, 16_000)
+            features = system.front_end(torch.from_numpy(played)[None], torch.tensor([len(played)]))
+            with torch.inference_mode():
+                encoded = system.model.encode(*features)
+            ((best,),) = decode(system.model, *encoded, ways["own"])
+            likelihood = best.log_probability if method == "attention" else best.ctc_log_probability
+            found.append((likelihood, speed, system.tokenizer.decode(list(best.tokens))))
+        assert split.ways["own"].texts[item.id] == found[1][2]
+        assert split.ways["all"].texts[item.id] == max(found)[2]
+        chosen.add(max(found)[1])
+    assert len(chosen) > 1, "the test would not notice that only one is heard"
+
+
+def test_what_is_too_fast_to_be_heard_is_not_chosen(system: System) -> None:
+    """An empty text, which is certain, must not win because nothing was left of the utterance."""
+    heard = [[Hypothesis((7,), -3.0, -3.0, -3.0)]]
+    nothing = [[Hypothesis((), 0.0, 0.0, 0.0)]]
+    for first, second in ((heard, nothing), (nothing, heard)):
+        best: list[Hypothesis] = []
+        for found in (first, second):
+            best = choose_likelier(best, found, torch.tensor([0 if found is nothing else 4]))
+        assert best == heard[0]
 
 
 def test_auto_is_resolved_once(system: System) -> None:

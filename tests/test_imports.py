@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ LAYERS = [
             "text",
             "english/",
             *("whisper/languages", "whisper/tokenizer", "whisper/units"),
-            *("tokenizer", "manifest", "labels"),
+            *("units", "tokenizer", "manifest", "labels"),
         ),
         *(
             "manifest_checks",
@@ -84,6 +85,7 @@ def position(module: str) -> tuple[int, int]:
     raise AssertionError(f"asr/{module}.py stands in no layer; add it to LAYERS in {Path(__file__).name}")
 
 
+@functools.cache
 def imported_names(module: str) -> set[str]:
     """Dotted names of all imports of a module, those inside functions too."""
     names = set()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from encoder_examples import assert_each_as_if_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -154,8 +155,6 @@ def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
 
 # --- the encoder --------------------------------------------------------------------------------
 
-LENGTHS = [37, 21, 30, 4, 1]
-
 
 def build_encoder(**options: Any) -> IntraAttentionEncoder:
     torch.manual_seed(0)
@@ -166,25 +165,13 @@ def build_encoder(**options: Any) -> IntraAttentionEncoder:
 @pytest.mark.parametrize("window", [None, 4])
 def test_each_utterance_as_if_alone(window: int | None) -> None:
     encoder = build_encoder(window=window, subsampling={"type": "stack", "factor": 2})
-    features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
-    for row, length in enumerate(LENGTHS):
-        features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
-    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor(LENGTHS))
-    assert encoder.subsampling_factor == 2
-    assert lengths_B.tolist() == [-(-length // 2) for length in LENGTHS]
-    assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
-    for row, length in enumerate(LENGTHS):
-        x_TD = encoder.subsampling(features_BTF[row : row + 1, :length], torch.tensor([length]))[0][0]
+
+    def encode_alone(features_TF: Tensor) -> Tensor:
+        x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]
         for layer, norm in zip(encoder.layers, encoder.norms, strict=True):
             forwards_TD, _ = run_plainly(layer.forwards.cell, x_TD)
             backwards_TD, _ = run_plainly(layer.backwards.cell, x_TD.flip(0))
             x_TD = norm(torch.cat([forwards_TD, backwards_TD.flip(0)], dim=-1))
-        torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], x_TD, rtol=0, atol=1e-10)
+        return x_TD
 
-
-def test_dropout_in_training_only() -> None:
-    encoder, without = build_encoder(dropout=0.5), build_encoder(dropout=0.0)
-    arguments = torch.randn(1, 30, 20, dtype=torch.float64), torch.tensor([30])
-    assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
-    encoder.train()
-    assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
+    assert_each_as_if_alone(encoder, 2, encode_alone)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from label_examples import KINDS, SPEAKERS, build_run, write_labelled_tones
-from safetensors.torch import load_file
+from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batch_builder import Batch
 from asr.checkpoint import find_checkpoints, load_any_system
@@ -23,16 +23,23 @@ from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.run import RunConfig
 from asr.tokenizer import SPECIAL_TOKENS
 from asr.train.distributed import Process
-from asr.train.learner import Learner
 from asr.train.loop import train
 from asr.train.preparation import TrainingData, prepare_system
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labelled_tones(tmp_path_factory.mktemp("recordings"))
+
+
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    return write_labelled_tones(tmp_path)
+def corpus(recordings: Path, tmp_path: Path) -> Path:
+    """Manifests of its own, which a test may change."""
+    for split in ("train", "dev"):
+        write_manifest(tmp_path / f"{split}.jsonl", read_manifest(recordings / f"{split}.jsonl"))
+    return tmp_path
 
 
 def change_manifest(path: Path, **fields: Any) -> None:
@@ -40,11 +47,6 @@ def change_manifest(path: Path, **fields: Any) -> None:
     utterances = list(read_manifest(path))
     last = Utterance.model_validate(utterances[-1].model_dump() | fields)
     write_manifest(path, [*utterances[:-1], last])
-
-
-def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
 
 
 # --- targets ------------------------------------------------------------------------------------
@@ -98,27 +100,12 @@ def test_steps_are_labelled_where_the_tones_are(
 # --- the loop -----------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @every_kind
 def test_resuming_is_exact(kind: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(build_run(corpus, kind, f"output_dir={corpus}/whole"))
-    original = Learner.update
-
-    def update(self: Learner, batches: Sequence[Batch], step: int) -> Any:
-        if step == 8:
-            raise Killed
-        return original(self, batches, step)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Learner, "update", update)
-        train(build_run(corpus, kind))
+    run_until_killed(monkeypatch, 8, lambda: train(build_run(corpus, kind)))
     assert find_checkpoints(corpus / "run")[-1].name == "step-00000006"
-    resumed = train(build_run(corpus, kind))
-    ours, theirs = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert_equal_bits(whole, train(build_run(corpus, kind)))
 
 
 @every_kind

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batch_order import BatchConfig, Shard
 from asr.checkpoint import (
@@ -28,7 +28,7 @@ from asr.run import RunConfig
 from asr.text_batches import TextLoader
 from asr.tokenizer import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train.distributed import Process
-from asr.train.learner import Learner, halve_largest
+from asr.train.learner import halve_largest
 from asr.train.loop import train
 from asr.train.preparation import prepare_system
 
@@ -129,15 +129,6 @@ def test_tied_embeddings_are_one() -> None:
 # --- training -----------------------------------------------------------------------------------
 
 
-def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 @pytest.mark.parametrize("overrides", [(), ("train.accumulate=2", "train.average_decay=0.9")])
 def test_resuming_is_exact(
     text_run: Callable[..., RunConfig],
@@ -146,21 +137,11 @@ def test_resuming_is_exact(
     overrides: Sequence[str],
 ) -> None:
     whole = train(text_run(f"output_dir={tmp_path}/whole", *overrides))
-    original = Learner.update
-
-    def update(self: Learner, batches: Any, step: int) -> Any:
-        if step == 8:
-            raise Killed
-        return original(self, batches, step)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Learner, "update", update)
-        train(text_run(*overrides))
+    run_until_killed(monkeypatch, 8, lambda: train(text_run(*overrides)))
     assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000006"
     resumed = train(text_run(*overrides))
     for name in ("model/model.safetensors", "checkpoints/step-00000012/training.safetensors"):
-        ours, theirs = load_file(resumed.parent / name), load_file(whole.parent / name)
-        assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+        assert_equal_bits(resumed.parent / name, whole.parent / name)
 
 
 def test_perplexities_are_of_tokens_and_of_words(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import tracemalloc
 
 import pytest
 import torch
@@ -53,6 +54,27 @@ def test_texts_of_known_words_with_single_spaces_and_no_others(text: str) -> Non
     words = {"A", "AB", "BBA"}
     is_known = text == "" or all(word in words for word in text.split(" "))
     assert accepts(Lexicon(CHARACTERS, words), CHARACTERS.encode(text)) == is_known
+
+
+@given(st.lists(st.sampled_from("ABC"), max_size=9).map("".join))
+def test_without_spaces_texts_that_fall_into_known_words_and_no_others(text: str) -> None:
+    words = ["AB", "ABC", "CA", "BBA", "C"]  # ABCA is AB CA as well as ABC A, of which A is none
+    tokenizer = Tokenizer.train(TokenizerConfig(), ["ABC"])
+    is_known = [True] + [False] * len(text)
+    for end in range(1, len(text) + 1):
+        is_known[end] = any(text[:end].endswith(word) and is_known[end - len(word)] for word in words)
+    assert accepts(Lexicon(tokenizer, words), tokenizer.encode(text)) == is_known[-1]
+
+
+def test_long_words_take_memory_in_proportion() -> None:
+    """Where there are no spaces, a whole sentence is a word; each of its beginnings would be a tuple."""
+    words = [letter * 3000 for letter in "ABC"]
+    tokenizer = Tokenizer.train(TokenizerConfig(), words)
+    tracemalloc.start()
+    Lexicon(tokenizer, words)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from encoder_examples import assert_each_as_if_alone
 from torch import Tensor, nn
 
 from asr.models.lstm import Bidirectional, LSTMEncoder, LSTMEncoderConfig
 
 # T steps, F features, D dimension
 
-LENGTHS = [37, 21, 30, 4, 1]  # not sorted
 THEIRS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
@@ -46,16 +46,11 @@ def as_pytorch(layer: Bidirectional, cell: str, input_dim: int) -> nn.RNNBase:
 @pytest.mark.parametrize("cell", THEIRS)
 def test_each_utterance_as_if_alone(cell: str, kind: str, pyramid_layers: int) -> None:
     encoder = build_encoder(cell=cell, pyramid_layers=pyramid_layers, subsampling={"type": kind, "factor": 2})
-    features_BTF = torch.full((len(LENGTHS), max(LENGTHS), 20), 100.0, dtype=torch.float64)
-    for row, length in enumerate(LENGTHS):
-        features_BTF[row, :length] = torch.randn(length, 20, dtype=torch.float64)
-    encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor(LENGTHS))
-    assert encoder.subsampling_factor == 2 * 2**pyramid_layers
-    assert lengths_B.tolist() == [-(-length // encoder.subsampling_factor) for length in LENGTHS]
-    assert encoded_BTD.shape == (len(LENGTHS), int(lengths_B.max()), encoder.output_dim)
-    for row, length in enumerate(LENGTHS):
-        expected_TD = encode_alone(encoder, features_BTF[row, :length], cell, pyramid_layers)
-        torch.testing.assert_close(encoded_BTD[row, : lengths_B[row]], expected_TD, rtol=0, atol=1e-12)
+    assert_each_as_if_alone(
+        encoder,
+        2 * 2**pyramid_layers,
+        lambda features_TF: encode_alone(encoder, features_TF, cell, pyramid_layers),
+    )
 
 
 @pytest.mark.parametrize("pyramid_layers", [0, 2])
@@ -76,14 +71,6 @@ def test_signals_and_gradients_stay_of_one_size_through_the_layers(cell: Any) ->
     encoder = LSTMEncoder(LSTMEncoderConfig(cell=cell, dim=64, num_layers=5, dropout=0.0), num_features=40)
     encoded_BTD, _ = encoder(torch.randn(2, 200, 40), torch.tensor([200, 200]))
     assert encoded_BTD.std(1).mean() > 0.3  # over time
-
-
-def test_dropout_between_the_layers_in_training_only() -> None:
-    encoder, without = build_encoder(dropout=0.5), build_encoder(dropout=0.0)
-    arguments = torch.randn(1, 30, 20, dtype=torch.float64), torch.tensor([30])
-    assert torch.equal(encoder(*arguments)[0], without(*arguments)[0])
-    encoder.train()
-    assert not torch.equal(encoder(*arguments)[0], encoder(*arguments)[0])
 
 
 def test_weights_keep_their_names() -> None:

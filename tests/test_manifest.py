@@ -124,13 +124,13 @@ def test_a_bad_record_says_what_came_and_what_was_expected(line: bytes, message:
 
 @pytest.mark.parametrize("fault", ["unknown fields", "bad extras"])
 def test_a_hostile_record_is_refused_quickly(fault: str) -> None:
-    many = {f"k{i}": [] for i in range(70_000)}
+    many = {f"k{i}": [] for i in range(30_000)}
     line = line_of(**many) if fault == "unknown fields" else line_of(extras=many)
     assert len(line) < MAX_LINE_BYTES
     begin = time.perf_counter()
     with pytest.raises(UserError) as caught:
         parse_utterance(line)
-    assert time.perf_counter() - begin < 30  # a fault is shown once, not for each field
+    assert time.perf_counter() - begin < 10  # a fault is shown once, not for each field
     assert len(str(caught.value)) < 400
 
 

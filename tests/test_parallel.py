@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from typing import Any
 
 import pytest
 import torch
-from decoding_examples import BigramModel, build_talker, random_encoded
+from decoding_examples import BigramModel, build_talker, encode_in_batches, random_encoded
 from hypothesis import given
 from hypothesis import strategies as st
-from model_examples import NUM_SPECIAL, PARALLEL, VOCAB_SIZE, every_parallel_decoder, make_utterances
+from model_examples import (
+    NUM_FEATURES,
+    NUM_SPECIAL,
+    PARALLEL,
+    SYSTEMS,
+    VOCAB_SIZE,
+    every_parallel_decoder,
+)
 from torch import Tensor
 
 from asr.decoding.checked import plan_attempts
@@ -20,7 +28,7 @@ from asr.decoding.methods import Method
 from asr.decoding.parallel import read_ctc
 from asr.decoding.search import decode, decode_by_decoder, offered_methods, resolve_method
 from asr.errors import UserError
-from asr.models import SpeechModel
+from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.parallel_decoder import EndDecoder, LengthDecoder, MaskDecoder
 from asr.tokenizer import BLANK_ID, EOS_ID, UNK_ID
 
@@ -49,6 +57,17 @@ def say(scores_UV: Tensor, tokens: range) -> list[tuple[int, float]]:
 
 
 # --- one utterance by itself --------------------------------------------------------------------
+
+
+def test_no_text_is_longer_than_the_positions_that_were_learned() -> None:
+    """At first a length is a wild guess, and that must not end a training."""
+    tree = json.loads(SYSTEMS["parallel-length"].model_dump_json())
+    tree["decoder"]["positions"] = {"type": "learned", "span": 4}
+    config = SpeechModelConfig.model_validate_json(json.dumps(tree))
+    model = build_model(config, NUM_FEATURES, VOCAB_SIZE).eval()
+    torch.nn.init.constant_(model.decoder.length_predictor.count.bias, 3.0)
+    found = decode_parallel(model, random_encoded(model, LENGTHS), beam=3, nbest=3)
+    assert [max(len(text.tokens) for text in texts) for texts in found] == [4, 1, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -201,22 +220,15 @@ def test_more_passes_change_a_text() -> None:
 
 @every_parallel_decoder
 def test_the_batch_changes_nothing(name: str) -> None:
-    """40 utterances, from features on, in batches of 1, 7 and 32."""
     model = build_talker(name, 2, -2.0)
     if isinstance(model.decoder, LengthDecoder):
         torch.nn.init.zeros_(model.decoder.length_predictor.count.bias)  # more tokens for each step
-    frames = [4 * (2 + 7 * number % 13) + number % 4 for number in range(40)]
-    batch = make_utterances(frames, [1] * 40, padding=9.0)
-    texts: dict[int, list[Any]] = {}
-    for size in (1, 7, 32):
-        texts[size] = []
-        for start in range(0, 40, size):
-            rows = slice(start, start + size)
-            longest = max(frames[rows])
-            encoded = model.encode(batch.features_BTF[rows, :longest], batch.feature_lengths_B[rows])
-            found = decode_parallel(model, encoded, beam=4, nbest=2, mask_threshold=0.9, length_bonus=8.0)
-            texts[size] += [[text.tokens for text in ranked] for ranked in found]
-    assert texts[1] == texts[7] == texts[32]
+    texts: dict[int, list[Any]] = {1: [], 7: [], 20: []}
+    for size, found in texts.items():
+        for encoded in encode_in_batches(model, size):
+            ranked = decode_parallel(model, encoded, beam=4, nbest=2, mask_threshold=0.9, length_bonus=8.0)
+            found += [[text.tokens for text in hypotheses] for hypotheses in ranked]
+    assert texts[1] == texts[7] == texts[20]
     assert len({ranked[0] for ranked in texts[1]}) > 3  # or one that says always the same would pass
 
 

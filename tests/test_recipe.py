@@ -261,6 +261,8 @@ def test_a_mistake_is_explained_without_a_traceback(
     [
         (["--seeds", "0,x"], "argument --seeds: '0,x': expected whole numbers with commas, such as 0,1,2"),
         (["--seeds", "-1"], "--seeds"),
+        (["--jobs", "0"], "argument --jobs: '0': expected a whole number from 1 on"),
+        (["--jobs", "two"], "argument --jobs: 'two'"),
         (["--stage", "training"], "invalid choice: 'training'"),
     ],
 )
@@ -314,6 +316,6 @@ assert not {"torch", "numpy", "pydantic", "soundfile"} & set(sys.modules)
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     options = set(re.findall(r"--[a-z-]+", shown)) - {"--help"}
     assert options == {
-        *("--stage", "--only", "--seeds", "--corpus-dir", "--output-dir", "--recipes-dir"),
+        *("--stage", "--only", "--seeds", "--jobs", "--corpus-dir", "--output-dir", "--recipes-dir"),
         *("--dry-run", "--smoke", "--publish"),
     }

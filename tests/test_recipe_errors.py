@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 def server(archive: tuple[bytes, str]) -> Iterator[Server]:
     with Server() as server:
         server.content = archive[0]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 

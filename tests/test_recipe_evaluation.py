@@ -10,6 +10,7 @@ import torch
 from recipe_examples import make_job, write_conf, write_tones_recipe
 
 from asr.checkpoint import find_model, load_system
+from asr.decoding.methods import METHODS
 from asr.decoding.search import DecodingConfig
 from asr.evaluation import decode_utterances
 from asr.manifest import read_manifest
@@ -34,7 +35,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     folder = tmp_path_factory.mktemp("weighed")
     recipes_dir = write_tones_recipe(folder, tones)
     with open(recipes_dir / "tones" / "recipe.py", "a") as file:
-        file.write("\nWEIGHS_IN_TEXTS = True\n")
+        file.write("\nWEIGHS_IN_TEXTS = True\nSPEEDS = (0.9, 1.0)\n")
     write_conf(folder, "talk", LANGUAGE_MODEL)
     run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
     return folder
@@ -44,13 +45,15 @@ def test_ways_with_and_without_texts(done: Path) -> None:
     results = json.loads((done / "all" / "runs" / "results" / "results.json").read_text())
     ways = {run["name"]: list(run["ways"]["test"]) for run in results["runs"]}
     weighed = ["ctc_beam+ngrams", "ctc_beam+talk"]
-    assert ways["ctc_lstm"] == ["ctc_greedy", "ctc_beam", *weighed]
-    assert set(ways["transformer"]) > {*weighed, "joint", "joint+ngrams", "joint+talk"}
+    own = ["ctc_greedy", "ctc_beam", *weighed]
+    assert ways["ctc_lstm"] == [*own, *(f"{way}+speeds" for way in own)]
+    own = [*weighed, "joint", "joint+ngrams", "joint+talk"]
+    assert set(ways["transformer"]) > {*own, *(f"{way}+speeds" for way in own)}
     for run in results["runs"]:
         assert all(
             rates["language_model_weight"] == 0
             for name, rates in run["ways"]["dev"].items()
-            if "+" not in name
+            if name.removesuffix("+speeds") in METHODS
         )
 
 
@@ -81,6 +84,6 @@ def test_with_texts_only_their_words_are_heard(done: Path) -> None:
     known = {
         word for item in read_manifest(done / "all" / "train.jsonl") for word in (item.text or "").split()
     }
-    for path in (done / "all" / "runs").glob("*/evaluation/test.*+*.jsonl"):
+    for path in (done / "all" / "runs").glob("*/evaluation/test.*+[nt][ga]*.jsonl"):  # +ngrams, +talk
         heard = {word for fields in read_texts(path).values() for word in fields["text"].split()}
         assert heard <= known, path.name

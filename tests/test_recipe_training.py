@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,9 @@ from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_r
 from safetensors.torch import load_file
 
 from asr.cli import main
+from asr.recipe import training_process
 from asr.recipe.definition import Job
+from asr.recipe.processes import Command
 from asr.recipe.stages import build_tasks, run_recipe
 from asr.recipe.tasks import read_record
 from asr.train.learner import Learner
@@ -181,3 +187,96 @@ def test_the_number_of_threads_is_as_before(recipes_dir: Path) -> None:
 def test_tasks_name_what_they_read(recipes_dir: Path) -> None:
     task = build_tasks(make_job(recipes_dir), "train")[1]
     assert list(task.inputs()) == ["transformer.yaml", "train.jsonl", "dev.jsonl"]
+
+
+# --- side by side -------------------------------------------------------------------------------
+
+
+def plan_side_by_side(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Command]:
+    """What would be started, in its order."""
+    found: dict[str, Command] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(training_process, "run_side_by_side", lambda commands, limit: found.update(commands))
+        run_recipe(job, "train")
+    return found
+
+
+def test_processes_share_the_cores_and_wait_for_what_they_start_from(
+    recipes_dir: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    text = "start_from: runs/tones/ctc_lstm\n" + COMMON.format(name="a") + SYSTEMS["ctc_lstm"]
+    write_conf(recipes_dir.parent, "a", text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for jobs, threads in ((2, 4), (3, 2), (16, 2)):
+        commands = plan_side_by_side(make_job(recipes_dir, jobs=jobs), monkeypatch)
+        assert {name: command.after for name, command in commands.items()} == {
+            "ctc_lstm": (), "a": ("ctc_lstm",), "transformer": (),
+        }  # fmt: skip
+        assert {json.loads(command.arguments[-1])["threads"] for command in commands.values()} == {threads}
+    train_all(make_job(recipes_dir, only=("transformer",)))
+    messages(said)
+    assert list(plan_side_by_side(make_job(recipes_dir, jobs=2), monkeypatch)) == ["ctc_lstm", "a"]
+    assert messages(said, "train transformer: skipped, it has been done")
+
+
+def test_a_process_does_what_one_after_another_does(
+    recipes_dir: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    record = read_record(Path("runs/tones/ctc_lstm/.train.done"))
+    weights = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
+    Path("runs/tones/ctc_lstm").rename("before")
+    job = make_job(recipes_dir, only=("ctc_lstm",), jobs=2)
+    run_recipe(job, "tokenizer")
+    (command,) = plan_side_by_side(job, monkeypatch).values()
+    monkeypatch.setattr(training_process, "end_with_standard_input", lambda: None)
+    assert training_process.main(command.arguments[-1]) == 0
+    record["origin"]["command"] = "asr recipe run tones --only ctc_lstm --jobs 2"
+    assert read_record(Path("runs/tones/ctc_lstm/.train.done")) == record
+    assert Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes() == weights
+    assert not plan_side_by_side(job, monkeypatch)
+
+
+@pytest.mark.slow
+def test_one_that_fails_stops_none(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
+    Path("runs/tones/ctc_lstm/checkpoints/step-00000002").mkdir(parents=True)  # an empty one
+    arguments = ["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--jobs", "2"]
+    assert main([*arguments, "--stage", "tokenizer"]) == 0
+    assert main([*arguments, "--stage", "train"]) == 1
+    shown = said.messages
+    assert any(line.startswith("transformer | train 4: epoch ") for line in shown)
+    assert any(line.startswith("ctc_lstm | ") and "config.yaml: cannot read" in line for line in shown)
+    assert any("1 of 2 trainings failed: ctc_lstm (exit status 2)" in line for line in shown)
+    assert not Path("runs/tones/ctc_lstm/.train.done").exists()
+    shutil.rmtree("runs/tones/ctc_lstm/checkpoints")
+    messages(said)
+    assert main([*arguments, "--stage", "train"]) == 0
+    assert messages(said, "train transformer: skipped")
+    assert Path("runs/tones/ctc_lstm/.train.done").exists()
+
+
+@pytest.mark.slow
+def test_all_save_what_they_have_when_they_are_stopped(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, model in SYSTEMS.items():
+        settings = COMMON.replace("steps: 4", "steps: 100000").replace("_every: 2", "_every: 100000")
+        write_conf(recipes_dir.parent, name, settings.format(name=name) + model)
+    arguments = ["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--jobs", "2"]
+    assert main([*arguments, "--stage", "tokenizer"]) == 0
+    command = [sys.executable, "-m", "asr", *arguments, "--stage", "train"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        begun: set[str] = set()
+        while begun != set(SYSTEMS):
+            line = process.stderr.readline()
+            assert line, "it ended"
+            begun |= {name for name in SYSTEMS if line.startswith(f"{name} | train 1: ")}
+        process.terminate()
+        said = process.stderr.read()
+        assert process.wait() == 143
+    assert main([*arguments, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for name in SYSTEMS:
+        assert f"{name} | stopped at update " in said
+        assert f"train {name}: would train it for 100,000 updates, going on from step-0" in shown

@@ -7,24 +7,28 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
+from whisper_examples import VOCAB_SIZE, VOCABULARY
 
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models.clock import Clock, make_clock
-from asr.tokenizer import BLANK_ID, SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+from asr.tokenizer import BLANK_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
 from asr.transcription.speech_detection import SILENCE_DB
 from asr.transcription.timestamps import (
     TokenTime,
     align_by_attention,
     align_by_ctc,
     find_boundary,
+    find_ends,
     has_spaces,
     split_words,
     time_words,
     warp,
 )
+from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.units import name_tokens
 
 FIRST = len(SPECIAL_TOKENS)
 
@@ -40,7 +44,7 @@ def test_clock_is_the_middle_of_what_a_step_sees(name: str, convention: str) -> 
     config = FeaturesConfig(convention=convention, num_mels=NUM_FEATURES)  # type: ignore[arg-type]
     front_end = FrontEnd(config)
     pairs = 2 ** getattr(model.config.encoder, "pyramid_layers", 0)
-    length = torch.tensor([32_000])
+    length = torch.tensor([16_000])
 
     def steps(audio_S: torch.Tensor) -> torch.Tensor:
         features_BTF, lengths_B = front_end(audio_S[None], length)
@@ -49,11 +53,11 @@ def test_clock_is_the_middle_of_what_a_step_sees(name: str, convention: str) -> 
         return x_BTD[0]
 
     with torch.no_grad():
-        base_S = 0.1 * torch.randn(32_000)
+        base_S = 0.1 * torch.randn(16_000)
         before = steps(base_S)
         step = len(before) // 2
         changed = []
-        for place in range(8_000, 24_000, 40):
+        for place in range(4_000, 12_000, 40):
             audio_S = base_S.clone()
             audio_S[place : place + 40] += 0.3
             # Whisper's loudest band and floor reach everywhere; a change of any weight counts, a shift does not.
@@ -150,6 +154,40 @@ def test_words_and_their_tokens(settings_: dict[str, object], text: str) -> None
     assert all(before.past <= after.first for before, after in itertools.pairwise(spans))
 
 
+UNITS = {
+    "characters": Tokenizer.train(TokenizerConfig(), ["AB C"]),
+    "words": Tokenizer.train(TokenizerConfig(type="words"), ["A BC"]),
+    "bpe": Tokenizer.train(TokenizerConfig(type="bpe", vocab_size=12), ["ABC AB", "BC A"]),
+    "whisper": Tokenizer(
+        "whisper", SPECIAL_TOKENS + name_tokens(WhisperTokenizer.of_size(VOCABULARY, VOCAB_SIZE))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNITS)
+@given(data=st.data())
+def test_a_token_ends_where_the_text_of_all_up_to_it_does(kind: str, data: st.DataObject) -> None:
+    """Of type whisper, where characters fall into bytes, and bytes may be no character."""
+    tokenizer = UNITS[kind]
+    ids = st.integers(UNK_ID, len(tokenizer) - 1)
+    if kind == "whisper":  # tokens of time and language are no text
+        ids = st.one_of(
+            st.integers(FIRST, FIRST + len(VOCABULARY) - 1), st.sampled_from(tokenizer.encode("日é😀"))
+        )
+    tokens = data.draw(st.lists(ids, max_size=12))
+    expected = [len(tokenizer.decode(tokens[: count + 1])) for count in range(len(tokens))]
+    assert find_ends(tokenizer, tokens) == expected
+
+
+def test_long_texts_fall_into_words_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, read = UNITS["characters"], []
+    decode = tokenizer.decode
+    monkeypatch.setattr(tokenizer, "decode", lambda ids: (read.append(len(ids)), decode(ids))[1])
+    tokens = tokenizer.encode("AB CA " * 500)
+    assert len(split_words(tokenizer, tokens)) == 1000
+    assert sum(read) < 20 * len(tokens)
+
+
 def test_scripts_without_spaces_have_a_word_for_each_character() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["你好世界"])
     assert not has_spaces(tokenizer)
@@ -198,6 +236,7 @@ def test_words_take_their_edges_from_the_sound() -> None:
 
 
 @given(st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 20_000))
+@example([1, 1, 1], 960)  # two words within one frame
 @settings(max_examples=30, deadline=None)
 def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: int) -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["A B"])

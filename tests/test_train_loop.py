@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -21,6 +21,7 @@ import pytest
 import torch
 from model_examples import SYSTEMS, every_system
 from safetensors.torch import load_file
+from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr import checkpoint
 from asr.batch_builder import Batch
@@ -38,48 +39,27 @@ from asr.train.preparation import TrainingData, prepare_system
 TinyRun = Callable[..., RunConfig]
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    original = Learner.update
-
-    def update(self: Learner, batches: Sequence[Batch], current: int) -> Any:
-        if current == step:
-            raise Killed
-        return original(self, batches, current)
-
-    monkeypatch.setattr(Learner, "update", update)
-
-
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
-
-
-def assert_equal_bits(first: Path, second: Path) -> None:
-    ours, theirs = weights_of(first), weights_of(second)
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
-
-
-def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
 
 
 @pytest.mark.parametrize(
     ("killed_at", "overrides"),
     [
-        (4, ()),  # in the first epoch, a checkpoint behind
-        (8, ("train.average_decay=0.9",)),  # in the second epoch, with averaged weights
+        (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
+        (8, ("train.steps=9", "train.average_decay=0.9")),  # in the second epoch, with averaged weights
         pytest.param(
             10,
             ("batches.num_workers=1", "train.accumulate=2", "model.exposure.replace=0.1"),
             marks=pytest.mark.slow,
         ),
-        (5, ("model.decoder={type: intra_attention, dim: 16}", "model.exposure.scheduled_sampling=0.2")),
+        (
+            5,
+            (
+                *("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"),
+                "model.exposure.scheduled_sampling=0.2",
+            ),
+        ),
     ],
 )
 def test_resuming_is_exact(
@@ -90,15 +70,12 @@ def test_resuming_is_exact(
     overrides: tuple[str, ...],
 ) -> None:
     whole = train(tiny_run(f"output_dir={tmp_path}/whole", *overrides))
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, killed_at)
-        train(tiny_run(*overrides))
+    run_until_killed(monkeypatch, killed_at, lambda: train(tiny_run(*overrides)))
     assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == killed_at // 3 * 3
     resumed = train(tiny_run(*overrides))
     assert_equal_bits(whole, resumed)
-    last = "checkpoints/step-00000012/training.safetensors"
-    ours, theirs = load_file(tmp_path / "whole" / last), load_file(tmp_path / "run" / last)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
+    last = (find_checkpoints(tmp_path / name)[-1] / "training.safetensors" for name in ("whole", "run"))
+    assert_equal_bits(*last)
     steps = [line["step"] for line in read_log(tmp_path / "run", "train")]
     assert steps == sorted(set(steps)), "an update is in the log twice"
 
@@ -114,9 +91,7 @@ def test_every_system_resumes_exactly(
         return run.model_copy(update={"model": SYSTEMS[name]})
 
     whole = train(build("whole"))
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, 1)
-        train(build("run"))
+    run_until_killed(monkeypatch, 1, lambda: train(build("run")))
     assert load_state(find_checkpoints(tmp_path / "run")[-1])["step"] == 1
     assert_equal_bits(whole, train(build("run")))
 
@@ -140,24 +115,35 @@ def test_termination_saves_and_resumes(
     assert_equal_bits(whole, train(tiny_run()))
 
 
+def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
+    os.setsid()
+    os.dup2(os.open(messages, os.O_WRONLY | os.O_CREAT), 2)
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
+    sys.exit(main(arguments))
+
+
 def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path) -> None:
     """As a scheduler does it: the signal reaches the processes that load data, too."""
     tiny_run()
-    command = [sys.executable, "-m", "asr", "train", str(tmp_path / "run.yaml"), "train.steps=100000"]
-    command += [
-        "batches.num_workers=1",
-        "train.log_every=1",
-        "train.validate_every=100000",
-        "train.save_every=100000",
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    arguments = ["train", str(tmp_path / "run.yaml"), "train.steps=100000", "train.threads=1"]
+    arguments += ["batches.num_workers=1", "train.log_every=1", "train.validate_every=100000"]
+    arguments += ["train.save_every=100000"]
+    messages = tmp_path / "messages"
+    # A fork is quicker than a new interpreter, which would import torch first.
+    process = multiprocessing.get_context("fork").Process(
+        target=run_in_a_group_of_its_own, args=(arguments, messages)
+    )
+    process.start()
     log = tmp_path / "run" / "log.jsonl"
-    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 3):
+    while process.is_alive() and not (log.exists() and log.read_text().count("\n") >= 3):
         time.sleep(0.05)
+    assert process.pid is not None
     os.killpg(process.pid, signal.SIGTERM)
-    _, messages = process.communicate(timeout=60)
-    assert process.returncode == 143, messages
-    assert "Traceback" not in messages and "the same command goes on from there" in messages
+    process.join(60)
+    said = messages.read_text()
+    assert process.exitcode == 143, said
+    assert "Traceback" not in said and "the same command goes on from there" in said
     assert len(find_checkpoints(tmp_path / "run")) == 1
 
 
@@ -294,7 +280,7 @@ def test_full_disk_leaves_the_last_checkpoint(
 
 def test_two_views_need_masks_and_halve_in_pairs(tiny_run: TinyRun) -> None:
     views, no_masks = "model.ctc_consistency=0.2", "augment.spec_augment={}"
-    with pytest.raises(UserError, match="different masks, and there are none: set augment.spec_augment"):
+    with pytest.raises(UserError, match=r"different masks, and there are none: set augment.spec_augment"):
         tiny_run(views, no_masks)
     learner, batches = make_learner(tiny_run(views))
     assert len(batches[0]) == 16 and learner.update(batches[:1], 0).sums["ctc_consistency"] > 0
@@ -408,12 +394,10 @@ def test_a_training_goes_on_without_the_one_it_started_from(
     train(first)
     whole = tiny_run(f"output_dir={tmp_path}/whole", f"start_from={first.output_dir}")
     train(whole)
-    with monkeypatch.context() as context:
-        kill_at(context, 4)
-        with pytest.raises(Killed):
-            train(tiny_run(f"output_dir={tmp_path}/cut", f"start_from={first.output_dir}"))
+    cut = tiny_run(f"output_dir={tmp_path}/cut", f"start_from={first.output_dir}")
+    run_until_killed(monkeypatch, 4, lambda: train(cut))
     shutil.rmtree(first.output_dir)
-    train(tiny_run(f"output_dir={tmp_path}/cut", f"start_from={first.output_dir}"))
+    train(cut)
     assert_equal_bits(Path(whole.output_dir) / "model", Path(whole.output_dir).with_name("cut") / "model")
 
 

@@ -34,7 +34,7 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.whisper import ggml
 from asr.whisper.loading import is_whisper, load_whisper, read_checkpoint
-from asr.whisper.naming import rename_weights
+from asr.whisper.naming import rename_weights, split_weights
 from asr.whisper.vocabulary import write_ranks
 
 WEIGHTS = make_weights()
@@ -84,6 +84,14 @@ def test_every_form_gives_the_same_model(form: str, tmp_path: Path) -> None:
     assert not system.model.training and weights["encoder.norm.weight"].dtype == torch.float32
     expected_heads = ((1, 0), (2, 1)) if form.startswith("hugging") else None
     assert system.config.alignment_heads == expected_heads
+
+
+def test_back_to_the_names_of_openai(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(write_ggml(tmp_path / "ggml.bin", WEIGHTS))
+    theirs = split_weights(checkpoint.config, checkpoint.weights)
+    assert theirs.keys() == WEIGHTS.keys()
+    for name, weight in theirs.items():
+        torch.testing.assert_close(weight, WEIGHTS[name], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -357,7 +365,7 @@ def test_ggml_cut_anywhere(whole: bytes, tmp_path: Path) -> None:
             load_whisper(path)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_ggml_with_any_bytes_changed(whole: bytes, tmp_path: Path, data: st.DataObject) -> None:
     """A damaged file is refused, or only has other numbers; nothing else happens."""

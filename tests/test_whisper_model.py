@@ -16,6 +16,7 @@ from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
+from asr.models.int8 import Int8Linear
 from asr.models.whisper import Whisper, WhisperConfig
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
@@ -115,6 +116,49 @@ def test_encoder_and_decoder(lengths: tuple[int, ...]) -> None:
         )
         expected_UV = score(tokens_BU[row], expected_TD)
         torch.testing.assert_close(scores_BUV[row].double(), expected_UV, atol=1e-3, rtol=1e-3)
+
+
+@torch.inference_mode()
+def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU encodes no more at once than 30 seconds in all."""
+    features_BTF, lengths_B, _ = make_batch(60, 31, 60)
+    encoded_BTD, steps_B = MODEL.encode(features_BTF, lengths_B)
+    calls = []
+    whole = MODEL.encoder.forward
+    monkeypatch.setattr(MODEL.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part))
+    monkeypatch.setattr("asr.models.whisper.MAX_STEPS", 60)
+    found_BTD, found_B = MODEL.encode(features_BTF, lengths_B)
+    assert calls == [2, 1] and torch.equal(found_B, steps_B)
+    for row, length in enumerate(steps_B.tolist()):
+        torch.testing.assert_close(found_BTD[row, :length], encoded_BTD[row, :length], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_quantised(dtype: torch.dtype) -> None:
+    """Scores are off by little beside their spread, whole and step by step."""
+    weights = rename_weights(CONFIG, dict(WEIGHTS), "the test")
+    model = Whisper.of(CONFIG, {name: weight.clone() for name, weight in weights.items()})
+    model.quantise(dtype)
+    linears = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert not linears and sum(isinstance(module, Int8Linear) for module in model.modules()) == (
+        4 * SIZES["n_audio_layer"] + 7 * SIZES["n_text_layer"] + 1
+    )
+    features_BTF, lengths_B, tokens_BU = make_batch(60, 60)
+    encoded_BTD, steps_B = model.encode(features_BTF, lengths_B)
+    expected_BTD, _ = MODEL.encode(features_BTF, lengths_B)
+    assert encoded_BTD.dtype == torch.float32
+    assert (encoded_BTD - expected_BTD).square().mean() < 0.05**2 * expected_BTD.var()
+    scores_BUV, _ = model.decoder(tokens_BU, encoded_BTD, steps_B)
+    expected_BUV, _ = MODEL.decoder(tokens_BU, expected_BTD, steps_B)
+    assert scores_BUV.dtype == torch.float32
+    assert (scores_BUV - expected_BUV).square().mean() < 0.05**2 * expected_BUV.var()
+    state = model.decoder.start(encoded_BTD, steps_B)
+    assert state.memories[0].keys_BHSK.dtype == dtype
+    for place in range(tokens_BU.size(1)):
+        scores_B1V, _ = model.decoder.step(tokens_BU[:, place : place + 1], state)
+        difference_BV = scores_B1V[:, 0] - scores_BUV[:, place]
+        assert difference_BV.square().mean() < 0.05**2 * expected_BUV.var()
 
 
 @torch.inference_mode()

@@ -21,6 +21,8 @@ from asr import audio, cli
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
+from asr.models.int8 import Int8Linear, is_int8_exact, is_int8_fast
+from asr.transcription.recognizer import load_model
 from asr.transcription.segmentation import SegmentationConfig
 from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Transcript
@@ -220,6 +222,30 @@ def test_what_whisper_is_not_for(
         assert cli.main(["transcribe", wav, *model, *options]) == 2
         assert message in capsys.readouterr().err
     assert cli.main(["transcribe", wav, *model, "--beam", "2", "--prompt", "The rain: 1, 2"]) == 0
+
+
+def test_eight_bits_where_there_are_none(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.models.int8.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.transcription.whisper_recognizer.is_int8_exact", lambda: False)
+    loaded = load_model(models["ggml"], "cpu")
+    assert isinstance(loaded, WhisperRecognizer) and isinstance(loaded.model.decoder.output, torch.nn.Linear)
+    with pytest.raises(UserError, match="take float32"):
+        load_model(models["ggml"], "cpu", "int8")
+
+
+@pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
+def test_eight_bits(files: list[Path], models: dict[str, str]) -> None:
+    """The text of a recording is its own in any company, and the weights say whether there are eight bits."""
+    system = build_system(True, window_steps=200)
+    quantised = WhisperRecognizer(system, "cpu", "int8", segmentation=SHORT, checks=ChecksConfig.off())
+    together = read(quantised, files, 4, ENGLISH)
+    assert any(transcript.text for transcript in together)
+    for transcript, path in zip(together, files, strict=True):
+        assert transcript.text == read(quantised, [path], 1, ENGLISH)[0].text
+    for precision, expected in (("float32", False), ("int8", True), ("auto", is_int8_fast())):
+        loaded = load_model(models["ggml"], "cpu", precision)  # type: ignore[arg-type]
+        assert isinstance(loaded, WhisperRecognizer)
+        assert isinstance(loaded.model.decoder.output, Int8Linear) is expected
 
 
 def test_a_folder_of_outputs_is_resumed(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import soundfile
 import torch
-from conftest import TONES_HZ
 from label_examples import build_run, write_labelled_tones
 from system_examples import save_talker
+from tone_examples import TONES_HZ
 
 from asr import cli
 from asr.checkpoint import System, load_system

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from asr.cli.options import add_decoding_options
 from asr.decoding.methods import METHODS
+from asr.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
     from asr.checkpoint import System
     from asr.config import Config
-    from asr.evaluation import Decoded, DecodedSplit, Normalizer
-    from asr.label_evaluation import LabelledSplit
+    from asr.evaluation import DecodedSplit, Normalizer
     from asr.manifest import Utterance
     from asr.models import LabelModel
-    from asr.scoring.confusion import LabelScore
-    from asr.scoring.counting import Score
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.checkpoint import find_model, load_any_system, require_speech
     from asr.decoding.search import offered_methods
-    from asr.errors import UserError
     from asr.evaluation import (
         choose_ways,
         decode_utterances,
@@ -72,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
     )
     from asr.models import LabelModel
     from asr.progress import AudioProgress
+    from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import choose_device
     from asr.transcription.settings import (
         EvaluationSettings,
-        Knowledge,
         load_evaluation_settings,
         print_settings,
     )
@@ -94,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(any_system.model, LabelModel):
         return run_labels(args, cast("System[LabelModel]", any_system))
     system = require_speech(any_system, args.model)
-    knowledge = Knowledge(args.language_model, args.lexicon)
+    knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
+    args.language_model, args.lexicon = knowledge.language_model, knowledge.lexicon
     settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
     methods = args.decoding or [settings.decoding.method]
     utterances = read_references(args.manifest)
@@ -122,7 +118,6 @@ def run(args: argparse.Namespace) -> int:
 
 def run_whisper(args: argparse.Namespace) -> int:
     from asr.config import build_config
-    from asr.errors import UserError
     from asr.evaluation import describe_device, read_references, transcribe_utterances
     from asr.progress import AudioProgress
     from asr.transcription.settings import WhisperEvaluationSettings, merge_settings, print_settings
@@ -159,8 +154,8 @@ def _report(
     normalizer: Normalizer,
     device: torch.device,
 ) -> int:
-    from asr.errors import UserError
-    from asr.evaluation import score_ways, write_texts
+    from asr.cli.evaluation_output import describe_ways, print_json, print_table
+    from asr.evaluation import describe_device, score_ways, write_texts
 
     for message in split.faults.values():
         logger.error("%s", message)
@@ -169,7 +164,20 @@ def _report(
     scores = score_ways(split, utterances, normalizer)
     if args.output_dir is not None:
         write_texts(args.output_dir, split, utterances, normalizer)
-    _print_json(args, split, scores, device) if args.json else _print_table(split, scores)
+    if args.json:
+        print_json(
+            {
+                "model": args.model,
+                "manifest": args.manifest,
+                "language_model": args.language_model,
+                "lexicon": args.lexicon,
+                "device": describe_device(device),
+                "failed": split.faults,
+                "ways": describe_ways(split, scores),
+            }
+        )
+    else:
+        print_table(split, scores)
     if split.faults:
         logger.info(
             "%d of %d utterances could not be read and are not scored", len(split.faults), len(utterances)
@@ -177,65 +185,11 @@ def _report(
     return 1 if split.faults else 0
 
 
-def _print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
-    any_score = next(iter(scores.values()))
-    any_way = next(iter(split.ways.values()))
-    speakers = f" of {len(set(any_score.speakers))} speakers" if any_score.speakers else ""
-    print(
-        f"{len(any_score)} utterances{speakers}, {any_score.counts.reference_length} words, "
-        f"{any_way.audio_seconds:.1f} s of audio\n"
-    )
-    rows: list[tuple[str, ...]] = [("decoding", "WER %", "95 % interval", "CER %", "real-time factor")]
-    rows += [_describe_row(name, scores[name], split.ways[name]) for name in scores]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for name, *cells in rows:
-        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
-        print("  ".join([f"{name:<{widths[0]}}", *padded]))
-
-
-def _describe_row(name: str, score: Score, decoded: Decoded[Config]) -> tuple[str, ...]:
-    interval = score.interval
-    return (
-        name,
-        f"{100 * score.error_rate:.2f}",
-        "-" if interval is None else f"[{100 * interval.low:.2f}, {100 * interval.high:.2f}]",
-        f"{100 * score.character_error_rate:.2f}",
-        f"{decoded.real_time_factor:.4f}",
-    )
-
-
-def _print_json(
-    args: argparse.Namespace, split: DecodedSplit[Config], scores: dict[str, Score], device: torch.device
-) -> None:
-    from asr.evaluation import describe_device
-
-    ways = {
-        name: {
-            "score": score.as_dict(),
-            "real_time_factor": split.ways[name].real_time_factor,
-            "seconds": split.ways[name].seconds,
-            "audio_seconds": split.ways[name].audio_seconds,
-            "decoding": split.ways[name].config.model_dump(mode="json"),
-        }
-        for name, score in scores.items()
-    }
-    record = {
-        "model": args.model,
-        "manifest": args.manifest,
-        "language_model": args.language_model,
-        "lexicon": args.lexicon,
-        "device": describe_device(device),
-        "failed": split.faults,
-        "ways": ways,
-    }
-    print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
-
-
 # --- models of labels ---------------------------------------------------------------------------
 
 
 def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
-    from asr.errors import UserError
+    from asr.cli.evaluation_output import print_json, print_labels
     from asr.evaluation import describe_device, read_utterances
     from asr.label_evaluation import label_utterances, score_split, write_labels
     from asr.models import FrameLabelsModel
@@ -265,43 +219,20 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     if args.output_dir is not None:
         write_labels(args.output_dir, split)
     if args.json:
-        record = {
-            "model": args.model,
-            "manifest": args.manifest,
-            "device": describe_device(device),
-            "failed": split.faults,
-            "unseen": unseen,
-            "label": system.model.config.label,
-            "score": score.as_dict(),
-            "real_time_factor": split.real_time_factor,
-            "seconds": split.seconds,
-            "audio_seconds": split.audio_seconds,
-        }
-        print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
+        print_json(
+            {
+                "model": args.model,
+                "manifest": args.manifest,
+                "device": describe_device(device),
+                "failed": split.faults,
+                "unseen": unseen,
+                "label": system.model.config.label,
+                "score": score.as_dict(),
+                "real_time_factor": split.real_time_factor,
+                "seconds": split.seconds,
+                "audio_seconds": split.audio_seconds,
+            }
+        )
     else:
-        _print_labels(split, score, "frame " if isinstance(system.model, FrameLabelsModel) else "")
+        print_labels(split, score, "frame " if isinstance(system.model, FrameLabelsModel) else "")
     return 1 if split.faults else 0
-
-
-def _print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
-    from asr.scoring.confusion import format_label_table
-
-    interval = score.interval
-    bounds = (
-        "" if interval is None else f", 95 % interval [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
-    )
-    print(
-        f"{len(split.said)} utterances, {score.count} labels, {split.audio_seconds:.1f} s of audio, "
-        f"real-time factor {split.real_time_factor:.4f}\n"
-        f"{kind}accuracy {100 * score.accuracy:.2f} %{bounds}\n\n{format_label_table(score)}"
-    )
-
-
-def _without_infinity(value: Any) -> Any:
-    """JSON has no infinite numbers, such as the error rate of empty references, and no nan: null stands for
-    them."""
-    if isinstance(value, dict):
-        return {key: _without_infinity(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_infinity(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

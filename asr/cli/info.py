@@ -67,17 +67,22 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     from asr.checkpoint import find_model, load_any_system, load_state
     from asr.models import LabelModel
     from asr.tokenizer import SPECIAL_TOKENS
+    from asr.transcription.knowledge import load_own_decoding
 
     folder = find_model(path)
     system, state = load_any_system(folder), load_state(folder)
     parts = {name: _count(part) for name, part in system.model.named_children() if _count(part)}
+    own = load_own_decoding(folder)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     labels = system.tokenizer.tokens[len(SPECIAL_TOKENS) :] if isinstance(system.model, LabelModel) else ()
     described = {
         "folder": str(folder),
+        "size": f"{size / 1e6:.1f} MB",
         "parameters": _count(system.model),
         "parameters of": parts,
         **({"labels": ", ".join(labels)} if labels else {"tokens": len(system.tokenizer)}),
         **({"sample rate": system.config.features.sample_rate} if system.config.model.reads_audio else {}),
+        **({} if own is None else {"decoding": own.describe()}),
         "updates": state.get("step"),
         "hours heard": round(float(state.get("audio_seconds", 0)) / 3600, 2),
         "scores on dev": state.get("dev_scores", {}),

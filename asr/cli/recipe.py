@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from asr.recipe.definition import Job, find_recipes, load_recipe
 from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
-from asr.recipe.tasks import explain_plan
+from asr.recipe.tasks import PartError, explain_plan
+
+logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +53,13 @@ def _add_run_arguments(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where all goes, the runs below DIR/runs (default: data/CORPUS and runs/CORPUS)",
     )
+    command.add_argument(
+        "--jobs",
+        type=_parse_jobs,
+        default=1,
+        metavar="N",
+        help="train so many systems at once, each with its share of the cores (default: 1)",
+    )
     command.add_argument("--dry-run", action="store_true", help="only say what would be done, and why")
     command.add_argument(
         "--smoke", action="store_true", help="little of everything: shows in seconds whether all works"
@@ -64,6 +74,12 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     if not all(word.isascii() and word.isdigit() and len(word) <= 9 for word in words):
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers with commas, such as 0,1,2")
     return tuple(dict.fromkeys(map(int, words)))
+
+
+def _parse_jobs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1000):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,8 +106,9 @@ def _show(args: argparse.Namespace) -> int:
         print(f"stage     {name}: {does}")
     for name, path in recipe.find_confs().items():
         print(f"system    {name}: {path}")
-    for path in sorted(recipe.path.parent.glob("*/model.safetensors")):
-        print(f"model     {path.parent}: asr transcribe FILE --model {path.parent}")
+    if (model := recipe.shipped_model).is_dir():
+        megabytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
+        print(f"model     {model} ({megabytes:.1f} MB): asr transcribe FILE --model {model}")
     print(f"more      {recipe.path.with_name('README.md')}")
     return 0
 
@@ -105,12 +122,17 @@ def _run(args: argparse.Namespace) -> int:
         only=tuple(args.only),
         seeds=args.seeds,
         smoke=args.smoke,
+        jobs=args.jobs,
         publish=args.publish,
     )
     if args.dry_run:
         print("\n".join(explain_plan(build_plan(job, args.stage))))
         return 0
-    run_recipe(job, args.stage)
+    try:
+        run_recipe(job, args.stage)
+    except PartError as error:
+        logger.error("asr: %s", error)
+        return 1
     _print_results(job, args.stage)
     return 0
 

@@ -143,7 +143,8 @@ class Beams:
         attended_BW = self.decoder_BW
         if self.attends:
             (weights_RH1T,) = attention.values()
-            attended_BW = (weights_RH1T.mean(1)[:, 0] @ self.steps_T).view(shape)
+            # No matrix product: autocast would do it in half precision, which counts by twos above 256.
+            attended_BW = (weights_RH1T.mean(1)[:, 0] * self.steps_T).sum(-1).view(shape)
         return logits_R1V[:, -1].float().log_softmax(-1), attended_BW
 
     def go_on(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> tuple[Tensor, Tensor]:

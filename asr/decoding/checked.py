@@ -30,6 +30,8 @@ class Reading:
     method: str
     """Of decoding: the one asked for, or the one fallen back to; "" where there is no speech to decode."""
     warnings: tuple[str, ...] = ()
+    likelihood: float = 0.0
+    """Of the hypothesis; 0, for certain, where nothing was decoded."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def decode_checked(
         for row, hypotheses in zip(open_rows, found, strict=True):
             evidence = _gather(hypotheses[0], heard[row], lengths[row], encoded.seconds_per_step, spell)
             faults = [f"{attempt.method}: {fault}" for fault in find_faults(evidence, checks)]
-            tried[row].append((faults, Reading(hypotheses[0].tokens, attempt.method)))
+            tried[row].append(
+                (faults, Reading(hypotheses[0].tokens, attempt.method, likelihood=hypotheses[0].likelihood))
+            )
             if not is_agreed(evidence, checks):
                 dropped[row] = _drop(heard[row], faults)
         open_rows = [row for row in open_rows if tried[row][-1][0] and row not in dropped]
@@ -145,4 +149,4 @@ def _choose(attempts: list[tuple[list[str], Reading]]) -> Reading:
     best = min(range(len(attempts)), key=lambda index: len(attempts[index][0]))
     faults = tuple(fault for own, _ in attempts[: best + 1] for fault in own)
     reading = attempts[best][1]
-    return Reading(reading.tokens, reading.method, faults)
+    return Reading(reading.tokens, reading.method, faults, reading.likelihood)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import pydantic
 
@@ -37,11 +38,17 @@ class DecodingConfig(Config):
     gaps, CTC with a language model); null: one for each encoded step."""
     mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
     """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
+    speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
+    """Tempo and pitch at which each utterance is heard, such as [0.85, 1.0, 1.15]; the text that CTC, or
+    without it the decoder, finds likeliest is taken. For voices higher or lower than those of training. Each
+    speed costs as much as the first."""
     iterations: int = pydantic.Field(default=10, gt=0)
     """With parallel, for a decoder of type mask_ctc: passes in which the gaps are filled, at most."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> DecodingConfig:
+        if not self.speeds or len(set(self.speeds)) < len(self.speeds):
+            raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "
@@ -67,3 +74,11 @@ class Hypothesis:
     """For each token and the end, the encoded step that the decoder's last layer looked at on average: where
     these jump back or stand still, the decoder repeats or invents. Empty where no decoder was asked, or one
     that does not attend."""
+
+    @property
+    def likelihood(self) -> float:
+        """By what was heard alone, without a language model: what readings at different speeds compare by.
+
+        CTC's before the decoder's, which takes a likely text for a well heard one.
+        """
+        return self.log_probability if math.isnan(self.ctc_log_probability) else self.ctc_log_probability

@@ -14,7 +14,8 @@ from asr.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# R rows of a search, V tokens, N nodes of the tree of beginnings of words, E edges by node and token
+# R rows of a search, V tokens, N nodes of the tree of beginnings of words, E edges by node and token, D words
+# that may be under way
 
 ROOT = 0
 SPACE = " "
@@ -23,93 +24,99 @@ SPACE = " "
 class Lexicon:
     """For each beginning of a text, which tokens go on or end a word of the lexicon.
 
-    Between words stands the space, if the tokenizer has one, else nothing. `words` are spelled as the
-    training texts are; one that has no spelling in tokens is left out.
+    Between words stands the space, if the tokenizer has one, else nothing: then a word that may be over may
+    also go on, and each way to cut the text into words is followed. `words` are spelled as the training
+    texts are; one that has no spelling in tokens is left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
         spellings = _spell_all(tokenizer, words)
-        nodes: dict[tuple[int, ...], int] = {(): ROOT}
-        for spelling in spellings:
-            for end in range(1, len(spelling) + 1):
-                nodes.setdefault(spelling[:end], len(nodes))
         self.vocab_size = len(tokenizer)
+        edges: dict[int, int] = {}  # node and token, as one number, to the node behind
+        ends = []
+        for spelling in spellings:
+            node = ROOT
+            for token in spelling:
+                node = edges.setdefault(node * self.vocab_size + token, len(edges) + 1)
+            ends.append(node)
         has_space = tokenizer.type == "characters" and SPACE in tokenizer.tokens
         self.space_id = tokenizer.tokens.index(SPACE) if has_space else None
-        self.dead = len(nodes)  # no word begins like this
-        self.is_word_N = torch.zeros(len(nodes) + 1, dtype=torch.bool)
-        self.is_word_N[[nodes[spelling] for spelling in spellings]] = True
-        edges = sorted(
-            (nodes[tokens[:-1]] * self.vocab_size + tokens[-1], node)
-            for tokens, node in nodes.items()
-            if tokens
-        )
-        self.keys_E, self.targets_E = torch.tensor(edges, dtype=torch.int64).T.contiguous()
-        self.num_edges_N = torch.bincount(self.keys_E // self.vocab_size, minlength=len(nodes) + 1)
+        # Column d holds the word of which d tokens have been said; between spaces there is but one.
+        self.width = 1 if has_space else 1 + max(map(len, spellings))
+        self.dead = len(edges) + 1  # no word begins like this
+        self.is_word_N = torch.zeros(self.dead + 1, dtype=torch.bool)
+        self.is_word_N[ends] = True
+        self.keys_E, self.targets_E = torch.tensor(sorted(edges.items()), dtype=torch.int64).T.contiguous()
+        self.num_edges_N = torch.bincount(self.keys_E // self.vocab_size, minlength=self.dead + 1)
         self.first_edge_N = self.num_edges_N.cumsum(0) - self.num_edges_N
 
     def start(self, num_rows: int, device: torch.device) -> LexiconState:
         return LexiconState(self, device)
 
-    def advance(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
-        """The beginning of a word after one more token."""
-        after_R = self._follow(nodes_R, tokens_R)
-        if self.space_id is not None:
-            ends_R = tokens_R == self.space_id
-            return torch.where(ends_R, torch.where(self.is_word_N[nodes_R], ROOT, self.dead), after_R)
-        fresh_R = self._follow(torch.full_like(nodes_R, ROOT), tokens_R)
-        return torch.where((after_R == self.dead) & self.is_word_N[nodes_R], fresh_R, after_R)
+    def begin(self, num_rows: int) -> Tensor:
+        """(R, D): the beginnings of words that a text may stand in, before its first token."""
+        nodes_RD = torch.full((num_rows, self.width), self.dead)
+        nodes_RD[:, 0] = ROOT
+        return nodes_RD
 
-    def allow(self, nodes_R: Tensor) -> Tensor:
+    def advance(self, nodes_RD: Tensor, tokens_R: Tensor) -> Tensor:
+        """After one more token."""
+        after_RD = self._follow(nodes_RD, tokens_R[:, None])
+        if self.space_id is not None:
+            ended_RD = torch.where(self.is_word_N[nodes_RD], ROOT, self.dead)
+            return torch.where(tokens_R[:, None] == self.space_id, ended_RD, after_RD)
+        next_R1 = torch.where(self.is_word_N[after_RD].any(1, keepdim=True), ROOT, self.dead)
+        return torch.cat([next_R1, after_RD[:, :-1]], dim=1)
+
+    def allow(self, nodes_RD: Tensor) -> Tensor:
         """(R, V): whether a token may come next."""
-        allowed_RV = self._children(nodes_R)
-        is_word_R1 = self.is_word_N[nodes_R][:, None]
-        if self.space_id is None:
-            allowed_RV |= is_word_R1 & self._children(torch.tensor([ROOT]))
-        else:
-            allowed_RV[:, self.space_id] = is_word_R1[:, 0]
-        allowed_RV[:, EOS_ID] = is_word_R1[:, 0]
+        allowed_RV = self._children(nodes_RD)
+        is_over_R = self.is_word_N[nodes_RD].any(1)
+        if self.space_id is not None:
+            allowed_RV[:, self.space_id] = is_over_R
+        allowed_RV[:, EOS_ID] = is_over_R
         return allowed_RV
 
-    def _follow(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
-        keys_R = nodes_R * self.vocab_size + tokens_R
-        places_R = torch.searchsorted(self.keys_E, keys_R).clamp(max=len(self.keys_E) - 1)
-        return torch.where(self.keys_E[places_R] == keys_R, self.targets_E[places_R], self.dead)
+    def _follow(self, nodes_RD: Tensor, tokens_R1: Tensor) -> Tensor:
+        keys_RD = nodes_RD * self.vocab_size + tokens_R1
+        places_RD = torch.searchsorted(self.keys_E, keys_RD).clamp(max=len(self.keys_E) - 1)
+        return torch.where(self.keys_E[places_RD] == keys_RD, self.targets_E[places_RD], self.dead)
 
-    def _children(self, nodes_R: Tensor) -> Tensor:
-        counts_R = self.num_edges_N[nodes_R]
-        rows = torch.repeat_interleave(counts_R)
-        inside = torch.arange(len(rows)) - (counts_R.cumsum(0) - counts_R)[rows]
-        edges = self.first_edge_N[nodes_R][rows] + inside
-        allowed_RV = torch.zeros(len(nodes_R), self.vocab_size, dtype=torch.bool)
-        allowed_RV[rows, self.keys_E[edges] % self.vocab_size] = True
+    def _children(self, nodes_RD: Tensor) -> Tensor:
+        nodes = nodes_RD.flatten()
+        counts = self.num_edges_N[nodes]
+        places = torch.repeat_interleave(counts)  # one for each edge of each node
+        inside = torch.arange(len(places)) - (counts.cumsum(0) - counts)[places]
+        edges = self.first_edge_N[nodes][places] + inside
+        allowed_RV = torch.zeros(len(nodes_RD), self.vocab_size, dtype=torch.bool)
+        allowed_RV[places // self.width, self.keys_E[edges] % self.vocab_size] = True
         return allowed_RV
 
 
 class LexiconState:
-    """Of each row, the beginning of its last word. Kept on the CPU."""
+    """Of each row, the beginnings of words that it may stand in. Kept on the CPU."""
 
     def __init__(self, lexicon: Lexicon, device: torch.device) -> None:
         self._lexicon = lexicon
         self._device = device
-        self._nodes_R: Tensor | None = None
+        self._nodes_RD: Tensor | None = None
 
     def score(self, tokens_R: Tensor) -> Tensor:
         """(R, V): 0 for what may follow this token and those before, else -inf; the first is `SOS_ID`."""
         tokens_R = tokens_R.cpu()
-        is_new = self._nodes_R is None
-        if self._nodes_R is None:
-            self._nodes_R = torch.full_like(tokens_R, ROOT)
+        is_new = self._nodes_RD is None
+        if self._nodes_RD is None:
+            self._nodes_RD = self._lexicon.begin(len(tokens_R))
         else:
-            self._nodes_R = self._lexicon.advance(self._nodes_R, tokens_R)
-        allowed_RV = self._lexicon.allow(self._nodes_R)
+            self._nodes_RD = self._lexicon.advance(self._nodes_RD, tokens_R)
+        allowed_RV = self._lexicon.allow(self._nodes_RD)
         if is_new:
             allowed_RV[:, EOS_ID] = True  # nothing may have been said
         return torch.zeros(allowed_RV.shape).masked_fill(~allowed_RV, -math.inf).to(self._device)
 
     def select(self, rows: Tensor) -> None:
-        assert self._nodes_R is not None
-        self._nodes_R = self._nodes_R[rows.cpu()]
+        assert self._nodes_RD is not None
+        self._nodes_RD = self._nodes_RD[rows.cpu()]
 
 
 def collect_words(texts: Iterable[str]) -> list[str]:

@@ -39,7 +39,7 @@ def _decode_by_length(
     decoder: LengthDecoder, encoded_BTD: Tensor, lengths_B: Tensor, config: DecodingConfig
 ) -> N_BEST:
     """The likeliest lengths are tried, as many as the beam is wide, and ranked with the text of each."""
-    limits_B = _limit(lengths_B, config)
+    limits_B = _limit(lengths_B, config).clamp(max=decoder.max_positions)
     counts_C = torch.arange(int(limits_B.max()) + 1, device=lengths_B.device)
     means_B = decoder.length_predictor(encoded_BTD, lengths_B)
     chances_BC = decoder.length_predictor.log_probability(counts_C, means_B[:, None])

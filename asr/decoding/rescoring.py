@@ -35,6 +35,7 @@ def rescore(
         1, counts_R[:, None], EOS_ID
     )
     scores_RNV, attention = model.decoder(inputs_RN, encoded_BTD, lengths_B, model.decoder.last_heads)
+    scores_RNV = scores_RNV.float()
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
     is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]
     decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
@@ -42,7 +43,7 @@ def rescore(
     attended_RN = decoder_R.new_empty(len(inputs_RN), 0)
     if attention:
         (weights_RHNT,) = attention.values()
-        attended_RN = (weights_RHNT.mean(1) @ steps_T).double()
+        attended_RN = (weights_RHNT.mean(1) * steps_T).sum(-1).double()  # a matrix product may be in bf16
     language_R = torch.zeros_like(decoder_R)
     if language_model is not None and config.language_model_weight > 0:
         language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)

@@ -95,6 +95,13 @@ def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
             setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
 
 
+def require_learning(model: nn.Module) -> None:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(
+            "model.frozen leaves nothing that could be trained; take a part out, or add model.lora"
+        )
+
+
 def merge_low_rank(model: nn.Module) -> None:
     """The other way round: plain projections again, which say the same and take less time."""
     for parent, name, layer in list(_find(model, LowRankLinear)):

@@ -76,10 +76,15 @@ class MaskDecoderConfig(ParallelDecoderConfig):
 class ParallelDecoder(AnyDecoder):
     """Layers in which all positions see each other, from what stands at each of them to its token."""
 
+    max_positions = 2**31 - 1
+    """That it can tell apart, where its positions come to an end."""
+
     def __init__(self, config: ParallelDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
         self.dim, self.num_layers, self.num_heads = config.dim, config.num_layers, config.num_heads
         self.positions = Positions(config.positions, config.dim)
+        if config.positions.type == "learned":
+            self.max_positions = config.positions.span
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.config import Config
-from asr.models.adaptation import LoraConfig, add_low_rank, freeze
+from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.alignment import align_tokens
 from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
 from asr.models.decoders import DecoderConfig, build_decoder
@@ -153,6 +153,7 @@ class SpeechModel(Model):
         freeze(self, config.frozen)
         if config.lora is not None:
             add_low_rank(self, config.lora)
+        require_learning(self)
 
     @property
     def subsampling_factor(self) -> int:

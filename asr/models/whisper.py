@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -13,8 +12,9 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.models.attention import KeyValueCache
+from asr.models.attention import KeyValueCache, Memory
 from asr.models.decoder import Weights, WeightsOf
+from asr.models.int8 import Int8Linear
 from asr.models.layers import Dropout, length_mask
 from asr.models.positions import PositionConfig
 from asr.models.subsampling import SubsamplingConfig
@@ -151,7 +151,8 @@ class WhisperEncoder(nn.Module):
         frame_mask_BT = _mask_unless_full(feature_lengths_B, features_BTF.size(1))
         x_BDT = _zero_past(features_BTF.mT, frame_mask_BT)
         x_BDT = _zero_past(F.gelu(self.convolution_1(x_BDT)), frame_mask_BT)
-        x_BTD = F.gelu(self.convolution_2(x_BDT)).mT
+        x_BDT = self.convolution_2(x_BDT.to(self.convolution_2.weight.dtype))
+        x_BTD = F.gelu(x_BDT).mT.contiguous()  # or all sums after it walk through memory in leaps
         if x_BTD.size(1) > len(self.positions_TD):
             raise UserError(
                 f"{features_BTF.size(1)} frames of 10 ms at once, but this model hears no more than "
@@ -199,8 +200,16 @@ class WhisperDecoder(TransformerDecoder):
 
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
         state = super().start(encoded_BTD, encoded_lengths_B)
-        if _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None:
-            state.memories = [dataclasses.replace(memory, mask_BS=None) for memory in state.memories]
+        is_full = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None
+        state.memories = [
+            Memory(
+                # Each step of decoding reads them again, head by head.
+                memory.keys_BHSK.contiguous(),
+                memory.values_BHSK.contiguous(),
+                None if is_full else memory.mask_BS,
+            )
+            for memory in state.memories
+        ]
         return state
 
     def _run(
@@ -267,8 +276,23 @@ class Whisper(nn.Module):
         return model.eval()
 
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)
-        return encoded_BTD, encoded_lengths_B
+        """On a CPU as many windows at once as have 30 seconds together: more do not fit into its cache."""
+        if features_BTF.device.type != "cpu":
+            return self.encoder(features_BTF, feature_lengths_B)
+        count = max(1, FRAMES_PER_STEP * MAX_STEPS // max(1, features_BTF.size(1)))
+        parts = zip(features_BTF.split(count), feature_lengths_B.split(count), strict=True)
+        encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
+        return torch.cat(encoded), torch.cat(lengths)
+
+    def quantise(self, dtype: torch.dtype) -> None:
+        """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`."""
+        for module in list(self.modules()):
+            for name, linear in list(module.named_children()):
+                if isinstance(linear, nn.Linear):
+                    is_attended = name in ("project_in", "project_queries", "project_memory")
+                    output_dtype = dtype if is_attended else torch.float32
+                    setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
+        self.encoder.convolution_2.to(dtype)
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:

@@ -55,9 +55,19 @@ class Recipe:
         return str(getattr(self.module, "BASELINE", "ctc_lstm"))
 
     @property
+    def speeds(self) -> tuple[float, ...]:
+        """At which systems also hear each utterance, to take what is likeliest; empty: at its own alone."""
+        return tuple(getattr(self.module, "SPEEDS", ()))
+
+    @property
     def weighs_in_texts(self) -> bool:
         """Whether systems are also decoded with a lexicon and language models of their training texts."""
         return bool(getattr(self.module, "WEIGHS_IN_TEXTS", False))
+
+    @property
+    def shipped_model(self) -> Path:
+        """Where the folder of a trained model is, with its card README.md, if the recipe has one."""
+        return self.path.parent / "pretrained"
 
     @property
     def conf_dir(self) -> Path:
@@ -135,6 +145,8 @@ class Job:
     """Each system is trained once for each; empty: with the seed of its conf."""
     smoke: bool = False
     """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
+    jobs: int = 1
+    """Trainings at once, each in a process of its own with its share of the cores."""
     publish: bool = False
     """Write the results beside the recipe, to be kept with it."""
 
@@ -169,5 +181,6 @@ class Job:
         words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
         words += [f"--only {system}" for system in self.only]
         words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)
+        words += [f"--jobs {self.jobs}"] * (self.jobs > 1)
         words += ["--smoke"] * self.smoke
         return " ".join(words)

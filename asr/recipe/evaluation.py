@@ -16,7 +16,7 @@ from asr.errors import UserError
 from asr.evaluation import Decoded, choose_ways, decode_utterances, describe_device
 from asr.manifest import Utterance, read_manifest
 from asr.recipe.definition import Job
-from asr.recipe.knowledge import WEIGHTS, load_knowledge
+from asr.recipe.knowledge import CTC_WEIGHTS, WEIGHTS, load_knowledge
 from asr.recipe.origin import describe_origin
 from asr.recipe.results import Texts, score_texts, write_texts
 from asr.recipe.systems import Run
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 SMOKE_BEAM = 2
 WEIGHED_METHODS = ("ctc_beam", "joint")
+SPEEDS = "speeds"  # at the end of the name of a way that hears each utterance at several
 
 Key = tuple[str, int]  # the name of a way, and which of its weights
 
@@ -90,11 +91,24 @@ def _plan_ways(job: Job, run: Run, system: System, language_models: Sequence[Pat
     plain = choose_ways(system, offered_methods(system.model), config)
     ways = {name: [Way(own)] for name, own in plain.items()}
     if job.recipe.weighs_in_texts:
+        if "joint" in plain:
+            ways["joint"] = [Way(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)]
         for source, knowledge in load_knowledge(system, run, language_models).items():
             for method in (name for name in plain if name in WEIGHED_METHODS):
-                settings = [plain[method].model_copy(update={"language_model_weight": w}) for w in WEIGHTS]
+                settings = vary([way.config for way in ways[method]], "language_model_weight", WEIGHTS)
                 ways[f"{method}+{source}"] = [Way(own, knowledge) for own in settings]
+    if job.recipe.speeds:
+        for name, own_ways in list(ways.items()):
+            heard = {SPEEDS: job.recipe.speeds}
+            ways[f"{name}+{SPEEDS}"] = [
+                Way(way.config.model_copy(update=heard), way.knowledge) for way in own_ways
+            ]
     return ways
+
+
+def vary(configs: Sequence[DecodingConfig], key: str, values: Sequence[float]) -> list[DecodingConfig]:
+    """Each config with each value."""
+    return [config.model_copy(update={key: value}) for config in configs for value in values]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from asr import audio as audio_files
-from asr.batch_builder import Inputs
+from asr.batch_builder import Batch, Inputs
 from asr.batches import BatchLoader
-from asr.checkpoint import find_model, load_system
+from asr.checkpoint import System, find_model, load_system
 from asr.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.models.subsampling import subsampled_lengths
 from asr.train.distributed import Process
@@ -94,6 +94,13 @@ def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Pa
         return []
     manifest = folder / "utterances.jsonl"
     write_manifest(manifest, utterances)
+    for batch in read_batches(system, manifest):
+        plot_dev_attention(system, batch, folder, Process(0, 1, torch.device("cpu")))
+    return [folder / f"{utterance.id}.png" for utterance in utterances]
+
+
+def read_batches(system: System, manifest: Path) -> Iterator[Batch]:
+    """Each utterance once, as it is: nothing is varied."""
     config = system.config
     factor = system.model.encoder.subsampling_factor
     inputs = Inputs(
@@ -104,10 +111,7 @@ def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Pa
         partial(subsampled_lengths, factor=factor),
     )
     settings = config.batches.model_copy(update={"num_workers": 0, "feature_cache": None})
-    loader = BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed)
-    for batch in loader.evaluation_batches():
-        plot_dev_attention(system, batch, folder, Process(0, 1, torch.device("cpu")))
-    return [folder / f"{utterance.id}.png" for utterance in utterances]
+    return BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed).evaluation_batches()
 
 
 def copy_audio(utterance: Utterance, folder: Path) -> Path:

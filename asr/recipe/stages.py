@@ -9,6 +9,7 @@ from typing import Any
 from asr.errors import UserError
 from asr.recipe.definition import SPLITS, Job
 from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
+from asr.recipe.training_process import run_trainings
 
 STAGES = {
     "download": "fetch and unpack the corpus",
@@ -24,8 +25,12 @@ STAGES = {
 def run_recipe(job: Job, stage: str | None = None) -> None:
     """Run one stage, or all in their order; what is done already is skipped."""
     for name in choose_stages(job, stage):
-        for task in build_tasks(job, name):
-            run_task(task)
+        tasks = build_tasks(job, name)
+        if name == "train" and job.jobs > 1:
+            run_trainings(job, tasks)
+        else:  # also evaluations: their speed is measured
+            for task in tasks:
+                run_task(task)
 
 
 def choose_stages(job: Job, stage: str | None) -> list[str]:

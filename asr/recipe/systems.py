@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.checkpoint import find_model
-from asr.config import describe_config
+from asr.config import Config, describe_config
 from asr.errors import UserError
 from asr.manifest import Manifest, write_manifest
 from asr.models import LanguageModelConfig, SpeechModelConfig
@@ -205,10 +205,36 @@ def read_by(run: Run, other: Run) -> bool:
 
 
 def hash_settings(config: RunConfig) -> str:
-    """Of what decides the result; the content of the files that it names is hashed for itself."""
-    settings = {key: value for key, value, _ in describe_config(config)}
-    kept = {key: value for key, value in settings.items() if not key.startswith(_NOT_HASHED)}
+    """Of what decides the result; the content of the files that it names is hashed for itself.
+
+    Settings at their defaults are left out: one that is new in the code changes no hash of before.
+    """
+    kept = {key: value for key, value in _changed_settings(config) if not key.startswith(_NOT_HASHED)}
     return hash_text(json.dumps(kept, sort_keys=True, default=str))
+
+
+def _changed_settings(
+    config: Config, usual: Config | None = None, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Keys and values that are not as in `usual`, or else the defaults of their class.
+
+    A section of another class than the usual one stands there with its type, even if all in it is default.
+    """
+    for name, field in type(config).model_fields.items():
+        value, default = (
+            getattr(config, name),
+            getattr(usual, name, field.get_default(call_default_factory=True)),
+        )
+        if value == default:
+            continue
+        key = f"{prefix}{name}"
+        if not isinstance(value, Config):
+            yield key, value
+        elif type(value) is type(default):
+            yield from _changed_settings(value, default, f"{key}.")
+        else:
+            yield key, getattr(value, "type", "given")
+            yield from _changed_settings(value, None, f"{key}.")
 
 
 # --- smoke mode ---------------------------------------------------------------------------------

@@ -19,6 +19,10 @@ MISSING = "missing"
 _BLOCK_BYTES = 1 << 20
 
 
+class PartError(UserError):
+    """Part of the work was done; the message says what was not."""
+
+
 def _no_reason() -> str | None:
     return None
 
@@ -69,10 +73,17 @@ def find_reason_to_run(task: Task) -> str | None:
     return None
 
 
+def skip_task(task: Task) -> bool:
+    """Whether there is nothing to do; if so, the log says why."""
+    reason = find_reason_to_skip(task)
+    if reason is not None:
+        logger.info("%s: skipped, %s", task.name, reason)
+    return reason is not None
+
+
 def run_task(task: Task) -> bool:
     """Do the task, unless there is nothing to do; returns whether it was done."""
-    if reason := find_reason_to_skip(task):
-        logger.info("%s: skipped, %s", task.name, reason)
+    if skip_task(task):
         return False
     logger.info("%s: %s (%s)", task.name, task.does, find_reason_to_run(task))
     try:

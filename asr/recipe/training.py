@@ -105,18 +105,18 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
 
 
 def _evaluate(job: Job, run: Run) -> Task:
+    languages = [own for own in find_all_runs(job) if own.is_language] if job.recipe.weighs_in_texts else []
+
     def language_models() -> list[Run]:
         """Those that have been trained, by this call or an earlier one."""
-        is_wanted = job.recipe.weighs_in_texts
-        return [
-            own for own in find_all_runs(job) if is_wanted and own.is_language and own.model_path.exists()
-        ]
+        return [own for own in languages if own.model_path.exists()]
 
     def inputs() -> dict[str, str]:
         config = run.config
         manifests = (Path(config.data.dev), job.data_dir / "test.jsonl")
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
         found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
+        found |= {"speeds": str(job.recipe.speeds)} if job.recipe.speeds else {}
         return found | {"smoke mode": str(job.smoke), "texts": str(job.recipe.weighs_in_texts)}
 
     return Task(
@@ -130,7 +130,7 @@ def _evaluate(job: Job, run: Run) -> Task:
         after=(
             "prepare",
             f"train {run.name}",
-            *(f"train {own.name}" for own in build_runs(job) if own.is_language),
+            *(f"train {own.name}" for own in languages),
         ),
     )
 

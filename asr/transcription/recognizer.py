@@ -7,20 +7,26 @@ Files come in and transcripts go out by `Transcriber`; `Recognizer.recognize` go
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch.nn import functional
 
+from asr.audio import change_speed
 from asr.checkpoint import System, find_model, load_state, load_system
 from asr.decoding.checked import Encoded, Reading, decode_checked
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.search import resolve_method
+from asr.decoding.fusion import FusionModel
+from asr.decoding.search import DecodingConfig, resolve_method
 from asr.errors import UserError
 from asr.models.clock import make_clock
 from asr.transcription.joining import Recognized, make_segment
+from asr.transcription.knowledge import Knowledge, load_own_decoding
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcription.sources import AudioFile, AudioPart
 from asr.transcription.timestamps import (
@@ -32,6 +38,7 @@ from asr.transcription.timestamps import (
 )
 from asr.transcription.transcriber import Precision, Request, Transcriber, choose_device, pad_audio
 from asr.transcription.whisper_recognizer import WhisperRecognizer
+from asr.transcripts.transcript import Segment
 from asr.whisper.decoding import WhisperDecodingConfig
 from asr.whisper.loading import is_whisper, load_whisper
 
@@ -61,7 +68,7 @@ SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, wha
 def load_model(
     source: str | Path | None = None,
     device: str = "auto",
-    precision: Precision = "float32",
+    precision: Precision = "auto",
     *,
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
@@ -69,14 +76,16 @@ def load_model(
     """The model of a run or checkpoint, both folders, or a Whisper model: its files, or its name on the hub.
 
     Without `source`: what the environment names in ASR_MODEL, else whisper-base. `auto` takes a GPU if there
-    is one.
+    is one. `precision` auto: 8 bits for Whisper on a CPU that is fast with them, else float32.
     """
     source = find_default_model() if source is None else source
     if is_whisper(source):
         return WhisperRecognizer(load_whisper(source), device, precision, segmentation, checks)
     folder = find_model(source)
     heard = load_state(folder).get("longest_seconds")
-    return Recognizer(load_system(folder), device, precision, segmentation, checks, heard)
+    own = load_own_decoding(folder)
+    knowledge = None if own is None else own.find(folder)
+    return Recognizer(load_system(folder), device, precision, segmentation, checks, heard, knowledge)
 
 
 def find_default_model() -> str:
@@ -91,18 +100,24 @@ class Recognizer(Transcriber):
         self,
         system: System,
         device: str = "auto",
-        precision: Precision = "float32",
+        precision: Precision = "auto",
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
         heard_seconds: float | None = None,
+        knowledge: Knowledge | None = None,
     ) -> None:
-        """`heard_seconds`: of the longest training utterance; recordings are cut into segments no longer."""
+        """`heard_seconds`: of the longest training utterance; recordings are cut into segments no longer.
+
+        `knowledge`: how it is decoded where nothing is said about it.
+        """
         decoder = system.model.decoder
         if system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
             raise UserError(
                 "this model has neither a CTC head nor attention, and nothing else tells when a word was "
                 "said: decode it with asr evaluate, or train one with model.ctc_weight above 0"
             )
+        if precision == "int8":
+            raise UserError("precision int8 is for Whisper models; take float32, or bf16 or fp16 on a GPU")
         super().__init__(device, precision)
         self.system = system
         longest = system.config.batches.max_utterance_seconds  # training used none above
@@ -114,6 +129,7 @@ class Recognizer(Transcriber):
         self.front_end = system.front_end.to(self.device)
         self.clock = make_clock(system.config.features, self.model)
         self.sample_rate = system.config.features.sample_rate
+        self._knowledge = knowledge or Knowledge()
         self.separator = " " if has_spaces(system.tokenizer) else ""
 
     def check(self, request: Request) -> None:
@@ -124,21 +140,34 @@ class Recognizer(Transcriber):
                 "none; leave them out"
             )
 
+    def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+        return self._knowledge.decoding or DecodingConfig(), self._own_language_model
+
+    @functools.cached_property
+    def _own_language_model(self) -> FusionModel | None:
+        return self._knowledge.load(self.system, self.device)
+
     # --- from samples to text ---------------------------------------------------------------------
 
     def padded_length(self, num_samples: int, request: Request) -> int:
         return self._padded_frames(num_samples)
 
-    def _padded_frames(self, num_samples: int) -> int:
+    def _padded_frames(self, num_samples: int, speed: float = 1.0) -> int:
+        """Of what is played at a speed it follows from the padded length at the usual one, as groups do."""
         multiple = STEP_MULTIPLE * self.model.encoder.subsampling_factor
-        return max(1, -(-self.front_end.num_frames(num_samples) // multiple)) * multiple
+        num_frames = max(1, -(-self.front_end.num_frames(num_samples) // multiple)) * multiple
+        if speed != 1.0:
+            features = self.front_end.config
+            most_ms = num_frames * features.shift_ms + features.window_ms
+            num_frames = -(-math.ceil(most_ms / speed / features.shift_ms) // multiple) * multiple
+        return num_frames
 
     @torch.inference_mode()
-    def encode(self, segments: Sequence[AudioSegment]) -> Encoded:
+    def encode(self, segments: Sequence[AudioSegment], speed: float = 1.0) -> Encoded:
         """One batch, from samples to encoded steps."""
-        audio_BS, audio_lengths_B = pad_audio(segments, self.device)
+        num_frames = self._padded_frames(max(len(segment.audio_S) for segment in segments), speed)
+        audio_BS, audio_lengths_B = pad_audio([play(segment, speed) for segment in segments], self.device)
         features_BTF, feature_lengths_B = self.front_end(audio_BS, audio_lengths_B)
-        num_frames = self._padded_frames(audio_BS.size(1))
         features_BTF = functional.pad(features_BTF, (0, 0, 0, num_frames - features_BTF.size(1)))
         with self._precision():
             encoded_BTD, lengths_B = self.model.encode(features_BTF, feature_lengths_B)
@@ -158,9 +187,21 @@ class Recognizer(Transcriber):
 
     @torch.inference_mode()
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-        """One batch, from samples to text."""
+        """One batch, from samples to text: the likeliest of what is heard at each speed."""
+        best: list[tuple[Reading, Segment]] = []
+        for speed in request.decoding.speeds:
+            found = self._hear(segments, speed, request)
+            best = [max(pair, key=how_good) for pair in zip(best or found, found, strict=True)]
+        return [
+            Recognized(found, segment.cut_before, segment.cut_after)
+            for segment, (_, found) in zip(segments, best, strict=True)
+        ]
+
+    def _hear(
+        self, segments: Sequence[AudioSegment], speed: float, request: Request
+    ) -> list[tuple[Reading, Segment]]:
         tokenizer, rate = self.system.tokenizer, self.sample_rate
-        encoded = self.encode(segments)
+        encoded = self.encode(segments, speed)
         readings = self.decode(encoded, request)
         tokens = [reading.tokens for reading in readings]
         if encoded.scores_BTV is not None:
@@ -171,8 +212,21 @@ class Recognizer(Transcriber):
         results = []
         for segment, reading, token_times in zip(segments, readings, times, strict=True):
             spans = split_words(tokenizer, reading.tokens)
-            words = time_words(spans, token_times, self.clock, segment.audio_S, rate, segment.start)
+            words = [
+                replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
+                for word in time_words(spans, token_times, self.clock, play(segment, speed).audio_S, rate)
+            ]
             text = tokenizer.decode(reading.tokens)
-            found = make_segment(segment, text, words, reading.method, reading.warnings)
-            results.append(Recognized(found, segment.cut_before, segment.cut_after))
+            results.append((reading, make_segment(segment, text, words, reading.method, reading.warnings)))
         return results
+
+
+def play(segment: AudioSegment, speed: float) -> AudioSegment:
+    """Its audio at another speed."""
+    return replace(segment, audio_S=change_speed(segment.audio_S, speed, segment.sample_rate))
+
+
+def how_good(heard: tuple[Reading, Segment]) -> tuple[bool, int, float]:
+    """To choose by among readings of one segment: speech, few warnings, likely."""
+    reading, _ = heard
+    return bool(reading.method), -len(reading.warnings), reading.likelihood

@@ -116,7 +116,7 @@ class Segmenter:
         self.sample_rate, self.config, self.offset = sample_rate, config, offset
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
         self._detector = make_detector(config.method, config.threshold_db, sample_rate, ahead_seconds)
-        self._audio = np.zeros(0, np.float32)  # from sample _audio_first on
+        self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on
         self._audio_first = 0
         self._num_samples = 0
         self._is_speech_T = np.zeros(0, bool)  # from frame _first on
@@ -166,8 +166,15 @@ class Segmenter:
         return round(seconds * FRAMES_PER_SECOND)
 
     def _append(self, block_S: np.ndarray) -> None:
-        self._audio = np.concatenate([self._audio, block_S])
+        self._blocks.append(block_S)
         self._num_samples += len(block_S)
+
+    @property
+    def _audio(self) -> np.ndarray:
+        """The blocks as one, joined when it is asked for: with method none there may be hours of them."""
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks)]
+        return self._blocks[0]
 
     def _take(self, judged: tuple[np.ndarray, np.ndarray], is_last: bool) -> list[AudioSegment]:
         self._is_speech_T = np.concatenate([self._is_speech_T, judged[0]])
@@ -245,7 +252,7 @@ class Segmenter:
         self._energies_T = self._energies_T[keep - self._first :]
         self._first = keep
         first_sample = math.floor(keep * self.frame_samples)
-        self._audio = self._audio[first_sample - self._audio_first :]
+        self._blocks = [self._audio[first_sample - self._audio_first :]]
         self._audio_first = first_sample
 
 

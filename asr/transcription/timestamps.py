@@ -7,6 +7,7 @@ and the energy of the audio where: at the pause in between, or at the quietest m
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from asr.transcripts.transcript import Word
 _PAUSE_SECONDS = 0.04  # a shorter dip is a part of a sound
 _PAUSE_DB = 6.0  # over the quietest moment: noise in a pause varies by so much
 _REACH_SECONDS = 1.0  # the first word begins, and the last one ends, no farther than this from their tokens
+
+_CONTEXT = 4  # tokens: a character has up to four bytes, which may be a token each
 
 # --- tokens -------------------------------------------------------------------------------------
 
@@ -137,14 +140,26 @@ def has_spaces(tokenizer: Tokenizer) -> bool:
 
 def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
     """The words of the decoded text. The text of the first tokens is the first part of the whole text."""
-    ends = [len(tokenizer.decode(tokens[: count + 1])) for count in range(len(tokens))]
     text = tokenizer.decode(tokens)
+    ends = [*find_ends(tokenizer, tokens)[:-1], len(text)]
     spans = []
     for found in re.finditer(r"\S+" if has_spaces(tokenizer) else r"\S", text):
-        first = next(index for index, end in enumerate(ends) if end > found.start())
-        past = next(index for index, end in enumerate(ends) if end >= found.end()) + 1
+        first, past = bisect.bisect_right(ends, found.start()), bisect.bisect_left(ends, found.end()) + 1
         spans.append(TokenSpan(found[0], first, past))
     return spans
+
+
+def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    """How long the decoded text is up to each token, and with it.
+
+    What a token adds depends on few before it: a separator, or the first bytes of its character.
+    """
+    ends, end = [], 0
+    for place in range(len(tokens)):
+        near = tokens[max(0, place - _CONTEXT) : place + 1]
+        end += len(tokenizer.decode(near)) - len(tokenizer.decode(near[:-1]))
+        ends.append(end)
+    return ends
 
 
 def time_words(
@@ -191,4 +206,6 @@ def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[flo
     stop, start = (first + edges[2 * longest]), (first + edges[2 * longest + 1])
     if lengths[longest] < _PAUSE_SECONDS * FRAMES_PER_SECOND:
         stop = start = first + int(np.argmin(own_T)) + 0.5
-    return float(stop) / FRAMES_PER_SECOND, float(start) / FRAMES_PER_SECOND
+    # The first and the last frame may reach beyond the two moments.
+    stop_second, start_second = np.clip(np.array([stop, start]) / FRAMES_PER_SECOND, begin, end).tolist()
+    return stop_second, start_second

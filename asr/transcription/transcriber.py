@@ -39,8 +39,15 @@ from asr.whisper.decoding import WhisperDecodingConfig
 
 # B segments, S samples
 
-Precision = Literal["float32", "bf16", "fp16"]
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Precision = Literal["auto", "float32", "bf16", "fp16", "int8"]
+# Of autocast. Only Whisper on a CPU has 8 bits, by itself.
+DTYPES = {
+    "auto": torch.float32,
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int8": torch.float32,
+}
 WINDOW = 8  # batches among whose segments those of similar length are sought
 
 Pending = list[tuple[Recording, int, AudioSegment]]
@@ -102,6 +109,10 @@ class Transcriber(abc.ABC):
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         """One batch, from samples to text."""
 
+    def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+        """Where nothing is said about it."""
+        return DecodingConfig(), None
+
     # --- recordings -------------------------------------------------------------------------------
 
     def transcribe(
@@ -116,14 +127,14 @@ class Transcriber(abc.ABC):
     ) -> Transcript:
         """One recording: a file, a part of one, or samples (float, mono, in [-1, 1]) with their sample rate.
 
-        `decoding` and `language_model` are for models trained here, `whisper` is for Whisper's. Raises
-        UserError where nothing can be read. A file that breaks off later gives a transcript of what came
-        before, which says so in its `warnings`.
+        `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
+        model says. `whisper` is for Whisper's. Raises UserError where nothing can be read. A file that breaks
+        off later gives a transcript of what came before, which says so in its `warnings`.
         """
         if not isinstance(source, np.ndarray) and sample_rate is not None:
             raise UserError("sample_rate belongs to an array of samples; a file tells its own")
         own = make_samples(source, sample_rate) if isinstance(source, np.ndarray) else source
-        request = _make_request(decoding, language_model, whisper, batch_size)
+        request = self._make_request(decoding, language_model, whisper, batch_size)
         ((_, result),) = self._transcribe_all([own], request)
         if isinstance(result, UserError):
             raise result
@@ -144,7 +155,7 @@ class Transcriber(abc.ABC):
         `batch_size` segments, of several files where these are short, are decoded at once. What is heard in a
         file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
-        request = replace(_make_request(decoding, language_model, whisper, batch_size), report=report)
+        request = replace(self._make_request(decoding, language_model, whisper, batch_size), report=report)
         for source, result in self._transcribe_all(files, request):
             assert not isinstance(source, Samples)
             yield source, result
@@ -226,6 +237,19 @@ class Transcriber(abc.ABC):
                 yield recording, segment
             yield recording, End(segmenter.seconds, fault)
 
+    def _make_request(
+        self,
+        decoding: DecodingConfig | None,
+        language_model: FusionModel | None,
+        whisper: WhisperDecodingConfig | None,
+        batch_size: int,
+    ) -> Request:
+        if decoding is None and language_model is None:
+            decoding, language_model = self.usual_decoding()
+        return Request(
+            decoding or DecodingConfig(), language_model, batch_size, whisper or WhisperDecodingConfig()
+        )
+
     # --- for subclasses ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -245,14 +269,3 @@ def pad_audio(segments: Sequence[AudioSegment], device: torch.device) -> tuple[T
     for row, segment in enumerate(segments):
         audio_BS[row, : lengths[row]] = torch.from_numpy(segment.audio_S)
     return audio_BS.to(device), torch.tensor(lengths, device=device)
-
-
-def _make_request(
-    decoding: DecodingConfig | None,
-    language_model: FusionModel | None,
-    whisper: WhisperDecodingConfig | None,
-    batch_size: int,
-) -> Request:
-    return Request(
-        decoding or DecodingConfig(), language_model, batch_size, whisper or WhisperDecodingConfig()
-    )

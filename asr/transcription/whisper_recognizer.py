@@ -6,6 +6,7 @@ features -> model.encode -> decode_windows -> align_tokens -> time_words
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ import torch
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
+from asr.models.int8 import is_bfloat16_fast, is_int8_exact, is_int8_fast
 from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
@@ -36,6 +38,8 @@ from asr.whisper.windows import compute_window_features, count_window_samples
 from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
+
+log = logging.getLogger(__name__)
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is told
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
@@ -73,6 +77,10 @@ class WhisperRecognizer(Transcriber):
         super().__init__(device, precision)
         self.system = system
         self.model = system.model.to(self.device).eval()
+        if precision == "auto" and self.device.type == "cpu" and is_int8_fast():
+            precision = "int8"
+        if precision == "int8":
+            self._quantise()
         self.front_end = system.front_end.to(self.device)
         self.checks = checks or ChecksConfig()
         self.sample_rate = system.front_end.config.sample_rate
@@ -80,6 +88,15 @@ class WhisperRecognizer(Transcriber):
         self.window_samples = count_window_samples(system, 0, None)
         window_seconds = self.window_samples / self.sample_rate
         self.segmentation = fill_windows(segmentation or SegmentationConfig()).limited(window_seconds)
+
+    def _quantise(self) -> None:
+        if self.device.type != "cpu":
+            raise UserError(f"precision int8 on {self.device.type}: it is for a CPU; take bf16 or fp16")
+        if not is_int8_exact():
+            raise UserError("precision int8: this processor multiplies no 8 bits exactly; take float32")
+        dtype = torch.bfloat16 if is_bfloat16_fast() else torch.float32
+        self.model.quantise(dtype)
+        log.info("weights in 8 bits, attention in %s", str(dtype).removeprefix("torch."))
 
     def check(self, request: Request) -> None:
         if request.language_model is not None or request.decoding != DecodingConfig():

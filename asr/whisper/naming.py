@@ -46,6 +46,16 @@ def rename_weights(config: WhisperConfig, theirs: dict[str, Tensor], source: str
     return ours
 
 
+def split_weights(config: WhisperConfig, ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """By OpenAI's names: what `rename_weights` was given."""
+    theirs: dict[str, Tensor] = {}
+    for name, part_names in _table(config):
+        for part_name, part in zip(part_names, ours[name].chunk(len(part_names)), strict=True):
+            theirs[part_name] = part
+    theirs.pop(NO_BIAS, None)
+    return theirs
+
+
 def expected_shapes(config: WhisperConfig) -> dict[str, tuple[int, ...]]:
     """By our names. The output is left out: it is the embeddings."""
     with torch.device("meta"):

@@ -127,14 +127,14 @@ def _check_merges(tokens: Mapping[str, int], merges: list[Any], path: Path) -> N
         last = id
 
 
-def _printable() -> dict[str, int]:
+def printable_bytes() -> dict[str, int]:
     """The character that stands for a byte in GPT-2's files: itself, if it shows, else one from U+0100 on."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in set(shown)]
     return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
-_BYTES = _printable()
+_BYTES = printable_bytes()
 
 
 def _to_bytes(token: str, path: Path) -> bytes:

@@ -1,0 +1,79 @@
+"""What `asr evaluate` prints: a table of error rates, the confusions of labels, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from asr.config import Config
+from asr.evaluation import Decoded, DecodedSplit
+from asr.label_evaluation import LabelledSplit
+from asr.scoring.confusion import LabelScore, format_label_table
+from asr.scoring.counting import Score
+
+
+def print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
+    any_score = next(iter(scores.values()))
+    any_way = next(iter(split.ways.values()))
+    speakers = f" of {len(set(any_score.speakers))} speakers" if any_score.speakers else ""
+    print(
+        f"{len(any_score)} utterances{speakers}, {any_score.counts.reference_length} words, "
+        f"{any_way.audio_seconds:.1f} s of audio\n"
+    )
+    rows: list[tuple[str, ...]] = [("decoding", "WER %", "95 % interval", "CER %", "real-time factor")]
+    rows += [_describe_row(name, scores[name], split.ways[name]) for name in scores]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for name, *cells in rows:
+        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
+        print("  ".join([f"{name:<{widths[0]}}", *padded]))
+
+
+def _describe_row(name: str, score: Score, decoded: Decoded[Config]) -> tuple[str, ...]:
+    interval = score.interval
+    return (
+        name,
+        f"{100 * score.error_rate:.2f}",
+        "-" if interval is None else f"[{100 * interval.low:.2f}, {100 * interval.high:.2f}]",
+        f"{100 * score.character_error_rate:.2f}",
+        f"{decoded.real_time_factor:.4f}",
+    )
+
+
+def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
+    interval = score.interval
+    bounds = (
+        "" if interval is None else f", 95 % interval [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
+    )
+    print(
+        f"{len(split.said)} utterances, {score.count} labels, {split.audio_seconds:.1f} s of audio, "
+        f"real-time factor {split.real_time_factor:.4f}\n"
+        f"{kind}accuracy {100 * score.accuracy:.2f} %{bounds}\n\n{format_label_table(score)}"
+    )
+
+
+def describe_ways(split: DecodedSplit[Config], scores: dict[str, Score]) -> dict[str, Any]:
+    return {
+        name: {
+            "score": score.as_dict(),
+            "real_time_factor": split.ways[name].real_time_factor,
+            "seconds": split.ways[name].seconds,
+            "audio_seconds": split.ways[name].audio_seconds,
+            "decoding": split.ways[name].config.model_dump(mode="json"),
+        }
+        for name, score in scores.items()
+    }
+
+
+def print_json(record: dict[str, Any]) -> None:
+    print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _without_infinity(value: Any) -> Any:
+    """JSON has no infinite numbers, such as the error rate of empty references, and no nan: null stands for
+    them."""
+    if isinstance(value, dict):
+        return {key: _without_infinity(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_infinity(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

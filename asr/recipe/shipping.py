@@ -1,0 +1,113 @@
+"""The model of a run as a folder to pass on: weights, rounded if wanted, and the decoding that dev chose."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.checkpoint import System, find_model, load_any_system, load_state, round_weights, save_checkpoint
+from asr.config import dump_config, load_config
+from asr.decoding.arpa import write_arpa
+from asr.decoding.lexicon import collect_words
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.files import replace_file
+from asr.models import Model
+from asr.recipe.evaluation import SPEEDS
+from asr.recipe.knowledge import estimate_arpa
+from asr.recipe.tasks import hash_file, read_record
+from asr.run import RunConfig
+from asr.train.preparation import read_training_texts
+from asr.transcription.knowledge import OWN_DECODING, OwnDecoding
+
+logger = logging.getLogger(__name__)
+
+LANGUAGE_MODEL, NGRAMS, LEXICON = "language_model", "ngrams.arpa", "lexicon.txt"
+# Of the state of a training: how long it was, what it led to, what made it; and what transcribing asks for.
+_KEPT = (
+    *("step", "seconds", "audio_seconds", "longest_seconds", "dev_scores"),
+    *("asr", "commit", "torch", "python"),
+)
+
+
+def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Write the model of a run or of a checkpoint, whole or not at all."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: is not empty; give a new folder")
+    folder = folder.absolute()
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        system = _write_model(find_model(source), temporary, dtype)
+        _write_decoding(source, system, temporary, dtype)
+        if folder.exists():
+            folder.rmdir()
+        temporary.rename(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write a model there ({error.strerror})") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> System[Model]:
+    """Without what training alone needs, and without names of folders of the machine that it was made on."""
+    system = load_any_system(model, to_train=True)  # as it is: changes of low rank stay apart
+    state = {name: value for name, value in load_state(model).items() if name in _KEPT}
+    settings = _hide_folders(json.loads(system.config.model_dump_json()))
+    config = RunConfig.model_validate_json(json.dumps(settings))
+    passed_on = System(config, system.tokenizer, system.front_end, system.model)
+    save_checkpoint(folder, passed_on, state, round_weights(system.model.state_dict(), dtype))
+    return system
+
+
+def _hide_folders(tree: Any) -> Any:
+    """Of absolute paths the last part."""
+    if isinstance(tree, dict):
+        return {key: _hide_folders(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_hide_folders(value) for value in tree]
+    return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
+
+
+def _write_decoding(source: Path, system: System[Model], folder: Path, dtype: torch.dtype) -> None:
+    """decoding.yaml and what it names, if the source has one or dev has chosen a way."""
+    model = find_model(source)
+    if (model / OWN_DECODING).is_file():
+        own = load_config(OwnDecoding, model / OWN_DECODING)
+        for name in filter(None, (own.language_model, own.lexicon)):
+            copy = shutil.copytree if (model / name).is_dir() else shutil.copyfile
+            copy(model / name, folder / name)
+    else:
+        chosen = read_record(source / "evaluation" / "summary.json")
+        heard = read_record(source / ".evaluate.done").get("inputs", {}).get("the model")
+        if not chosen or heard != hash_file(model / "model.safetensors"):
+            logger.info("%s: not evaluated by `asr recipe run`, so no way of decoding is noted", source)
+            return
+        own = _take_knowledge(source, system, chosen, folder, dtype)
+    with replace_file(folder / OWN_DECODING) as file:
+        file.write(dump_config(own).encode())
+    logger.info("decoding: %s", own.describe())
+
+
+def _take_knowledge(
+    source: Path, system: System[Model], chosen: dict[str, Any], folder: Path, dtype: torch.dtype
+) -> OwnDecoding:
+    """Writes what was weighed in."""
+    decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
+    _, *weighed_in = [part for part in chosen["decoding"].split("+") if part != SPEEDS]
+    if not weighed_in:
+        return OwnDecoding(decoding=decoding)
+    (name,) = weighed_in
+    texts = list(read_training_texts(system.config))
+    with replace_file(folder / LEXICON) as file:
+        file.writelines(f"{word}\n".encode() for word in collect_words(texts))
+    if name == "ngrams":
+        write_arpa(folder / NGRAMS, estimate_arpa(system, texts))
+        return OwnDecoding(decoding=decoding, language_model=NGRAMS, lexicon=LEXICON)
+    _write_model(find_model(source.parent / name), folder / LANGUAGE_MODEL, dtype)
+    return OwnDecoding(decoding=decoding, language_model=LANGUAGE_MODEL, lexicon=LEXICON)

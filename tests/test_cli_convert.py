@@ -1,0 +1,263 @@
+"""`asr convert`: models of runs as small folders, which say by themselves how they are decoded."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import yaml
+from hostile_audio import make_speechlike
+from safetensors.torch import load_file, save_file
+from system_examples import WORDS, save_talker
+from whisper_examples import make_weights, write_ggml
+
+from asr import load_model
+from asr.checkpoint import System, load_state, load_system, save_checkpoint
+from asr.cli import main
+from asr.config import build_config
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.features import FrontEnd
+from asr.models import build_model
+from asr.recipe.tasks import hash_file, write_record
+from asr.run import RunConfig
+from asr.whisper.loading import load_whisper
+
+BELIEVE = ChecksConfig(**dict.fromkeys((n for n in ChecksConfig.model_fields if n != "still_seconds"), None))
+BELIEVE_OPTIONS = [
+    f"--set=checks.{name}=null" for name in ChecksConfig.model_fields if name != "still_seconds"
+]
+RATE = 16_000
+FILES = {"model.safetensors", "config.yaml", "tokenizer.json", "state.json"}
+
+
+@pytest.fixture(scope="module")
+def audio() -> np.ndarray:
+    return make_speechlike(2.0, seed=3)
+
+
+@pytest.fixture
+def talker(tmp_path: Path) -> Path:
+    """A run whose model says random words."""
+    save_talker(tmp_path / "run" / "model", "output_dir=/home/me/run", "data.train=/home/me/train.jsonl")
+    return tmp_path / "run"
+
+
+def convert(source: Path, folder: Path, *options: str) -> Path:
+    assert main(["convert", str(source), str(folder), *options]) == 0
+    return folder
+
+
+def hear(folder: Path, audio: np.ndarray) -> str:
+    return load_model(folder, "cpu", checks=BELIEVE).transcribe(audio, RATE).text
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def test_half_precision_takes_half_the_room_and_says_the_same(
+    talker: Path, tmp_path: Path, audio: np.ndarray
+) -> None:
+    folder = convert(talker, tmp_path / "small", "--dtype", "float16")
+    assert {path.name for path in folder.iterdir()} == FILES
+    before, after = (load_file(path / "model.safetensors") for path in (talker / "model", folder))
+    assert before.keys() == after.keys()
+    assert {tensor.dtype for name, tensor in after.items() if name.startswith("model.")} == {torch.float16}
+    assert (folder / "model.safetensors").stat().st_size < 0.6 * (
+        talker / "model/model.safetensors"
+    ).stat().st_size
+    loaded = load_system(folder).model.state_dict()
+    for name, tensor in load_system(talker / "model").model.state_dict().items():
+        assert loaded[name].dtype == torch.float32
+        torch.testing.assert_close(loaded[name], tensor, rtol=2**-11, atol=2**-24)  # of float16
+    assert hear(folder, audio) == hear(talker, audio) != ""
+
+
+def test_the_default_keeps_every_bit(talker: Path, tmp_path: Path) -> None:
+    folder = convert(talker, tmp_path / "copy")
+    before, after = (load_file(path / "model.safetensors") for path in (talker / "model", folder))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_nothing_of_the_training_and_of_the_machine_is_passed_on(talker: Path, tmp_path: Path) -> None:
+    kept = {"step": 7, "audio_seconds": 3.5, "longest_seconds": 2.5, "dev_scores": {"wer": 0.5}}
+    kept |= {"seconds": 1.5, "commit": "of the training"}
+    path = talker / "model" / "state.json"
+    made = json.loads(path.read_text())
+    path.write_text(json.dumps(made | kept | {"best": [[0.5, 7]], "scaler": {}, "epoch": 3}))
+    (talker / "model" / "training.safetensors").touch()
+    folder = convert(talker, tmp_path / "small", "--dtype", "float16")
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert load_state(folder) == made | kept
+    text = (folder / "config.yaml").read_text()
+    assert "output_dir: run\n" in text and "train: train.jsonl\n" in text and "/home" not in text
+
+
+def test_weights_too_large_for_half_precision(
+    talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = talker / "model" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.ctc_head.bias"][2] = 1e6
+    save_file(tensors, path)
+    assert main(["convert", str(talker), str(tmp_path / "small"), "--dtype", "float16"]) == 2
+    assert "ctc_head.bias: has weights that torch.float16 cannot hold" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_whisper_in_half_precision(tmp_path: Path) -> None:
+    source = write_ggml(tmp_path / "ggml-tiny.en.bin", make_weights())
+    whole = convert(source, tmp_path / "whole", "--dtype", "float32")
+    half = convert(whole, tmp_path / "half", "--dtype", "float16")
+    assert {t.dtype for t in load_file(half / "model.safetensors").values()} == {torch.float16}
+    small, large = load_whisper(half).model.state_dict(), load_whisper(source).model.state_dict()
+    for name, tensor in large.items():
+        torch.testing.assert_close(small[name], tensor, rtol=2**-11, atol=2**-24)
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "options", "message"),
+    [
+        ("run", "run", [], "run: is not empty; give a new folder"),
+        ("run", "run/model/config.yaml", [], "config.yaml: is not empty; give a new folder"),
+        (".", "new", [], "no model here"),
+        ("run", "new", ["--vocabulary", "x"], "--vocabulary is for Whisper models"),
+    ],
+)
+def test_what_cannot_be_converted(
+    talker: Path, tmp_path: Path, source: str, folder: str, options: list[str], message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert main(["convert", str(tmp_path / source), str(tmp_path / folder), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+# --- the decoding that dev chose ----------------------------------------------------------------
+
+
+@pytest.fixture
+def chosen(talker: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Notes, as `asr recipe run` does, that dev chose this way."""
+    manifest = tmp_path / "train.jsonl"
+    lines = [
+        {"id": str(n), "audio": "a.wav", "duration": 1.0, "text": " ".join(WORDS[n : n + 2])}
+        for n in range(4)
+    ]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def choose(way: str, **settings: object) -> Path:
+        config = talker / "model" / "config.yaml"
+        config.write_text(config.read_text().replace("/home/me/train.jsonl", str(manifest)))
+        decoding = DecodingConfig.model_validate(settings).model_dump(mode="json")
+        record = {"decoding": way, "decoding_config": decoding}
+        write_record(talker / "evaluation" / "summary.json", record)
+        model = hash_file(talker / "model" / "model.safetensors")
+        write_record(talker / ".evaluate.done", {"inputs": {"the model": model}})
+        return talker
+
+    return choose
+
+
+def test_a_folder_is_decoded_as_dev_chose(
+    chosen: Callable[..., Path], tmp_path: Path, audio: np.ndarray,
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    settings = {"method": "ctc_beam", "beam": 7, "language_model_weight": 0.6, "speeds": (0.9, 1.0)}
+    run = chosen("ctc_beam+ngrams+speeds", **settings)
+    folder = convert(run, tmp_path / "small")
+    described = (
+        "method ctc_beam, beam 7, language_model_weight 0.6, speeds (0.9, 1.0), language_model ngrams.arpa, "
+        "lexicon lexicon.txt"
+    )
+    assert (folder / "lexicon.txt").read_text().split() == sorted(WORDS[:5])
+    capsys.readouterr()
+    assert main(["info", str(folder)]) == 0
+    assert described in capsys.readouterr().out
+
+    wav = tmp_path / "a.wav"
+    soundfile.write(wav, audio, RATE)
+    audio, _ = soundfile.read(wav, dtype="float32")
+
+    def say(*options: str) -> str:
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            assert main(["transcribe", str(wav), "--model", str(folder), *options, *BELIEVE_OPTIONS]) == 0
+        return capsys.readouterr().out.strip()
+
+    weighed = ["--lexicon", str(folder / "lexicon.txt"), "--language-model", str(folder / "ngrams.arpa"),
+               "--decoding", "ctc_beam", "--beam", "7", "--set", "decoding.language_model_weight=0.6",
+               "--set", "decoding.speeds=[0.9,1.0]"]  # fmt: skip
+    text = say()
+    assert f"decoding: {described} ({folder}/decoding.yaml)" in caplog.messages
+    assert text and set(text.split()) <= set(WORDS[:5]), "words of the lexicon alone"
+    assert text == hear(folder, audio), "from Python too"
+    assert text == say(*weighed) and any(
+        "is left aside, since a language model" in m for m in caplog.messages
+    )
+    assert say("--decoding", "ctc_beam") == hear_plainly(run, audio, "ctc_beam") != text
+    assert any("is left aside, since a method of decoding is given" in m for m in caplog.messages)
+    assert say("--set", "decoding.method=ctc_greedy") == hear_plainly(run, audio, "ctc_greedy")
+    assert say("--beam", "1") == say(*weighed[:6], "--beam", "1", *weighed[8:])
+    assert hear(run, audio) == hear_plainly(run, audio, "auto"), "a run itself has no decoding of its own"
+
+
+def hear_plainly(folder: Path, audio: np.ndarray, method: str) -> str:
+    decoding = DecodingConfig.model_validate({"method": method})
+    return load_model(folder, "cpu", checks=BELIEVE).transcribe(audio, RATE, decoding=decoding).text
+
+
+def test_a_folder_of_a_folder_has_its_decoding(chosen: Callable[..., Path], tmp_path: Path) -> None:
+    first = convert(chosen("joint+ngrams", method="joint", language_model_weight=0.3), tmp_path / "one")
+    second = convert(first, tmp_path / "two", "--dtype", "float16")
+    for name in ("decoding.yaml", "lexicon.txt", "ngrams.arpa"):
+        assert (second / name).read_bytes() == (first / name).read_bytes()
+
+
+def test_without_knowledge_only_the_method_is_noted(chosen: Callable[..., Path], tmp_path: Path) -> None:
+    folder = convert(chosen("rescoring", method="rescoring"), tmp_path / "small")
+    noted = yaml.safe_load((folder / "decoding.yaml").read_text())
+    assert noted["decoding"]["method"] == "rescoring" and noted["language_model"] is noted["lexicon"] is None
+    assert not (folder / "lexicon.txt").exists()
+
+
+def test_a_language_model_comes_along(chosen: Callable[..., Path], tmp_path: Path, audio: np.ndarray) -> None:
+    settings = ["output_dir=x", "data.train=x", "data.dev=x", "model.type=language", "train.select_by=loss"]
+    settings += ["tokenizer.type=words", "model.dim=16", "model.num_layers=1", "model.num_heads=2"]
+    config = build_config(RunConfig, [*settings, "model.feed_forward_dim=16"])
+    run = chosen("joint+grammar", method="joint", language_model_weight=0.5)
+    tokenizer, front_end = load_system(run / "model").tokenizer, FrontEnd(config.features)
+    model = build_model(config.model, front_end.num_features, len(tokenizer))
+    save_checkpoint(tmp_path / "grammar" / "model", System(config, tokenizer, front_end, model), {"step": 0})
+    folder = convert(run, tmp_path / "small", "--dtype", "float16")
+    stored = load_file(folder / "language_model" / "model.safetensors")
+    assert {t.dtype for name, t in stored.items() if name.startswith("model.")} == {torch.float16}
+    text = hear(folder, audio)
+    assert text and set(text.split()) <= set(WORDS[:5])
+
+
+def test_an_evaluation_of_another_model_does_not_count(chosen: Callable[..., Path], tmp_path: Path) -> None:
+    run = chosen("rescoring", method="rescoring")
+    write_record(run / ".evaluate.done", {"inputs": {"the model": "another"}})
+    assert not (convert(run, tmp_path / "small") / "decoding.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lexicon: ../x.txt", "expected the name of what is in the same folder, without /"),
+        ("language_model: ..", "expected the name of what is in the same folder"),
+        ("decoding: {methods: joint}", "unknown key decoding.methods"),
+    ],
+)
+def test_a_wrong_decoding_is_refused(talker: Path, text: str, message: str) -> None:
+    (talker / "model" / "decoding.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_model(talker)

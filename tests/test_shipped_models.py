@@ -1,0 +1,101 @@
+"""The trained models in recipes/*/pretrained: whole, small, with a card, and of files that nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from system_examples import save_talker
+
+from asr.checkpoint import load_any_system
+from asr.cli import main
+from asr.errors import UserError
+from asr.transcription.knowledge import find_knowledge
+
+RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
+MAX_BYTES = 12_000_000
+SUFFIXES = {".safetensors", ".json", ".yaml", ".md", ".arpa", ".txt"}
+
+
+def find_faults(folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    faults = [
+        f"unexpected: {path.name}" for path in files if path.suffix not in SUFFIXES or path.is_symlink()
+    ]
+    if (size := sum(path.stat().st_size for path in files)) > MAX_BYTES:
+        faults.append(f"{size:,} bytes")
+    if not (folder / "README.md").is_file():
+        faults.append("no card")
+    if (folder / "training.safetensors").exists():
+        faults.append("the state of a training")
+    try:
+        system = load_any_system(folder)
+        find_knowledge(folder).load(system, next(system.model.parameters()).device)  # type: ignore[arg-type]
+    except UserError as error:
+        faults.append(str(error))
+    return faults
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(RECIPES_DIR.glob("*/pretrained")), ids=lambda folder: folder.parent.name
+)
+def test_what_ships_is_whole_small_and_safe(folder: Path) -> None:
+    assert find_faults(folder) == []
+
+
+def add_pickle(folder: Path) -> None:
+    (folder / "weights.pt").touch()
+
+
+def add_large_file(folder: Path) -> None:
+    (folder / "large.json").write_bytes(bytes(MAX_BYTES))
+
+
+def add_training(folder: Path) -> None:
+    (folder / "training.safetensors").touch()
+
+
+def remove_card(folder: Path) -> None:
+    (folder / "README.md").unlink()
+
+
+def damage(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def name_what_is_missing(folder: Path) -> None:
+    (folder / "decoding.yaml").write_text("lexicon: words.txt")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (add_pickle, "unexpected: weights.pt"),
+        (add_large_file, "bytes"),
+        (add_training, "the state of a training"),
+        (remove_card, "no card"),
+        (damage, "not a whole safetensors file"),
+        (name_what_is_missing, "words.txt"),
+    ],
+)
+def test_a_fault_would_be_found(tmp_path: Path, spoil: Callable[[Path], None], fault: str) -> None:
+    folder = save_talker(tmp_path / "pretrained")
+    (folder / "README.md").touch()
+    assert find_faults(folder) == []
+    spoil(folder)
+    (found,) = find_faults(folder)
+    assert fault in found
+
+
+def test_show_names_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "yesno" / "recipe.py"
+    recipe.parent.mkdir()
+    recipe.write_text((RECIPES_DIR / "yesno" / "recipe.py").read_text(encoding="utf-8"), encoding="utf-8")
+    arguments = ["recipe", "show", "yesno", "--recipes-dir", str(tmp_path)]
+    assert main(arguments) == 0 and "model " not in capsys.readouterr().out
+    folder = save_talker(tmp_path / "yesno" / "pretrained")
+    (folder / "README.md").write_bytes(bytes(2_500_000))
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"model     {folder} (2.6 MB): asr transcribe FILE --model {folder}\n" in shown

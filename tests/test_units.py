@@ -1,0 +1,312 @@
+"""asr/units.py: how texts fall into units of each type, what training refuses, and what is unknown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, random_words, train, train_pieces
+
+from asr.config import load_config
+from asr.errors import UserError
+from asr.text import Rule, TextConfig, normalize, normalize_for_training
+from asr.tokenizer import (
+    SPECIAL_TOKENS,
+    UNK_ID,
+    UNKNOWN_MARK,
+    Tokenizer,
+    TokenizerConfig,
+    TokenizerType,
+)
+
+# --- against tables made by hand, and against sentencepiece -------------------------------------
+
+
+def test_characters_by_hand() -> None:
+    tokenizer = train("characters", ["aab", "a c"])
+    assert tokenizer.tokens == (*SPECIAL_TOKENS, "a", " ", "b", "c")  # the most frequent first
+    assert tokenizer.encode("cab a") == [8, 5, 7, 6, 5]
+    assert tokenizer.decode([8, 5, 7, 6, 5]) == "cab a"
+
+
+def test_words_by_hand() -> None:
+    tokenizer = train("words", ["b a b", "c"])
+    assert tokenizer.tokens == (*SPECIAL_TOKENS, "b", "a", "c")
+    assert tokenizer.encode("c a  x\tb") == [7, 6, UNK_ID, 5]
+    assert tokenizer.decode([7, 6, UNK_ID, 5]) == "c a ⁇ b"
+
+
+def test_words_keeps_the_most_frequent() -> None:
+    tokenizer = train("words", ["b a b", "c a b"], vocab_size=len(SPECIAL_TOKENS) + 2)
+    assert tokenizer.tokens == (*SPECIAL_TOKENS, "b", "a")
+    assert train("words", ["b a b"], vocab_size=1000).tokens == (*SPECIAL_TOKENS, "b", "a")
+
+
+@pytest.mark.parametrize("type", PIECE_TYPES)
+def test_pieces_are_those_of_sentencepiece(type: TokenizerType, tmp_path: Path) -> None:
+    texts = random_words(1)
+    tokenizer = train(type, texts, vocab_size=104)
+    (tmp_path / "texts").write_text("\n".join(texts), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "texts"),
+        model_prefix=str(tmp_path / "model"),
+        model_type=type,
+        vocab_size=100,
+        bos_id=-1,
+        eos_id=-1,
+        minloglevel=2,
+    )
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "model.model"))
+    assert [reference.id_to_piece(id) for id in range(1, 100)] == list(tokenizer.tokens[UNK_ID + 1 :])
+    for text in random_words(2)[:50]:
+        assert [tokenizer.tokens[id] for id in tokenizer.encode(text)] == reference.encode(text, out_type=str)
+
+
+@pytest.mark.parametrize("type", PIECE_TYPES)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_pieces_encode_and_decode_as_sentencepiece(type: TokenizerType, data: st.DataObject) -> None:
+    tokenizer = train_pieces(type)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    text = data.draw(st.text("abcdefghijklmnop ", max_size=40))
+    assert [id - UNK_ID for id in tokenizer.encode(text)] == reference.encode(text)
+    ids = data.draw(st.lists(st.integers(UNK_ID + 1, len(tokenizer) - 1), max_size=20))
+    assert tokenizer.decode(ids) == reference.decode([id - UNK_ID for id in ids])
+
+
+# --- every text of the training comes back ------------------------------------------------------
+
+# Letters that meet often, so that there are pieces to learn; then everything that Unicode has.
+characters = st.one_of(
+    st.sampled_from("aab  "),
+    st.sampled_from("\t\n\r\0\x1f\x85▁▅<>⁇\u3000\u00a0\u2028\ufeff\u200b\uffff\ufffd👩\u200d\u0301ก\u0e33"),
+    st.characters(exclude_categories=["Cs"]),
+)
+corpora = st.lists(st.text(characters, max_size=25), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(corpora)
+def test_characters_hold_any_text(texts: list[str]) -> None:
+    if any(texts):
+        tokenizer = train("characters", texts)
+        assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+        assert all(
+            UNK_ID not in tokenizer.encode(text) and not tokenizer.find_unknown(text) for text in texts
+        )
+
+
+@pytest.mark.parametrize("type", ["bpe", "unigram", "words"])
+@settings(max_examples=100, deadline=None)
+@given(texts=corpora, is_normalized=st.booleans(), num_pieces=st.integers(0, 20))
+def test_a_text_comes_back_or_is_refused(
+    type: TokenizerType, texts: list[str], is_normalized: bool, num_pieces: int
+) -> None:
+    if is_normalized:
+        texts = [normalize_for_training(text, TextConfig()) for text in texts]
+    vocab_size = len(SPECIAL_TOKENS) + len({" ", *"".join(texts)}) + num_pieces
+    try:
+        tokenizer = train(type, texts, None if type == "words" else vocab_size)
+    except UserError as error:
+        # Of normalised texts, only those with signs that sentencepiece needs for itself may be refused.
+        reason = r"these texts allow only|all of them are empty|reserved|U\+FFFF"
+        assert not is_normalized or re.search(reason, str(error))
+        return
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+    assert all(UNK_ID not in tokenizer.encode(text) and not tokenizer.find_unknown(text) for text in texts)
+
+
+@pytest.mark.parametrize("type", PIECE_TYPES)
+@settings(max_examples=25, deadline=None)
+@given(texts=st.lists(st.text("aabc ", min_size=1, max_size=25), min_size=1, max_size=6))
+def test_the_range_in_the_error_is_right(type: TokenizerType, texts: list[str]) -> None:
+    if not "".join(texts).strip():
+        return
+    smallest = len(SPECIAL_TOKENS) + len({" ", *"".join(texts)})
+    with pytest.raises(
+        UserError, match=rf"vocab_size = 1000 with type = {type}: .* {smallest} to \d+"
+    ) as raised:
+        train(type, texts, 1000)
+    largest = int(re.findall(r" to (\d+)", str(raised.value))[0])
+    for vocab_size in {smallest, largest}:
+        assert len(train(type, texts, vocab_size)) == vocab_size
+    with pytest.raises(UserError, match=f"allow only {smallest} to {largest}"):
+        train(type, texts, largest + 1)
+    if smallest > 6:
+        with pytest.raises(UserError, match=f"vocab_size = {smallest - 1} .*expected at least {smallest}"):
+            train(type, texts, smallest - 1)
+
+
+# --- texts that are refused, and the rule that mends them ---------------------------------------
+
+REFUSED: list[tuple[TokenizerType, str, Rule]] = [
+    ("words", "a  b", "collapse_spaces"),
+    ("words", " a", "collapse_spaces"),
+    ("words", "a ", "collapse_spaces"),
+    ("words", "a\tb", "collapse_spaces"),
+    ("words", "a\u00a0b", "collapse_spaces"),
+    ("words", "a <unk> b", "strip_brackets"),
+    ("words", "<eos>", "strip_brackets"),
+    ("bpe", "a\nb", "collapse_spaces"),
+    ("unigram", "a\x1fb", "collapse_spaces"),
+    ("bpe", "a\0b", "strip_invisible"),
+    ("unigram", "a▁b", "strip_symbols"),
+    ("bpe", "a▅b", "strip_symbols"),
+    ("unigram", "a<unk>b", "strip_brackets"),
+    ("bpe", "a<blank>b", "strip_brackets"),
+]
+
+
+@pytest.mark.parametrize(("type", "text", "rule"), REFUSED)
+def test_refused_text_is_named_with_the_rule_that_mends_it(
+    type: TokenizerType, text: str, rule: Rule
+) -> None:
+    with pytest.raises(UserError, match=rf"text 2, character \d+, near '.*': .*{rule}"):
+        train(type, ["x y", text])
+    rules: list[Rule] = [rule] if type != "words" or rule == "collapse_spaces" else [rule, "collapse_spaces"]
+    mended = normalize(text, rules)
+    tokenizer = train(type, ["x y", mended])
+    assert tokenizer.decode(tokenizer.encode(mended)) == mended
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_lone_surrogate_is_refused(type: TokenizerType) -> None:
+    with pytest.raises(UserError, match=r"text 2, character 2, near .*half of a surrogate pair"):
+        train(type, ["a b", "a\ud800"])
+
+
+@pytest.mark.parametrize("type", PIECE_TYPES)
+def test_a_code_that_is_no_character_is_refused(type: TokenizerType) -> None:
+    with pytest.raises(UserError, match=r"text 1, character 2, near .*U\+FFFF, which is not a character"):
+        train(type, ["a\uffff"])
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("texts", [[], ["", ""]])
+def test_no_text_is_refused(type: TokenizerType, texts: list[str]) -> None:
+    with pytest.raises(UserError, match="learns from texts, but there are none"):
+        train(type, texts)
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_training_is_deterministic_and_takes_an_iterator(type: TokenizerType, tmp_path: Path) -> None:
+    texts = random_words(4)
+    config = TokenizerConfig(type=type, vocab_size=100 if type in PIECE_TYPES else None)
+    Tokenizer.train(config, texts).save(tmp_path / "one.json")
+    Tokenizer.train(config, (text for text in texts)).save(tmp_path / "two.json")
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("error", [UserError("manifest.jsonl: line 7"), KeyboardInterrupt()])
+def test_an_error_of_the_texts_comes_through(type: TokenizerType, error: BaseException) -> None:
+    def texts() -> Iterator[str]:
+        yield "a b"
+        raise error
+
+    config = TokenizerConfig(type=type, vocab_size=20 if type in PIECE_TYPES else None)
+    with pytest.raises(BaseException) as raised:
+        Tokenizer.train(config, texts())
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("type", PIECE_TYPES)
+def test_no_text_is_too_long_and_no_character_too_rare(type: TokenizerType) -> None:
+    texts = [
+        "ab " * 3_000 + "ω",
+        *["ab ba"] * 20_000,
+        "ж",
+    ]  # its own limits: 4,192 bytes; 99.95 % of the characters
+    tokenizer = train(type, texts)
+    assert not tokenizer.find_unknown("".join(texts))
+    assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
+
+
+@pytest.mark.parametrize("type", PIECE_TYPES)
+def test_sentencepiece_prints_nothing(type: TokenizerType) -> None:
+    # In a process of its own: the level of its log is global.
+    program = f"""
+from asr.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+for vocab_size in (15, 1000):
+    try:
+        Tokenizer.train(TokenizerConfig(type={type!r}, vocab_size=vocab_size), ["the cat sat"] * 9)
+        Tokenizer({type!r}, SPECIAL_TOKENS, b"nonsense")
+    except ValueError:
+        print("refused")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("refused\nrefused\n", "")
+
+
+# --- what the vocabulary does not hold ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", ["characters", "bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("text", "shown", "unknown"),
+    [
+        ("the zoo", "the ⁇oo", ["z"]),
+        ("zzz", "⁇⁇⁇", ["z"]),
+        ("q cat zq", "⁇ cat ⁇⁇", ["q", "z"]),
+        ("a▁cat", "a⁇cat", ["▁"]),
+        ("a\ud800\uffff\0", "a⁇⁇⁇", ["\ud800", "\uffff", "\0"]),
+        ("a\tcat", "a⁇cat", ["\t"]),
+        ("Ａ", "⁇", ["Ａ"]),
+        (" a  cat ", " a  cat ", []),
+        ("", "", []),
+    ],
+)
+def test_unknown_characters(type: TokenizerType, text: str, shown: str, unknown: list[str]) -> None:
+    tokenizer = train(type, TEXTS)
+    assert tokenizer.find_unknown(text) == unknown
+    assert tokenizer.encode(text).count(UNK_ID) == shown.count(UNKNOWN_MARK)
+    assert tokenizer.decode(tokenizer.encode(text)) == shown
+
+
+def test_unknown_words() -> None:
+    tokenizer = train("words", TEXTS)
+    assert tokenizer.find_unknown("the bird and the bird <pad>") == ["bird", "and", "<pad>"]
+    assert tokenizer.decode(tokenizer.encode("the bird sat")) == "the ⁇ sat"
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("type: bpe", "type = bpe needs vocab_size, for example vocab_size: 500"),
+        ("type: unigram", "type = unigram needs vocab_size"),
+        ("type: characters\nvocab_size: 30", "type = characters takes no vocab_size; remove vocab_size"),
+        ("vocab_size: 30", "type = characters takes no vocab_size"),
+        ("type: bpe\nvocab_size: 5", "run.yaml:2: vocab_size = 5: expected greater than 5"),
+        (
+            "type: syllables",
+            "type = 'syllables': expected 'characters', 'bpe', 'unigram', 'words', 'labels' or 'whisper'",
+        ),
+    ],
+)
+def test_wrong_settings(yaml: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml)
+    with pytest.raises(UserError) as raised:
+        load_config(TokenizerConfig, path)
+    assert message in str(raised.value)
+
+
+def test_long_text() -> None:
+    # No clock: over 10 million characters a second on one core, and minutes if anything were quadratic.
+    text = "the cat sat on the mat " * 20_000
+    for type in TYPES:
+        tokenizer = train(type, TEXTS)
+        assert tokenizer.decode(tokenizer.encode(text.strip())) == text.strip()

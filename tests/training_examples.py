@@ -1,0 +1,47 @@
+"""What the tests of training share: a training that is cut off, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from asr.batch_builder import Batch
+from asr.train.learner import Learner
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def run_until_killed(monkeypatch: pytest.MonkeyPatch, at_step: int, run: Callable[[], object]) -> None:
+    original = Learner.update
+
+    def update(self: Learner, batches: Sequence[Batch], step: int) -> Any:
+        if step == at_step:
+            raise Killed
+        return original(self, batches, step)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Learner, "update", update)
+        run()
+
+
+def assert_equal_bits(first: Path, second: Path) -> None:
+    """The tensors of two safetensors files, or of two models by their folders."""
+    ours, theirs = (
+        load_file(path / "model.safetensors" if path.is_dir() else path) for path in (first, second)
+    )
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]

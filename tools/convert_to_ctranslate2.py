@@ -1,0 +1,121 @@
+"""A Whisper model in the form that faster-whisper reads: weights of CTranslate2 in int8, and a vocabulary.
+
+python tools/convert_to_ctranslate2.py ggml-base.en.bin FOLDER
+pip install ctranslate2 tokenizers
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+from typing import Any
+
+
+def convert(model: Path, folder: Path) -> None:
+    """Weights for CTranslate2, in int8, with the vocabulary as a file of the package tokenizers."""
+    from ctranslate2.specs.whisper_spec import WhisperSpec
+
+    from asr.whisper.alignment import find_alignment_heads
+    from asr.whisper.loading import build_tokenizer, read_checkpoint
+
+    checkpoint = read_checkpoint(model)
+    config, tokenizer = checkpoint.config, build_tokenizer(checkpoint, str(model))
+    weights = {name: weight.float().numpy() for name, weight in checkpoint.weights.items()}
+    spec = WhisperSpec(
+        config.encoder_layers, config.encoder_heads, config.decoder_layers, config.decoder_heads
+    )
+
+    def fill(part: Any, name: str) -> None:
+        is_norm = hasattr(part, "gamma")
+        part_names = ("gamma", "beta") if is_norm else ("weight", "bias")
+        for theirs, ours in zip(part_names, ("weight", "bias"), strict=True):
+            setattr(part, theirs, weights[f"{name}.{ours}"])
+
+    for place in (1, 2):
+        fill(getattr(spec.encoder, f"conv{place}"), f"encoder.convolution_{place}")
+    spec.encoder.position_encodings.encodings = weights["encoder.positions_TD"]
+    spec.decoder.position_encodings.encodings = weights["decoder.positions.table.weight"]
+    spec.decoder.embeddings.weight = weights["decoder.embedding.weight"]
+    spec.decoder.projection.weight = weights["decoder.embedding.weight"]
+    fill(spec.encoder.layer_norm, "encoder.norm")
+    fill(spec.decoder.layer_norm, "decoder.norm")
+    for part, layers in (("encoder", spec.encoder.layer), ("decoder", spec.decoder.layer)):
+        for index, layer in enumerate(layers):
+            name, prefix = f"{part}.layers.{index}", "self_" if part == "decoder" else ""
+            fill(layer.self_attention.layer_norm, f"{name}.{prefix}attention_block.norm")
+            fill(layer.self_attention.linear[0], f"{name}.{prefix}attention.project_in")
+            fill(layer.self_attention.linear[1], f"{name}.{prefix}attention.project_out")
+            if part == "decoder":
+                fill(layer.attention.layer_norm, f"{name}.cross_attention_block.norm")
+                for place, ours in enumerate(("queries", "memory", "out")):
+                    fill(layer.attention.linear[place], f"{name}.cross_attention.project_{ours}")
+            fill(layer.ffn.layer_norm, f"{name}.feed_forward_block.norm")
+            fill(layer.ffn.linear_0, f"{name}.feed_forward.expand")
+            fill(layer.ffn.linear_1, f"{name}.feed_forward.contract")
+    spec.register_vocabulary(write_tokenizer(tokenizer, folder / "tokenizer.json"))
+    spec.config.suppress_ids = tokenizer.suppressed
+    spec.config.suppress_ids_begin = [*tokenizer.encode(" "), tokenizer.end]
+    spec.config.lang_ids = list(tokenizer.languages.values())
+    heads = find_alignment_heads(config)
+    spec.config.alignment_heads = [(layer, head) for layer, own in heads.items() for head in own]
+    spec.validate()
+    spec.optimize(quantization="int8")
+    spec.save(str(folder))
+
+
+def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
+    """The names of all tokens, by id."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    from asr.whisper.vocabulary import printable_bytes
+
+    signs = {byte: sign for sign, byte in printable_bytes().items()}
+
+    def spell(token: bytes) -> str:
+        return "".join(signs[byte] for byte in token)
+
+    ids = {token: id for id, token in enumerate(tokenizer.vocabulary)}
+    pairs = [split_once(ids, token) for token in tokenizer.vocabulary if len(token) > 1]
+    special = {"<|endoftext|>": tokenizer.end, "<|startoftranscript|>": tokenizer.start}
+    special |= {f"<|{code}|>": id for code, id in tokenizer.languages.items()}
+    special |= {f"<|{task}|>": id for task, id in tokenizer.tasks.items()}
+    special |= {"<|startoflm|>": tokenizer.start_of_language_model}
+    special |= {"<|startofprev|>": tokenizer.start_of_previous, "<|nospeech|>": tokenizer.no_speech}
+    special |= {"<|notimestamps|>": tokenizer.no_times}
+    for id in range(tokenizer.first_time, len(tokenizer)):
+        special[f"<|{(id - tokenizer.first_time) / 50:.2f}|>"] = id
+    theirs = Tokenizer(
+        models.BPE(
+            {spell(token): id for token, id in ids.items()},
+            [(spell(left), spell(right)) for left, right in pairs],
+        )
+    )
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder = decoders.ByteLevel()
+    names = sorted(special, key=special.__getitem__)
+    theirs.add_special_tokens([AddedToken(name, special=True) for name in names])
+    assert all(theirs.token_to_id(name) == id for name, id in special.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    theirs.save(str(path))
+    return [*(spell(token) for token in tokenizer.vocabulary), *names]
+
+
+def split_once(ids: dict[bytes, int], token: bytes) -> list[bytes]:
+    """The two tokens that this one is merged from: what the merges before it leave of its bytes."""
+    parts = [token[place : place + 1] for place in range(len(token))]
+    while len(parts) > 2:
+        unions = [ids.get(left + right, len(ids)) for left, right in itertools.pairwise(parts)]
+        place = unions.index(min(unions))
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, help="any form of Whisper model")
+    parser.add_argument("folder", type=Path, help="to write into")
+    args = parser.parse_args()
+    convert(args.model, args.folder)
