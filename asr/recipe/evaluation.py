@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -40,22 +40,23 @@ class Way:
     config: DecodingConfig
     knowledge: FusionModel | None = None
 
+    def at(self, speeds: tuple[float, ...]) -> Way:
+        """The same, where each utterance is heard at these speeds."""
+        return replace(self, config=self.config.model_copy(update={"speeds": speeds}))
+
 
 def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> None:
     """Write SPLIT.WAY.jsonl for each split and way, SPLIT.jsonl of the references, and summary.json."""
     system = load_system(find_model(run.folder))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    candidates = _plan_ways(job, run, system, language_models)
-    ways: dict[str, Way] = {}
     rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
     split = _Split.read(run, system, "dev", Path(run.config.data.dev))
-    decoded = split.decode(
-        {(name, index): way for name, own in candidates.items() for index, way in enumerate(own)}, device
-    )
-    for name, own in candidates.items():
-        found = [decoded[name, index] for index in range(len(own))]
-        best = min(range(len(own)), key=lambda index: split.score(found[index]).error_rate)
-        ways[name], rates["dev"][name] = own[best], split.keep(name, found[best])
+    ways, rates["dev"] = _choose_settings(split, _plan_ways(job, run, system, language_models), device)
+    if job.recipe.speeds:
+        at_speeds = {f"{name}+{SPEEDS}": [way.at(job.recipe.speeds)] for name, way in ways.items()}
+        more_ways, more_rates = _choose_settings(split, at_speeds, device)
+        ways |= more_ways
+        rates["dev"] |= more_rates
     split = _Split.read(run, system, "test", job.data_dir / "test.jsonl")
     decoded = split.decode({(name, 0): way for name, way in ways.items()}, device)
     for name in ways:
@@ -85,6 +86,21 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
     write_record(run.evaluation_dir / "summary.json", summary)
 
 
+def _choose_settings(
+    split: _Split, candidates: Mapping[str, Sequence[Way]], device: torch.device
+) -> tuple[dict[str, Way], dict[str, dict[str, float]]]:
+    """Of each way the settings that make the fewest errors, and its rates; its texts are written."""
+    ways, rates = {}, {}
+    decoded = split.decode(
+        {(name, index): way for name, own in candidates.items() for index, way in enumerate(own)}, device
+    )
+    for name, own in candidates.items():
+        found = [decoded[name, index] for index in range(len(own))]
+        best = min(range(len(own)), key=lambda index: split.score(found[index]).error_rate)
+        ways[name], rates[name] = own[best], split.keep(name, found[best])
+    return ways, rates
+
+
 def _plan_ways(job: Job, run: Run, system: System, language_models: Sequence[Path]) -> dict[str, list[Way]]:
     """By name, the cheapest first. Where something is weighed in, dev has several weights to choose from."""
     config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
@@ -97,12 +113,6 @@ def _plan_ways(job: Job, run: Run, system: System, language_models: Sequence[Pat
             for method in (name for name in plain if name in WEIGHED_METHODS):
                 settings = vary([way.config for way in ways[method]], "language_model_weight", WEIGHTS)
                 ways[f"{method}+{source}"] = [Way(own, knowledge) for own in settings]
-    if job.recipe.speeds:
-        for name, own_ways in list(ways.items()):
-            heard = {SPEEDS: job.recipe.speeds}
-            ways[f"{name}+{SPEEDS}"] = [
-                Way(way.config.model_copy(update=heard), way.knowledge) for way in own_ways
-            ]
     return ways
 
 
