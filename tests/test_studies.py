@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import sys
@@ -10,26 +10,30 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_recipe
 
 from asr.config import load_config
 from asr.errors import UserError
+from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.recipe.definition import load_recipe
 from asr.recipe.results import read_texts, write_texts
 from asr.recipe.stages import run_recipe
 from asr.run import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = sorted((ROOT / "recipes").glob("*/*.yaml"))
+PUBLISHED = sorted((ROOT / "recipes").glob("*/studies/*/study.json"))
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("study", ROOT / "tools" / "study.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["study"] = module  # pydantic looks the annotations up there
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "tools"))  # where its modules are
+    return importlib.import_module("study")
+
+
+@pytest.fixture(scope="module")
+def figures(tool: ModuleType) -> ModuleType:
+    return importlib.import_module("study_figures")
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
@@ -59,10 +63,21 @@ def test_the_manifests_of_the_studies_are_those_of_the_recipe() -> None:
             assert name == "train" or f'"{name}"' in recipe
 
 
+def test_the_baseline_of_leave_one_out_is_that_of_the_corpus(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    study = load_config(tool.Study, ROOT / "recipes" / "fsdd" / "leave_one_out.yaml")
+    for name, config in tool.load_variants(study).items():
+        own = RunConfig.load(f"conf/fsdd/{name}.yaml")
+        for section in ("tokenizer", "features", "augment", "batches", "model", "optim"):
+            assert getattr(config, section) == getattr(own, section), f"{name}: {section}"
+
+
 def write_study(tmp_path: Path, text: str) -> Path:
     conf = write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
     path = tmp_path / "study.yaml"
-    path.write_text(f"corpus: tones\nconf: {conf}\n{text}")
+    path.write_text(f"question: which?\ncorpus: tones\nconf: {conf}\n{text}")
     return path
 
 
@@ -77,6 +92,10 @@ def write_study(tmp_path: Path, text: str) -> Path:
         (
             "baseline: a\nlengths_method: attention\nvariants: {a: [], b: []}",
             "lengths_method is about lengths, and there are none",
+        ),
+        (
+            "baseline: a\nfolds: speaker\nlengths: [long]\nvariants: {a: [], b: []}",
+            "longer utterances of speakers left out are not measured",
         ),
         ("baseline: a\nvariants: {a: [], b: [model.encoder.dims=3]}", "unknown key model.encoder.dims"),
     ],
@@ -97,13 +116,20 @@ def test_parameters_are_counted(tool: ModuleType, tmp_path: Path) -> None:
     assert tool.count_parameters(config) == convolutions + project + cells + head
 
 
-def test_a_report(tool: ModuleType, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From training to tables; the texts of the longer utterances are made up, so that their rates are known."""
+# --- from training to the report ----------------------------------------------------------------
+
+
+def test_a_report(
+    tool: ModuleType, figures: ModuleType, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From training to the page; the texts of the longer utterances are made up, so that their rates are known."""
     monkeypatch.chdir(tmp_path)
-    recipes_dir = write_tones_recipe(tmp_path, tones)
-    job = make_job(recipes_dir, output_dir=tmp_path / "out", seeds=(0, 1), only=("ctc_lstm",))
+    recipe = load_recipe("tones", write_tones_recipe(tmp_path, tones))
+    wanted = {"seeds": (0, 1), "only": ("ctc_lstm",), "study": Path("s.yaml")}
+    job = tool.StudyJob(recipe, tmp_path / "out", **wanted)
     run_recipe(job)
     study = tool.Study(
+        question="which?",
         corpus="tones",
         conf="conf/tones/ctc_lstm.yaml",
         baseline="ctc_lstm",
@@ -121,7 +147,13 @@ def test_a_report(tool: ModuleType, tones: Path, tmp_path: Path, monkeypatch: py
         texts = {"x": {"text": wrong}, "y": references["y"]}
         write_texts(job.runs_dir / run / "evaluation" / "long.ctc_greedy.jsonl", texts)
 
-    scores = tool.measure_lengths(job, study)
+    cases = tool.build_cases(study, job.data_dir)
+    runs = tool.read_runs(job, cases)
+    assert [(run["name"], run["variant"]) for run in runs] == [
+        ("ctc_lstm", "ctc_lstm"),
+        ("ctc_lstm-seed-1", "ctc_lstm"),
+    ]
+    scores = figures.score_lengths(job, runs, study.lengths, study.lengths_method)
     assert scores["ctc_lstm"][5].error_rate == pytest.approx(1 / 20), "one word of two runs of ten"
     test = read_texts(job.results_dir / "reference.jsonl")
     lengths = {len(fields["text"].split()) for fields in test.values()}
@@ -129,24 +161,237 @@ def test_a_report(tool: ModuleType, tones: Path, tmp_path: Path, monkeypatch: py
     words = sum(scores["ctc_lstm"][length].counts.reference_length for length in lengths)
     assert words == 2 * sum(len(fields["text"].split()) for fields in test.values())
 
-    tool.report(job, study, tmp_path / "report")
-    table = (tmp_path / "report" / "table.md").read_text().splitlines()
-    assert table[0].startswith("| variant | parameters | updates to 50% |") and len(table) == 3
-    assert table[2].startswith("| ctc_lstm | ") and "never" in table[2]
-    assert "5.00 " in (tmp_path / "report" / "lengths.md").read_text()
+    tool.report(job, study, cases, tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert page.startswith("# s\n\nwhich?\n\n`python tools/study.py s.yaml --output-dir OUT --seeds 0,1`: 6 ")
+    assert "| variant | parameters | updates to 50% |" in page and "| never | never |" in page
+    assert "| 5.00 [" in page, "of the five words"
     svg = (tmp_path / "report" / "lengths.svg").read_text()
-    assert svg.startswith("<svg") and "ctc_lstm" in svg and "words in the utterance" in svg
+    assert "<svg" in svg and "ctc_lstm" in svg and "words in the utterance" in svg
+    assert not (tmp_path / "report" / "attention.png").exists(), "CTC does not look"
     tool.publish(job, study, tmp_path / "report", tmp_path / "published")
-    assert {"results.json", "table.md", "lengths.svg", "ctc_lstm-seed-1.long.ctc_greedy.jsonl"} <= {
-        path.name for path in (tmp_path / "published").iterdir()
+    assert {path.name for path in (tmp_path / "published").iterdir()} == {
+        *("study.json", "report.md", "curves.svg", "lengths.svg", "reference.jsonl", "long.reference.jsonl"),
+        *(f"{run['name']}.{run['decoding']}.jsonl" for run in runs),
+        *(f"{run['name']}.long.ctc_greedy.jsonl" for run in runs),
+    }
+    for run in runs:  # the checkpoint reads as the log says
+        folder = job.runs_dir / run["name"]
+        for line in figures.read_validations(folder / "log.jsonl"):
+            again = figures.reread(folder, line["step"], job.data_dir / "dev.jsonl")
+            assert again == pytest.approx({"loss": line["loss"], "wer": line["wer"]}, rel=1e-5)
+
+
+def test_folds_are_the_manifests_without_one_speaker(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    conf = write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    people = dict.fromkeys(("train", "dev", "test"), ("ann", "bob", "bob", "cem"))
+    for split, speakers in people.items():
+        spoken = [
+            Utterance(id=f"{split}{n}", audio="/a.wav", duration=1.0, text="YES", speaker=speaker)
+            for n, speaker in enumerate(speakers)
+        ]
+        write_manifest(tmp_path / "data" / f"{split}.jsonl", spoken)
+    study = tool.Study(
+        question="who?",
+        corpus="tones",
+        conf=str(conf),
+        baseline="a",
+        folds="speaker",
+        variants={"a": (), "b": ("seed=1",)},
+    )
+    cases = tool.build_cases(study, tmp_path / "data")
+    assert list(cases) == [f"{name}_without_{who}" for name in "ab" for who in ("ann", "bob", "cem")]
+    for case in cases.values():
+        for split in ("train", "dev"):
+            path = Path(getattr(case.config.data, split))
+            assert path.parent == Path("data/tones"), "as the conf says it; a job moves it to its folder"
+            kept = [u.id for u in read_manifest(tmp_path / "data" / path.name)]
+            assert kept == [f"{split}{n}" for n in range(4) if people[split][n] != case.left_out]
+        assert case.config.output_dir == f"runs/tones/{case.name}"
+
+
+@pytest.mark.slow
+def test_leaving_speakers_out(
+    tool: ModuleType, figures: ModuleType, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The whole tool: a run for each variant and speaker, who is in neither its train nor its dev."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_tones_recipe(tmp_path, tones)
+    (folder / "tones" / "recipe.py").write_text(
+        RECIPE.format(tones=tones).replace("read_manifest(Path", "add_voices(Path")
+        + "\ndef add_voices(path):\n"
+        "    for number, utterance in enumerate(read_manifest(path)):\n"
+        "        yield utterance.model_copy(update={'speaker': 'ann' if number % 3 else 'bob'})\n"
+    )
+    monkeypatch.setattr(tool, "load_recipe", lambda name, recipes=folder: load_recipe(name, recipes))
+    study = tmp_path / "voices.yaml"
+    study.write_text(
+        "question: who?\ncorpus: tones\nconf: conf/tones/transformer.yaml\nbaseline: long\nfolds: speaker\n"
+        "variants: {long: [], short: [train.steps=2, model.decoder=null, model.ctc_weight=1.0, "
+        "model.guided_attention=null]}\n"
+    )
+
+    def run(*options: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["study.py", str(study), "--output-dir", "out", *options])
+        return int(tool.main())
+
+    assert run("--only", "shor") == 2
+    assert "study: --only shor: no such variant; there are long, short" in capsys.readouterr().err
+    assert run("--smoke", "--publish", "published") == 2
+    assert run("--publish", "published") == 0
+    work = tmp_path / "out" / "work"
+    names = [f"{variant}_without_{speaker}" for variant in ("long", "short") for speaker in ("ann", "bob")]
+    published = json.loads((tmp_path / "published" / "study.json").read_text())
+    assert [run["name"] for run in published["runs"]] == names
+    assert [len(run["known_speakers"]) > 0 for run in published["runs"]] == [True] * 4
+    assert find_wrong_figures(figures, tmp_path / "published") == []
+    page = (tmp_path / "published" / "report.md").read_text()
+    assert "| left out | long: WER % | the others | short: WER % | the others |" in page
+    assert (tmp_path / "published" / "attention.png").stat().st_size < 200_000
+    assert "| all | " in capsys.readouterr().out
+
+    before = {
+        name: (work / "runs" / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names
+    }
+    assert run() == 0
+    after = {
+        name: (work / "runs" / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names
+    }
+    assert before == after, "all was done"
+
+
+def test_publishing_spares_other_folders(tool: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "precious.jsonl").write_text("{}")
+    with pytest.raises(UserError, match=r"has files, but no study\.json of an earlier study"):
+        tool.publish(None, None, tmp_path, tmp_path)
+    assert (tmp_path / "precious.jsonl").exists()
+
+
+def test_speakers_must_be_known(tool: ModuleType, tones: Path) -> None:
+    with pytest.raises(UserError, match="expected a speaker of each utterance, and two"):
+        tool.find_speakers(tones / "dev.jsonl")
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def find_wrong_figures(figures: ModuleType, folder: Path) -> list[str]:
+    """What a fresh scoring of the hypotheses in `folder` finds otherwise than study.json says."""
+    published = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    fresh = json.loads(json.dumps(figures.score_study(folder, published["baseline"], published["runs"])))
+    return [name for name in fresh if fresh[name] != published[name]]
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
+def test_published_figures_equal_a_fresh_scoring(figures: ModuleType, path: Path) -> None:
+    assert find_wrong_figures(figures, path.parent) == []
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
+def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
+    published = json.loads(path.read_text(encoding="utf-8"))
+    assert published["smoke"] is False
+    command = f"python tools/study.py recipes/{published['corpus']}/{published['study']}.yaml"
+    for run in published["runs"]:
+        for origin in (run["training"], run["evaluation"]):
+            assert origin["command"].startswith(command) and origin["commit"] and origin["machine"]
+    page = path.with_name("report.md").read_text(encoding="utf-8")
+    for variant in published["variants"]:
+        assert f"{100 * variant['wer']:.2f}" in page
+    for text in (page, path.read_text(encoding="utf-8")):
+        assert "/tmp" not in text and "/home" not in text and "/work" not in text
+    assert sum(file.stat().st_size for file in path.parent.iterdir()) < 1_000_000
+
+
+def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:
+    return {"name": name, "variant": variant, "seed": seed, "left_out": left_out, "decoding": "joint"}
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """Two speakers with two utterances each, of two words."""
+    said = {f"{who}{n}": {"text": "YES NO", "speaker": who} for who in ("ann", "bob") for n in (0, 1)}
+    write_texts(tmp_path / "reference.jsonl", said)
+    return tmp_path
+
+
+def write_heard(folder: Path, run: dict[str, object], texts: dict[str, str]) -> dict[str, object]:
+    heard = {id: {"text": texts.get(id, "YES NO")} for id in read_texts(folder / "reference.jsonl")}
+    write_texts(folder / f"{run['name']}.joint.jsonl", heard)
+    return run
+
+
+def test_figures_of_folds(figures: ModuleType, made_up: Path) -> None:
+    """By hand: each run counts for the two utterances of the speaker whom it does not know."""
+    runs = [
+        write_heard(made_up, make_run("x_ann", "x", 0, "ann"), {"ann0": "YES", "bob0": "NO", "bob1": "NO"}),
+        write_heard(made_up, make_run("x_bob", "x", 0, "bob"), {"bob0": "NO NO", "bob1": "NO NO NO"}),
+        write_heard(made_up, make_run("y_ann", "y", 0, "ann"), {}),
+        write_heard(made_up, make_run("y_bob", "y", 0, "bob"), {"ann0": "", "bob0": "MAYBE"}),
+    ]
+    found = figures.score_study(made_up, "y", runs)
+    assert [(run["errors"], run["words"]) for run in found["runs"]] == [(1, 4), (3, 4), (0, 4), (2, 4)]
+    known = [(run["known_speakers"]["errors"], run["known_speakers"]["words"]) for run in found["runs"]]
+    assert known == [(2, 4), (0, 4), (0, 4), (2, 4)]
+    assert [(v["name"], v["errors"], v["words"]) for v in found["variants"]] == [("x", 4, 8), ("y", 2, 8)]
+    assert found["test"] == {"utterances": 4, "words": 8, "resampled_by": "speaker"}
+    (comparison,) = found["comparisons"]
+    assert (comparison["variant"], comparison["baseline"]) == ("x", "y")
+    assert comparison["difference"] == pytest.approx(0.25)
+    assert comparison["in_words"].startswith("x has 50.00 % WER, y 25.00 %, 25.00 points")
+
+
+def test_what_is_heard_of_speakers_left_out(figures: ModuleType, made_up: Path) -> None:
+    """One file that scores as the folds together."""
+    runs = [
+        write_heard(made_up, make_run("x_ann", "x", 0, "ann"), {"ann0": "YES", "bob0": "MAYBE"}),
+        write_heard(made_up, make_run("x_bob", "x", 0, "bob"), {"ann0": "MAYBE", "bob1": "NO"}),
+    ]
+    figures.write_unheard(made_up, runs)
+    texts = read_texts(made_up / "x-seed-0.left_out.jsonl")
+    assert {id: fields["text"] for id, fields in texts.items()} == {
+        "ann0": "YES",
+        "ann1": "YES NO",
+        "bob0": "YES NO",
+        "bob1": "NO",
     }
 
 
-def test_the_first_validation_below_a_rate(tool: ModuleType, tmp_path: Path) -> None:
+def test_only_seeds_that_both_have_are_compared(figures: ModuleType, made_up: Path) -> None:
+    runs = [
+        write_heard(made_up, make_run("x", "x", 0, None), {}),
+        write_heard(made_up, make_run("y", "y", 0, None), {"ann0": "NO"}),
+        write_heard(made_up, make_run("y1", "y", 1, None), {"ann0": "", "ann1": ""}),
+        write_heard(made_up, make_run("z1", "z", 1, None), {}),
+    ]
+    found = figures.score_study(made_up, "x", runs)
+    assert [(variant["name"], variant["wer"]) for variant in found["variants"]] == [
+        ("x", 0.0),
+        ("y", 5 / 16),
+        ("z", 0.0),
+    ]
+    (comparison,) = found["comparisons"]
+    assert comparison["variant"] == "y" and comparison["difference"] == pytest.approx(1 / 8)
+
+
+def test_a_changed_hypothesis_is_noticed(figures: ModuleType, made_up: Path) -> None:
+    runs = [write_heard(made_up, make_run(name, name, 0, None), {"ann0": "NO"}) for name in ("x", "y")]
+    found = figures.score_study(made_up, "x", runs)
+    (made_up / "study.json").write_text(json.dumps({"baseline": "x", **found}))
+    assert find_wrong_figures(figures, made_up) == []
+    write_heard(made_up, runs[1], {})
+    assert find_wrong_figures(figures, made_up) == ["runs", "variants", "comparisons"]
+
+
+def test_the_first_validation_below_a_rate(figures: ModuleType, tmp_path: Path) -> None:
     lines = [
         {"kind": "train", "step": 1, "loss": 1.0},
         *({"kind": "dev", "step": 10 * n, "wer": wer} for n, wer in enumerate((0.9, 0.4, 0.6, 0.15))),
     ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = tool.find_validations(tmp_path / "log.jsonl")
-    assert {rate: line["step"] for rate, line in found.items()} == {0.5: 10, 0.2: 30}
+    found = figures.find_rates(figures.read_validations(tmp_path / "log.jsonl"))
+    assert {rate: line["step"] for rate, line in found.items()} == {"0.5": 10, "0.2": 30}

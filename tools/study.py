@@ -3,56 +3,54 @@
     python tools/study.py recipes/fsdd/guided_attention.yaml --corpus-dir DIR --seeds 0,1,2 --output-dir OUT
 
 The study is a YAML file; class Study below says what stands in it. Each variant becomes a conf of its own
-in OUT/recipes, and `asr recipe run` does the rest; called again, it goes on where it was cut off.
-`--publish DIR` keeps the tables, the curves and all hypotheses.
+in OUT/recipes, or in a study with folds one conf for each speaker that is left out, and the stages of the
+recipe do the rest; called again, it goes on where it was cut off. OUT/report has the page with its pictures
+and all figures; `--publish DIR` keeps them with the hypotheses that they follow from.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import logging
+import os
 import shutil
-import statistics
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pydantic
 import torch
 import yaml
+from study_figures import Record, add_learning, describe_score, score_lengths, score_study, write_unheard
+from study_report import draw_learning, draw_lengths, draw_maps, format_page
 
-from asr.checkpoint import find_model, load_system
 from asr.config import Config, load_config
-from asr.decoding.search import DecodingConfig, Method
+from asr.decoding.search import Method
 from asr.errors import UserError
-from asr.evaluation import choose_ways, decode_utterances, read_references
 from asr.features import FrontEnd
-from asr.manifest import read_manifest
+from asr.manifest import read_manifest, write_manifest
 from asr.models import build_model
 from asr.recipe.definition import Job, load_recipe
-from asr.recipe.figures import COLOURS, draw_curves, read_curve
-from asr.recipe.results import Texts, hypotheses_name, read_texts, score_texts, write_texts
-from asr.recipe.stages import run_recipe
+from asr.recipe.figures import choose_utterances
+from asr.recipe.results import REFERENCES, RESULTS, hypotheses_name
+from asr.recipe.stages import build_tasks, run_recipe
+from asr.recipe.tasks import PartError, read_record, run_task, write_record
 from asr.run import RunConfig
-from asr.scoring.counting import Score
-from asr.text import normalize_for_scoring
 
 logger = logging.getLogger(__name__)
 
-RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?
 TOLERANCE = 0.1  # of the number of parameters
 NUM_TOKENS = 32  # to count parameters with: the real number comes from the training texts and changes little
-MOST_WER = 150  # %, in the picture of lengths
-
-Record = dict[str, Any]  # of a run, as results.json has it
+FIGURES, PAGE = "study.json", "report.md"
 
 
 class Study(Config):
     """What is varied."""
 
+    question: str
+    """What the study asks: the first lines of its report."""
     corpus: str
     """Name of the recipe."""
     conf: str
@@ -65,6 +63,9 @@ class Study(Config):
     """Overrides for each."""
     parameters: int | None = None
     """That each variant has, give or take a tenth; null: they may differ in size."""
+    folds: Literal["speaker"] | None = None
+    """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
+    neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
     lengths: tuple[str, ...] = ()
     """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
     lengths_method: Method | None = None
@@ -77,7 +78,27 @@ class Study(Config):
             raise ValueError(f"baseline = {self.baseline} is none of the variants: {known}")
         if self.lengths_method is not None and not self.lengths:
             raise ValueError("lengths_method is about lengths, and there are none; remove it")
+        if self.lengths and self.folds is not None:
+            raise ValueError("folds and lengths: longer utterances of speakers left out are not measured")
         return self
+
+
+@dataclass(frozen=True)
+class StudyJob(Job):
+    """A recipe whose systems are the variants of a study."""
+
+    study: Path = Path()
+    variants: tuple[str, ...] = ()
+    """Those that are wanted; empty: all of them."""
+
+    @property
+    def command(self) -> str:
+        words = [f"python tools/study.py {Path(os.path.relpath(self.study)).as_posix()}"]
+        words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None) + ["--output-dir OUT"]
+        words += [f"--only {variant}" for variant in self.variants]
+        words += [f"--seeds {','.join(map(str, self.seeds))}", *[f"--jobs {self.jobs}"] * (self.jobs > 1)]
+        words += ["--smoke"] * self.smoke
+        return " ".join(words)
 
 
 # --- variants -----------------------------------------------------------------------------------
@@ -106,258 +127,194 @@ def count_parameters(config: RunConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@dataclass(frozen=True)
+class Case:
+    """What becomes a conf: a variant, in a study with folds without one of the speakers."""
+
+    variant: str
+    config: RunConfig
+    left_out: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.variant if self.left_out is None else f"{self.variant}_without_{self.left_out}"
+
+
+def build_cases(study: Study, data_dir: Path) -> dict[str, Case]:
+    """By name; those with folds need the prepared manifests, and write the parts of them."""
+    cases = [Case(variant, config) for variant, config in load_variants(study).items()]
+    if study.folds == "speaker":
+        speakers = find_speakers(data_dir / "test.jsonl")
+        cases = [leave_out(case, speaker, data_dir) for case in cases for speaker in speakers]
+    return {case.name: case for case in cases}
+
+
+def find_speakers(manifest: Path) -> list[str]:
+    speakers = {utterance.speaker for utterance in read_manifest(manifest)}
+    if None in speakers or len(speakers) < 2:
+        raise UserError(
+            f"{manifest}: folds leave out speakers; expected a speaker of each utterance, and two"
+        )
+    return sorted(str(speaker) for speaker in speakers)
+
+
+def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
+    """The case on manifests beside those it had, which have all utterances but those of the speaker."""
+    paths = {}
+    for key in ("train", "dev"):
+        whole = Path(getattr(case.config.data, key))
+        part = whole.with_name(f"{whole.stem}_without_{speaker}.jsonl")
+        kept = [u for u in read_manifest(data_dir / whole.name) if u.speaker != speaker]
+        write_manifest(data_dir / part.name, kept)
+        paths[key] = part.as_posix()
+    changes = {
+        "data": case.config.data.model_copy(update=paths),
+        "output_dir": f"{case.config.output_dir}_without_{speaker}",
+    }
+    return Case(case.variant, case.config.model_copy(update=changes), speaker)
+
+
+# --- the recipe ---------------------------------------------------------------------------------
+
+
 def write_recipe(study: Study, folder: Path) -> Path:
-    """The recipe of the corpus with a conf for each variant; returns the folder of recipes."""
+    """A copy of the recipe of the corpus, so far without confs; returns the folder of recipes."""
     source = load_recipe(study.corpus).path
     target = folder / "recipes" / study.corpus
     (target / "conf").mkdir(parents=True, exist_ok=True)
     recipe = source.read_text(encoding="utf-8") + f"\nBASELINE = {study.baseline!r}\n"
     (target / "recipe.py").write_text(recipe, encoding="utf-8")
-    for name, config in load_variants(study).items():
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        (target / "conf" / f"{name}.yaml").write_text(text, encoding="utf-8")
     return folder / "recipes"
 
 
-# --- the table ----------------------------------------------------------------------------------
+def write_confs(cases: dict[str, Case], conf_dir: Path) -> None:
+    for old in conf_dir.glob("*.yaml"):
+        old.unlink()
+    for name, case in cases.items():
+        text = yaml.safe_dump(case.config.model_dump(mode="json"), sort_keys=False)
+        (conf_dir / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
-def summarize(job: Job, study: Study) -> str:
-    """A Markdown table; figures of several seeds are medians, and test WER is that of all their errors."""
-    head = ["variant", "parameters", *(f"updates to {rate:.0%}" for rate in RATES)]
-    head += [f"seconds to {RATES[-1]:.0%}", "dev WER %", "test WER %", "95 % interval", "each seed"]
-    head += ["decoding", "minutes", "real-time factor"]
-    references = read_texts(job.results_dir / "reference.jsonl")
-    rows = []
-    for name, runs in read_runs(job, study).items():
-        reached = [find_validations(job.runs_dir / run["name"] / "log.jsonl") for run in runs]
-        pooled = pool(
-            runs,
-            references,
-            lambda run: read_texts(job.results_dir / hypotheses_name(run["name"], run["decoding"])),
-        )
-        row = [name, f"{runs[0]['parameters']:,}"]
-        row += [_median([own.get(rate, {}).get("step") for own in reached]) for rate in RATES]
-        row.append(_median([own.get(RATES[-1], {}).get("training_seconds") for own in reached]))
-        dev = statistics.median(run["ways"]["dev"][run["decoding"]]["wer"] for run in runs)
-        row += [f"{100 * dev:.2f}", f"{100 * pooled.error_rate:.2f}", show_interval(pooled)]
-        row.append(", ".join(f"{100 * run['wer']:.2f}" for run in runs))
-        row.append(", ".join(dict.fromkeys(run["decoding"] for run in runs)))
-        row.append(f"{statistics.median(run['training']['seconds'] for run in runs) / 60:.1f}")
-        row.append(f"{statistics.median(run['real_time_factor'] for run in runs):.4f}")
-        rows.append(row)
-    return write_table([head, *rows])
+def prepare_and_run(study: Study, job: StudyJob) -> dict[str, Case]:
+    """All stages of the recipe; folds are made of what the first two have left."""
+    for stage in ("download", "prepare"):
+        for task in build_tasks(job, stage):
+            run_task(task)
+    cases = build_cases(study, job.data_dir)
+    write_confs(cases, job.recipe.conf_dir)
+    wanted = tuple(name for name, case in cases.items() if case.variant in job.variants)
+    run_recipe(dataclasses.replace(job, only=wanted))
+    return cases
 
 
-def read_runs(job: Job, study: Study) -> dict[str, list[Record]]:
-    """Of each variant that has been trained, its runs."""
-    results = json.loads((job.results_dir / "results.json").read_text(encoding="utf-8"))
-    runs: dict[str, list[Record]] = defaultdict(list)
-    for run in results["runs"]:
-        runs[run["system"]].append(run)
-    return {name: runs[name] for name in study.variants if name in runs}
+# --- the report ---------------------------------------------------------------------------------
 
 
-def find_validations(log: Path) -> dict[float, Record]:
-    """The first at which dev WER was at most each of the rates, where there is one."""
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    dev = [line for line in lines if line["kind"] == "dev" and "wer" in line]
-    firsts = {rate: next((line for line in dev if line["wer"] <= rate), None) for rate in RATES}
-    return {rate: line for rate, line in firsts.items() if line is not None}
-
-
-def pool(runs: Sequence[Record], references: Texts, read: Callable[[Record], Texts]) -> Score:
-    """All runs as if their utterances were one test set."""
-    return score_texts(
-        {f"{run['name']} {id}": fields for run in runs for id, fields in references.items()},
-        {f"{run['name']} {id}": read(run)[id] for run in runs for id in references},
-    )
-
-
-def show_interval(score: Score) -> str:
-    interval = score.interval
-    return "-" if interval is None else f"[{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
-
-
-def _median(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{statistics.median(known):,.0f}" if len(known) == len(values) else "never"
-
-
-def write_table(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
-
-
-# --- WER against length -------------------------------------------------------------------------
-
-
-def measure_lengths(job: Job, study: Study) -> dict[str, dict[int, Score]]:
-    """Of each variant, the score of the utterances of each number of words."""
-    scores: dict[str, dict[int, Score]] = {}
-    for name, runs in read_runs(job, study).items():
-        read = {run["name"]: decode_lengths(job, study, run) for run in runs}
-        references = next(iter(read.values()))[0]
-        by_length: dict[int, Texts] = defaultdict(dict)
-        for id, fields in references.items():
-            by_length[len(fields["text"].split())][id] = fields
-        scores[name] = {
-            length: pool(runs, by_length[length], lambda run, read=read: read[run["name"]][1])  # type: ignore[misc]
-            for length in sorted(by_length)
-        }
-    return scores
-
-
-def decode_lengths(job: Job, study: Study, run: Record) -> tuple[Texts, Texts]:
-    """References and hypotheses of test.jsonl and the longer manifests; what has been decoded is read."""
-    folder = job.runs_dir / run["name"]
-    model = find_model(folder)
-    system = load_system(model)
-    config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
-    ways = choose_ways(system, [study.lengths_method or config.method], config)
-    (way,) = ways
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    references: Texts = {}
-    hypotheses: Texts = {}
-    for name in ("test", *study.lengths):
-        utterances = read_references(job.data_dir / f"{name}.jsonl")
-        rules = system.config.text
-        for utterance in utterances:
-            references[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}
-            if utterance.speaker is not None:
-                references[utterance.id]["speaker"] = utterance.speaker
-        path = folder / "evaluation" / hypotheses_name(name, way)
-        if not path.exists() or path.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
-            logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name, way)
-            split = decode_utterances(system, utterances, ways, device=device)
-            for id, fault in split.faults.items():
-                raise UserError(f"{name}: {id}: {fault}")
-            texts = {
-                id: {"text": normalize_for_scoring(text, rules)} for id, text in split.ways[way].texts.items()
+def read_runs(job: Job, cases: dict[str, Case]) -> list[Record]:
+    """Those that have been evaluated, in the order of the study, with the decoding that dev chose."""
+    found = read_record(job.results_dir / RESULTS)["runs"]
+    runs = []
+    for name, case in cases.items():
+        for run in (run for run in found if run["system"] == name):
+            ways = {
+                "dev": run["ways"]["dev"],
+                "test": {run["decoding"]: run["ways"]["test"][run["decoding"]]},
             }
-            write_texts(path, texts)
-        hypotheses |= read_texts(path)
-    return references, hypotheses
+            runs.append({**run, "ways": ways, "variant": case.variant, "left_out": case.left_out})
+    return runs
 
 
-def tabulate_lengths(scores: dict[str, dict[int, Score]]) -> str:
-    lengths = sorted({length for own in scores.values() for length in own})
-    rows = [["variant", *(f"{length} words" for length in lengths)]]
-    for name, own in scores.items():
-        cells = [f"{100 * own[length].error_rate:.2f} {show_interval(own[length])}" for length in lengths]
-        rows.append([name, *cells])
-    return "WER % by number of words, and its 95 % interval.\n\n" + write_table(rows)
-
-
-def draw_lengths(scores: dict[str, dict[int, Score]], longest_trained: int) -> str:
-    """SVG: WER against the number of words."""
-    import io
-
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with rc_context({"svg.hashsalt": "asr", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.subplots()
-        axes.axvspan(0, longest_trained + 0.5, color="black", alpha=0.06, linewidth=0)
-        axes.annotate(
-            "lengths of the training", (longest_trained + 0.4, 0.97), xycoords=("data", "axes fraction"),
-            horizontalalignment="right", verticalalignment="top", fontsize=8, color="#595959",
-        )  # fmt: skip
-        for number, (name, own) in enumerate(scores.items()):
-            lengths = sorted(own)
-            rates = [min(100 * own[length].error_rate, MOST_WER) for length in lengths]
-            intervals = [own[length].interval for length in lengths]
-            bounds = [
-                (rate, rate) if interval is None else (100 * interval.low, 100 * interval.high)
-                for rate, interval in zip(rates, intervals, strict=True)
-            ]
-            shifts = [  # beside each other, so that no interval hides another
-                length + 0.03 * (number - len(scores) / 2) for length in lengths
-            ]
-            errors = [
-                [max(0.0, rate - low) for rate, (low, _) in zip(rates, bounds, strict=True)],
-                [max(0.0, min(high, MOST_WER) - rate) for rate, (_, high) in zip(rates, bounds, strict=True)],
-            ]
-            axes.errorbar(
-                shifts, rates, errors, label=name, color=COLOURS[number % len(COLOURS)],
-                marker="os^Dv"[number // len(COLOURS) % 5], markersize=4, linewidth=1.2, elinewidth=0.7,
-            )  # fmt: skip
-        axes.set_xlim(min(min(own) for own in scores.values()) - 0.5, None)
-        axes.set_xticks(sorted({length for own in scores.values() for length in own}))
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("words in the utterance")
-        axes.set_ylabel(f"WER on test, % ({MOST_WER} and more as {MOST_WER})")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()[buffer.getvalue().index("<svg") :]
-
-
-# --- all of it ----------------------------------------------------------------------------------
-
-
-def report(job: Job, study: Study, folder: Path) -> None:
-    """Write the tables and pictures, and print the tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = {"table.md": summarize(job, study)}
-    runs = [run["name"] for own in read_runs(job, study).values() for run in own]
-    curves = {name: read_curve(job.runs_dir / name / "log.jsonl") for name in runs}
-    (folder / "curves.svg").write_text(draw_curves(curves), encoding="utf-8")
+def report(job: StudyJob, study: Study, cases: dict[str, Case], folder: Path) -> None:
+    """Write study.json, the page and its pictures, and print the page."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    runs = [add_learning(job, run) for run in read_runs(job, cases)]
+    folders = {run["name"]: job.runs_dir / run["name"] for run in runs}
+    pictures = {"curves.svg": "WER on dev while the systems were trained"}
+    draw_learning({name: run / "log.jsonl" for name, run in folders.items()}, folder / "curves.svg")
+    lengths = {}
     if study.lengths:
-        scores = measure_lengths(job, study)
-        tables["lengths.md"] = tabulate_lengths(scores)
-        trained = [len((u.text or "").split()) for u in read_manifest(job.data_dir / "train.jsonl")]
-        (folder / "lengths.svg").write_text(draw_lengths(scores, max(trained)), encoding="utf-8")
-    for name, table in tables.items():
-        (folder / name).write_text(table, encoding="utf-8")
-        print(table)
+        scores = score_lengths(job, runs, study.lengths, study.lengths_method)
+        lengths = {
+            name: {str(length): describe_score(score) for length, score in own.items()}
+            for name, own in scores.items()
+        }
+        trained = max(len((u.text or "").split()) for u in read_manifest(job.data_dir / "train.jsonl"))
+        draw_lengths(scores, trained, folder / "lengths.svg")
+        pictures["lengths.svg"] = "WER on test by the number of words"
+    shown = job.runs_dir / "shown.jsonl"
+    write_manifest(shown, choose_utterances(job.data_dir / "dev.jsonl"))
+    firsts: dict[str, Path] = {}
+    for run in runs:
+        firsts.setdefault(run["variant"], folders[run["name"]])
+    if draw_maps(firsts, shown, folder / "attention.png"):
+        pictures["attention.png"] = (
+            "Attention of the decoder's last layer, mean of its heads, to dev utterances under the true text"
+        )
+    results: Record = {"study": job.study.stem, "question": study.question, "corpus": study.corpus}
+    results |= {"smoke": job.smoke, "command": job.command, "baseline": study.baseline}
+    results |= score_study(job.results_dir, study.baseline, runs) | {"lengths": lengths}
+    write_record(folder / FIGURES, results)
+    page = format_page(results, pictures)
+    (folder / PAGE).write_text(page, encoding="utf-8")
+    print(page)
 
 
 def publish(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
-    """Keep tables, pictures and all hypotheses."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.jsonl"):
-        path.unlink()
-    for path in (*job.results_dir.iterdir(), *report_dir.iterdir()):
-        shutil.copyfile(path, folder / path.name)
-    for runs in read_runs(job, study).values():
-        for run in runs:
-            for name in study.lengths:
-                for path in (job.runs_dir / run["name"] / "evaluation").glob(f"{name}.*.jsonl"):
-                    shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
+    """Keep the report, and all texts that its figures follow from; what was published before is replaced."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / FIGURES).exists():
+        raise UserError(f"{folder}: has files, but no {FIGURES} of an earlier study; give an empty folder")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(report_dir, folder)
+    shutil.copyfile(job.results_dir / REFERENCES, folder / REFERENCES)
+    runs = read_record(report_dir / FIGURES)["runs"]
+    for run in runs:
+        texts = hypotheses_name(run["name"], run["decoding"])
+        shutil.copyfile(job.results_dir / texts, folder / texts)
+        for name in study.lengths:
+            evaluation = job.runs_dir / run["name"] / "evaluation"
+            shutil.copyfile(evaluation / f"{name}.jsonl", folder / f"{name}.{REFERENCES}")
+            for path in evaluation.glob(f"{name}.*.jsonl"):
+                shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
+    if study.folds is not None:
+        write_unheard(folder, runs)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(int(seed) for seed in text.split(",")))
 
 
 def run(args: argparse.Namespace) -> None:
     study = load_config(Study, args.study)
-    recipe = load_recipe(study.corpus, write_recipe(study, args.output_dir))
-    seeds = tuple(int(seed) for seed in args.seeds.split(","))
-    job = Job(
-        recipe,
+    if unknown := [variant for variant in args.only if variant not in study.variants]:
+        raise UserError(f"--only {unknown[0]}: no such variant; there are {', '.join(study.variants)}")
+    if args.smoke and args.publish:
+        raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
+    job = StudyJob(
+        load_recipe(study.corpus, write_recipe(study, args.output_dir)),
         args.output_dir / "work",
         args.corpus_dir,
-        only=tuple(args.only),
-        seeds=seeds,
+        seeds=args.seeds,
         smoke=args.smoke,
+        jobs=args.jobs,
+        study=args.study,
+        variants=tuple(args.only),
     )
-    run_recipe(job)
+    cases = prepare_and_run(study, job)
     report_dir = args.output_dir / "report"
-    report(job, study, report_dir)
+    report(job, study, cases, report_dir)
     if args.publish is not None:
         publish(job, study, report_dir, args.publish)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("study", metavar="STUDY.yaml")
+    parser.add_argument("study", type=Path, metavar="STUDY.yaml")
     parser.add_argument("--corpus-dir", type=Path, metavar="DIR")
     parser.add_argument("--output-dir", type=Path, required=True, metavar="OUT")
-    parser.add_argument("--seeds", default="0", metavar="N,N")
+    parser.add_argument("--seeds", type=parse_seeds, default=(0,), metavar="N,N")
     parser.add_argument("--only", action="append", default=[], metavar="VARIANT")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once")
     parser.add_argument("--smoke", action="store_true", help="little of everything: does it work?")
     parser.add_argument("--publish", type=Path, metavar="DIR")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -365,7 +322,7 @@ def main() -> int:
         run(parser.parse_args())
     except UserError as error:
         print(f"study: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, PartError) else 2
     return 0
 
 
