@@ -23,7 +23,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "decode a split in one or several ways: error rates with intervals, and speed"),
     "align": ("align", "find when each word of the texts of a manifest is said"),
     "ngram": ("ngram", "estimate n-grams from the training texts"),
-    "convert": ("convert", "write the model of a run, or a Whisper model of any form, as a folder to pass on"),
+    "convert": ("convert", "write the model of a run, or a Whisper model, as a folder to pass on"),
     "info": ("info", "explain every setting of a config, or what is in a trained model"),
 }
 

@@ -1,0 +1,283 @@
+"""Figures of a study: what follows from the texts of its runs, and what their logs and checkpoints tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.checkpoint import find_model, load_state, load_system
+from asr.decoding.search import DecodingConfig, Method
+from asr.errors import UserError
+from asr.evaluation import choose_ways, decode_utterances, read_references
+from asr.manifest import read_manifest, write_manifest
+from asr.recipe.definition import Job
+from asr.recipe.figures import read_batches
+from asr.recipe.results import (
+    REFERENCES,
+    Texts,
+    explain_comparison,
+    hypotheses_name,
+    read_texts,
+    score_texts,
+    write_texts,
+)
+from asr.recipe.tasks import Task, hash_file, read_record, run_task
+from asr.run import RunConfig
+from asr.scoring.counting import Score
+from asr.scoring.significance import compare
+from asr.text import normalize_for_scoring
+from asr.train.distributed import Process
+from asr.train.evaluation import compute_dev_scores
+from asr.train.loop import step_name
+
+logger = logging.getLogger(__name__)
+
+RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?
+TRAIN_UTTERANCES = 100  # that are read again at the end: what has been learned by heart?
+
+# Of a run, as study.json has it: what the recipe says of it, with its variant, and in a study with folds the
+# speaker that was left out (else None).
+Record = dict[str, Any]
+
+
+# --- what follows from the texts ----------------------------------------------------------------
+
+
+def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> Record:
+    """Every figure that follows from the texts in `folder`, put into what is known of each run.
+
+    Anyone can compute them again; tests do so with published studies.
+    """
+    references = read_texts(folder / REFERENCES)
+    heard = {run["name"]: read_texts(folder / hypotheses_name(run["name"], run["decoding"])) for run in runs}
+    variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
+    scores = {name: pool(own, references, heard) for name, own in variants.items()}
+    comparisons = [
+        {"variant": name, "baseline": baseline, **_compare(own, variants[baseline], references, heard)}
+        for name, own in variants.items()
+        if name != baseline and baseline in variants and share_folds(own, variants[baseline])[0]
+    ]
+    first = next(iter(scores.values()))
+    return {
+        "test": {
+            "utterances": len(references),
+            "words": sum(len(fields["text"].split()) for fields in references.values()),
+            "resampled_by": first.resampled_by,
+        },
+        "runs": [{**run, **_score_run(run, references, heard)} for run in runs],
+        "variants": [{"name": name, **describe_score(found)} for name, found in scores.items()],
+        "comparisons": comparisons,
+    }
+
+
+def pool(runs: Sequence[Record], references: Texts, heard: Mapping[str, Texts]) -> Score:
+    """All runs as if their utterances were one test set; of a fold, only those of the speaker left out."""
+    said = {run["name"]: choose_references(run, references) for run in runs}
+    return score_texts(
+        {f"{run['seed']} {id}": fields for run in runs for id, fields in said[run["name"]].items()},
+        {f"{run['seed']} {id}": heard[run["name"]][id] for run in runs for id in said[run["name"]]},
+    )
+
+
+def choose_references(run: Record, references: Texts) -> Texts:
+    """What a run is tested on."""
+    left_out = run["left_out"]
+    return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
+
+
+def write_unheard(folder: Path, runs: Sequence[Record]) -> None:
+    """For each variant and seed what is heard in all of test, each speaker by the run that left it out."""
+    references = read_texts(folder / REFERENCES)
+    texts: dict[str, Texts] = defaultdict(dict)
+    for run in runs:
+        heard = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
+        own = {id: heard[id] for id in choose_references(run, references)}
+        texts[hypotheses_name(f"{run['variant']}-seed-{run['seed']}", "left_out")] |= own
+    for name, all_texts in texts.items():
+        write_texts(folder / name, all_texts)
+
+
+def share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """The runs of seeds and folds that both variants have."""
+    keys = [{(run["seed"], run["left_out"]) for run in runs} for runs in (first, second)]
+    both = keys[0] & keys[1]
+    kept = [[run for run in runs if (run["seed"], run["left_out"]) in both] for runs in (first, second)]
+    return kept[0], kept[1]
+
+
+def describe_score(found: Score) -> Record:
+    interval = found.interval
+    return {
+        "wer": found.error_rate,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "errors": found.counts.errors,
+        "words": found.counts.reference_length,
+    }
+
+
+def _score_run(run: Record, references: Texts, heard: Mapping[str, Texts]) -> Record:
+    found = pool([run], references, heard)
+    figures = describe_score(found) | {"cer": found.character_error_rate}
+    if run["left_out"] is not None:  # and the speakers that it knows
+        known = {id: fields for id, fields in references.items() if fields["speaker"] != run["left_out"]}
+        texts = {id: heard[run["name"]][id] for id in known}
+        figures["known_speakers"] = describe_score(score_texts(known, texts))
+    return figures
+
+
+def _compare(
+    own: Sequence[Record], baseline: Sequence[Record], references: Texts, heard: Mapping[str, Texts]
+) -> Record:
+    """One variant against the baseline, as numbers and as a sentence."""
+    runs = share_folds(own, baseline)
+    first, second = (pool(side, references, heard) for side in runs)
+    names = (own[0]["variant"], baseline[0]["variant"])
+    found = compare(first, second, names)
+    interval = None if found.bootstrap is None else found.bootstrap.interval
+    return {
+        "difference": found.difference,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "p": found.p,
+        "verdict": found.verdict,
+        "in_words": explain_comparison(names, found.error_rates, found.verdict, found.p, interval),
+    }
+
+
+# --- what the logs and the checkpoints tell -----------------------------------------------------
+
+
+def add_learning(job: Job, run: Record) -> Record:
+    """The run with what its log says, and with what its checkpoints make of utterances of training."""
+    folder = job.runs_dir / run["name"]
+    dev = read_validations(folder / "log.jsonl")
+    state = load_state(find_model(folder))
+    steps = {"best": state["best"][0][1], "end": state["step"]}
+
+    def run_it() -> Record:
+        manifest = choose_training(folder)
+        return {"train": {str(step): reread(folder, step, manifest) for step in set(steps.values())}}
+
+    task = Task(
+        stage="report",
+        name=f"reread {run['name']}",
+        does=f"decode utterances of training with its checkpoints of updates {sorted(set(steps.values()))}",
+        record=folder / ".reread.done",
+        inputs=lambda: {
+            f"update {step}": hash_file(folder / "checkpoints" / step_name(step) / "model.safetensors")
+            for step in steps.values()
+        },
+        outputs=list,
+        run=run_it,
+    )
+    run_task(task)
+    train = read_record(task.record)["train"]
+    points = {
+        when: {
+            "step": step,
+            "dev": next({key: line[key] for key in ("loss", "wer")} for line in dev if line["step"] == step),
+            "train": train[str(step)],
+        }
+        for when, step in steps.items()
+    }
+    lowest = min(dev, key=lambda line: line["loss"])
+    points["lowest dev loss"] = {
+        "step": lowest["step"], "dev": {"loss": lowest["loss"], "wer": lowest["wer"]}, "train": None
+    }  # fmt: skip
+    return {**run, "reached": find_rates(dev), "points": points}
+
+
+def read_validations(log: Path) -> list[Record]:
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line["kind"] == "dev" and "wer" in line]
+
+
+def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
+    """For each of the rates, where dev WER was first so low, if it ever was."""
+    firsts = {rate: next((line for line in dev if line["wer"] <= rate), None) for rate in RATES}
+    return {
+        str(rate): {"step": line["step"], "seconds": line.get("training_seconds")}
+        for rate, line in firsts.items()
+        if line is not None
+    }
+
+
+def choose_training(folder: Path) -> Path:
+    """A manifest of the same training utterances each time, spread over all."""
+    utterances = list(read_manifest(RunConfig.load(find_model(folder) / "config.yaml").data.train))
+    count = min(len(utterances), TRAIN_UTTERANCES)
+    manifest = folder / "evaluation" / "train.jsonl"
+    write_manifest(manifest, [utterances[index * len(utterances) // count] for index in range(count)])
+    return manifest
+
+
+def reread(folder: Path, step: int, manifest: Path) -> dict[str, float]:
+    """Loss and WER by the weights of an update, as dev has them in the log; nothing is varied."""
+    system = load_system(folder / "checkpoints" / step_name(step))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    system.model.to(device)
+    scores = compute_dev_scores(system, read_batches(system, manifest), Process(0, 1, device))
+    return {"loss": scores["loss"], "wer": scores["wer"]}
+
+
+# --- longer utterances --------------------------------------------------------------------------
+
+
+def score_lengths(
+    job: Job, runs: Sequence[Record], manifests: Sequence[str], method: Method | None
+) -> dict[str, dict[int, Score]]:
+    """Of each variant, the score of the utterances of each number of words."""
+    scores: dict[str, dict[int, Score]] = {}
+    for name in dict.fromkeys(run["variant"] for run in runs):
+        own = [run for run in runs if run["variant"] == name]
+        read = {run["name"]: decode_lengths(job, run, manifests, method) for run in own}
+        heard = {run: hypotheses for run, (_, hypotheses) in read.items()}
+        references = next(iter(read.values()))[0]
+        by_length: dict[int, Texts] = defaultdict(dict)
+        for id, fields in references.items():
+            by_length[len(fields["text"].split())][id] = fields
+        scores[name] = {length: pool(own, by_length[length], heard) for length in sorted(by_length)}
+    return scores
+
+
+def decode_lengths(
+    job: Job, run: Record, manifests: Sequence[str], method: Method | None
+) -> tuple[Texts, Texts]:
+    """References and hypotheses of test.jsonl and the longer manifests; what has been decoded is read."""
+    folder = job.runs_dir / run["name"]
+    model = find_model(folder)
+    system = load_system(model)
+    config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
+    ways = choose_ways(system, [method or config.method], config)
+    (way,) = ways
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rules = system.config.text
+    references: Texts = {}
+    hypotheses: Texts = {}
+    for name in ("test", *manifests):
+        utterances = read_references(job.data_dir / f"{name}.jsonl")
+        own: Texts = {}
+        for utterance in utterances:
+            own[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}
+            if utterance.speaker is not None:
+                own[utterance.id]["speaker"] = utterance.speaker
+        if name != "test":  # that one the recipe has written
+            write_texts(folder / "evaluation" / f"{name}.jsonl", own)
+        references |= own
+        path = folder / "evaluation" / hypotheses_name(name, way)
+        if not path.exists() or path.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
+            logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name, way)
+            split = decode_utterances(system, utterances, ways, device=device)
+            for id, fault in split.faults.items():
+                raise UserError(f"{name}: {id}: {fault}")
+            texts = {
+                id: {"text": normalize_for_scoring(text, rules)} for id, text in split.ways[way].texts.items()
+            }
+            write_texts(path, texts)
+        hypotheses |= read_texts(path)
+    return references, hypotheses
