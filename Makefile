@@ -26,7 +26,7 @@ test: setup
 	$(PYTEST) $(FAST) -n 2
 
 demo: setup
-	$(BIN)/asr recipe run digits
+	$(BIN)/asr recipe run digits --jobs 2
 	$(BIN)/asr transcribe $$(ls data/digits/audio/test/*.wav | head -1) --model runs/digits/transformer
 	@echo "The report is runs/digits/report/report.html, the model runs/digits/transformer/model."
 

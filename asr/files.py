@@ -1,14 +1,18 @@
-"""Writing a file as a whole: after an interruption or an error, the old one is still there."""
+"""Writing a file as a whole, so that an error leaves the old one; and claiming a folder for one writer."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from asr.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -31,3 +35,26 @@ def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def claim_folder(folder: str | Path) -> Iterator[None]:
+    """Within, another process that claims it is refused. A claim ends with its process, however that ends."""
+    path = Path(folder) / ".lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"{path}: cannot write there ({error.strerror})") from None
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike that of flock, no child inherits it
+        except BlockingIOError:
+            raise UserError(
+                f"{folder}: another process is writing there; wait for it, stop it, or take another folder"
+            ) from None
+        except OSError as error:
+            logger.warning(
+                "%s: not claimed, since this file system has no locks (%s)", folder, error.strerror
+            )
+        yield

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from asr.errors import UserError
-from asr.files import replace_file
+from asr.files import claim_folder, replace_file
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -45,3 +47,24 @@ def test_places_that_cannot_be_written_to(tmp_path: Path, place: str) -> None:
     with pytest.raises(UserError) as caught, replace_file(path):
         pass
     assert str(path) in str(caught.value)
+
+
+CLAIM = """
+import sys
+from asr.files import claim_folder
+with claim_folder(sys.argv[1]):
+    print("claimed", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", CLAIM, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "claimed\n"
+        with pytest.raises(UserError, match="another process is writing there"), claim_folder(folder):
+            pass
+        other.kill()
+    with pytest.raises(OSError, match="disk"), claim_folder(folder):  # a killed one claims nothing
+        raise OSError("disk")  # what goes wrong within is not blamed on the claim

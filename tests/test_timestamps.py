@@ -166,6 +166,7 @@ UNITS = {
 
 @pytest.mark.parametrize("kind", UNITS)
 @given(data=st.data())
+@settings(deadline=None)
 def test_a_token_ends_where_the_text_of_all_up_to_it_does(kind: str, data: st.DataObject) -> None:
     """Of type whisper, where characters fall into bytes, and bytes may be no character."""
     tokenizer = UNITS[kind]

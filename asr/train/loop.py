@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import shutil
@@ -27,6 +28,7 @@ from asr.checkpoint import (
 )
 from asr.config import describe_config
 from asr.errors import UserError
+from asr.files import claim_folder
 from asr.models import Model
 from asr.models.model import name_means
 from asr.run import HIGHER_IS_BETTER, RunConfig
@@ -73,7 +75,10 @@ def train(config: RunConfig) -> Path:
     try:
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        with explain_dead_workers():
+        with contextlib.ExitStack() as stack:
+            if process.is_main:
+                stack.enter_context(claim_folder(config.output_dir))
+            stack.enter_context(explain_dead_workers())
             return _train(config, process)
     finally:
         stop_process()
