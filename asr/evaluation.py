@@ -21,16 +21,17 @@ from asr.config import Config
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
 from asr.errors import UserError
+from asr.features import FrontEnd
 from asr.files import replace_file
 from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import Score, score
 from asr.text import TextConfig, normalize_for_scoring
+from asr.transcription.segmentation import AudioSegment
 from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.words import WITHOUT_SPACES
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +93,8 @@ def decode_utterances(
 ) -> DecodedSplit:
     """Every utterance as it stands in the manifest, encoded once and decoded in each way.
 
-    A file that cannot be read is a fault of its utterances, not of the rest. `report` is told the seconds of
-    audio of each batch that is done.
+    A file that cannot be read is a fault of its utterances, and so is audio that is too long for the model;
+    the rest goes on. `report` is told the seconds of audio of each batch that is done.
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
     sample_rate = front_end.config.sample_rate
@@ -103,10 +104,13 @@ def decode_utterances(
         seconds = sum(len(audio) for _, audio in read) / sample_rate
         usable = [(item, audio) for item, audio in read if front_end.num_frames(len(audio)) > 0]
         best: dict[str, list[Hypothesis]] = {name: [] for name in ways}
-        for speed in sorted({speed for config in ways.values() for speed in config.speeds}) if usable else ():
+        for speed in sorted({speed for config in ways.values() for speed in config.speeds}):
             clock = Stopwatch(device)
-            played = [audio_files.change_speed(audio, speed, sample_rate) for _, audio in usable]
-            encoded_BTD, encoded_lengths_B = model.encode(*front_end(*pad_batch(played, device)))
+            # The slowest is first and longest: who is dropped, is so before anything is decoded.
+            usable, encoded = encode_batch(model.encode, front_end, usable, device, split.faults, speed)
+            if encoded is None:
+                break
+            encoded_BTD, encoded_lengths_B = encoded
             encoding_seconds = clock.read()
             for name, config in ways.items():
                 if speed in config.speeds:
@@ -114,12 +118,13 @@ def decode_utterances(
                     found = decode(model, encoded_BTD, encoded_lengths_B, config, language_model)
                     best[name] = choose_likelier(best[name], found, encoded_lengths_B)
                     split.ways[name].seconds += encoding_seconds + clock.read()
+        done = [(item, audio) for item, audio in read if item.id not in split.faults]
         for name, decoded in split.ways.items():
             # In less than a frame nothing can be said.
-            decoded.texts |= {item.id: "" for item, _ in read}
+            decoded.texts |= {item.id: "" for item, _ in done}
             for (item, _), hypothesis in zip(usable, best[name], strict=True):
                 decoded.texts[item.id] = system.tokenizer.decode(list(hypothesis.tokens))
-            decoded.audio_seconds += seconds
+            decoded.audio_seconds += sum(len(audio) for _, audio in done) / sample_rate
         report(seconds)
     return split
 
@@ -145,20 +150,25 @@ def transcribe_utterances(
     request: Request,
     report: Callable[[float], None] = lambda seconds: None,
 ) -> DecodedSplit[WhisperDecodingConfig]:
-    """The same by a Whisper model, in the one way asked for. What it cannot hear at once is cut in pauses."""
+    """The same by a Whisper model, in the one way asked for. What it cannot hear at once, it transcribes as a
+    recording: cut, and joined where the pieces overlap."""
     recognizer.check(request)
     decoded = Decoded(request.whisper)
     split = DecodedSplit({"beam" if request.whisper.beam > 1 else "greedy": decoded}, {})
     for batch in batch_utterances(utterances, request.batch_size):
         read = read_batch(batch, recognizer.sample_rate, split.faults)
         clock = Stopwatch(recognizer.device)
-        parts = [(item.id, segment) for item, audio in read for segment in recognizer.cut(audio)]
-        readings = recognizer.read([segment for _, segment in parts], request)
+        short = [(item, audio) for item, audio in read if len(audio) <= recognizer.window_samples]
+        readings = recognizer.read(
+            [AudioSegment(0.0, audio, recognizer.sample_rate) for _, audio in short], request
+        )
+        decoded.texts |= {item.id: one.text for (item, _), one in zip(short, readings, strict=True)}
+        for item, audio in read:
+            if len(audio) > recognizer.window_samples:
+                decoded.texts[item.id] = recognizer.transcribe(
+                    audio, recognizer.sample_rate, whisper=request.whisper, batch_size=request.batch_size
+                ).text
         decoded.seconds += clock.read()
-        decoded.texts |= {item.id: "" for item, _ in read}
-        for (name, _), reading in zip(parts, readings, strict=True):
-            separator = "" if reading.language in WITHOUT_SPACES else " "
-            decoded.texts[name] = separator.join(filter(None, [decoded.texts[name], reading.text]))
         seconds = sum(len(audio) for _, audio in read) / recognizer.sample_rate
         decoded.audio_seconds += seconds
         report(seconds)
@@ -209,6 +219,30 @@ def read_batch(
         else:
             read.append((utterance, samples))
     return read
+
+
+def encode_batch(
+    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    front_end: FrontEnd,
+    read: Sequence[tuple[Utterance, np.ndarray]],
+    device: torch.device,
+    faults: dict[str, str],
+    speed: float = 1.0,
+) -> tuple[list[tuple[Utterance, np.ndarray]], tuple[Tensor, Tensor] | None]:
+    """Who of a batch can be heard, and what the model makes of these; None where nobody can.
+
+    What is too long for a model becomes a fault: the longest ones, until the rest fits.
+    """
+    heard, sample_rate = list(read), front_end.config.sample_rate
+    while heard:
+        played = [audio_files.change_speed(audio, speed, sample_rate) for _, audio in heard]
+        try:
+            return heard, encode(*front_end(*pad_batch(played, device)))
+        except UserError as error:
+            longest = max(range(len(heard)), key=lambda row: len(heard[row][1]))
+            item, _ = heard.pop(longest)
+            faults[item.id] = f"utterance {item.id}: {error}"
+    return heard, None
 
 
 def pad_batch(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from asr.checkpoint import System
-from asr.evaluation import Stopwatch, batch_utterances, pad_batch, read_batch
+from asr.evaluation import Stopwatch, batch_utterances, encode_batch, read_batch
 from asr.files import replace_file
 from asr.labels import Labels
 from asr.manifest import Utterance
@@ -54,7 +54,8 @@ def label_utterances(
 ) -> LabelledSplit:
     """Every utterance as it stands in the manifest.
 
-    A file that cannot be read, or is shorter than a frame, is a fault of its utterances, not of the rest.
+    A file that cannot be read, is shorter than a frame or too long for the model, is a fault of its
+    utterances, not of the rest.
     `report` is told the seconds of audio of each batch that is done.
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
@@ -68,9 +69,10 @@ def label_utterances(
                 read.append((item, audio))
             else:
                 split.faults[item.id] = f"{item.audio}: {len(audio)} samples are too short for one frame"
-        if read:
-            stopwatch = Stopwatch(device)
-            scores_BNL, counts_B = model.label(*front_end(*pad_batch([audio for _, audio in read], device)))
+        stopwatch = Stopwatch(device)
+        read, labelled = encode_batch(model.label, front_end, read, device, split.faults)
+        if labelled is not None:
+            scores_BNL, counts_B = labelled
             ids_BN = (scores_BNL.argmax(-1) + FIRST_LABEL_ID).tolist()
             split.seconds += stopwatch.read()
             for (item, _), ids, count in zip(read, ids_BN, counts_B.tolist(), strict=True):

@@ -10,7 +10,7 @@ import torch
 from asr.batch_builder import needed_frames
 from asr.checkpoint import System
 from asr.errors import UserError
-from asr.evaluation import batch_utterances, pad_batch, read_batch
+from asr.evaluation import batch_utterances, encode_batch, read_batch
 from asr.labels import format_stretches
 from asr.manifest import Utterance
 from asr.models.clock import make_clock
@@ -31,7 +31,8 @@ def align_utterances(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """id to times, as "TWO:0.1060-0.4364 SIX:...", and id to message of what could not be aligned.
 
-    Words are spelled as in training. Those without a token, and texts too long for their audio, are faults.
+    Words are spelled as in training. Those without a token, texts too long for their audio, and audio too
+    long for the model are faults.
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
     if model.ctc_head is None:
@@ -40,19 +41,22 @@ def align_utterances(
     times: dict[str, str] = {}
     faults: dict[str, str] = {}
     for batch in batch_utterances(utterances, batch_size):
-        ready: list[tuple[Utterance, np.ndarray, list[int]]] = []
+        ready: list[tuple[Utterance, np.ndarray]] = []
+        tokens: dict[str, list[int]] = {}
         seconds = 0.0
         for item, audio in read_batch(batch, rate, faults):
             seconds += len(audio) / rate
             try:
-                ready.append((item, audio, _encode(system, item, front_end.num_frames(len(audio)))))
+                tokens[item.id] = _encode(system, item, front_end.num_frames(len(audio)))
             except UserError as error:
                 faults[item.id] = str(error)
-        if ready:
-            audios, tokens = [audio for _, audio, _ in ready], [ids for _, _, ids in ready]
-            encoded_BTD, lengths_B = model.encode(*front_end(*pad_batch(audios, device)))
-            aligned = align_by_ctc(model.ctc_log_probabilities(encoded_BTD), lengths_B, tokens)
-            for (item, audio, ids), token_times in zip(ready, aligned, strict=True):
+            else:
+                ready.append((item, audio))
+        heard, encoded = encode_batch(model.encode, front_end, ready, device, faults)
+        if encoded is not None:
+            scores_BTV, said = model.ctc_log_probabilities(encoded[0]), [tokens[item.id] for item, _ in heard]
+            aligned = align_by_ctc(scores_BTV, encoded[1], said)
+            for (item, audio), ids, token_times in zip(heard, said, aligned, strict=True):
                 words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
                 times[item.id] = format_stretches((word.text, word.start, word.end) for word in words)
         report(seconds)

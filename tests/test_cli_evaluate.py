@@ -139,7 +139,7 @@ def test_a_bad_file_is_said(
     assert evaluate(talker, manifest, "--json") == 1
     record = json.loads(capsys.readouterr().out)
     assert list(record["failed"]) == ["u2"] and record["ways"]["joint"]["score"]["utterances"] == 3
-    assert "1 of 4 utterances could not be read and are not scored" in caplog.messages
+    assert "1 of 4 utterances could not be decoded and are not scored" in caplog.messages
 
 
 def test_nothing_to_read_is_wrong_input(
@@ -148,7 +148,7 @@ def test_nothing_to_read_is_wrong_input(
     for path in Path(manifest).parent.glob("*.wav"):
         path.unlink()
     assert evaluate(talker, manifest) == 2
-    assert "none of its 4 utterances could be read" in capsys.readouterr().err
+    assert "none of its 4 utterances could be decoded" in capsys.readouterr().err
 
 
 def test_infinite_rates_are_null(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:

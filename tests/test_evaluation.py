@@ -172,6 +172,28 @@ def test_a_bad_file_costs_its_utterances(system: System, manifest: Path) -> None
     )
 
 
+@pytest.mark.parametrize("speeds", [(1.0,), (0.8, 1.0)])
+def test_audio_too_long_for_the_model_costs_its_utterance(
+    speeds: tuple[float, ...], manifest: Path, tmp_path: Path
+) -> None:
+    """Positions for 32 steps of 40 ms: utterance b has 62, and a 25, or 31 at the lower speed."""
+    positions = ("model.encoder.positions.type=learned", "model.encoder.positions.span=32")
+    system = load_system(save_talker(tmp_path / "short", *positions))
+    utterances = read_references(manifest)
+    ways = {"ctc_greedy": DecodingConfig(method="ctc_greedy", speeds=speeds)}
+    for batch_size in (1, 5):
+        split = decode_utterances(system, utterances, ways, device=CPU, batch_size=batch_size)
+        assert list(split.faults) == ["b"]
+        assert "utterance b: a sequence of" in split.faults["b"] and "span = 32" in split.faults["b"]
+        decoded = split.ways["ctc_greedy"]
+        rest = [item for item in utterances if item.id != "b"]
+        alone = decode_utterances(system, rest, ways, device=CPU, batch_size=1)
+        assert decoded.texts == alone.ways["ctc_greedy"].texts and set(decoded.texts) == set("acde")
+        assert decoded.audio_seconds == pytest.approx(2.201)
+    (nothing,) = decode_utterances(system, utterances[1:2], ways, device=CPU).ways.values()
+    assert nothing.texts == {} and nothing.audio_seconds == 0
+
+
 def test_scores_are_those_of_jiwer(system: System, manifest: Path) -> None:
     utterances = read_references(manifest)
     split = run(system, utterances)

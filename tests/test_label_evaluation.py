@@ -14,6 +14,7 @@ from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tone
 
 from asr import audio, cli
 from asr.checkpoint import System, load_any_system
+from asr.errors import UserError
 from asr.label_evaluation import LabelledSplit, label_utterances, score_split
 from asr.labels import SILENCE
 from asr.manifest import Utterance, read_manifest, write_manifest
@@ -145,7 +146,28 @@ def test_a_bad_file_costs_its_utterance(
     assert "10 samples are too short for one frame" in record["failed"]["short"]
     write_manifest(tmp_path / "bad.jsonl", bad)
     assert cli.main(["evaluate", str(corpus / "recording"), str(tmp_path / "bad.jsonl")]) == 2
-    assert "none of its 2 utterances could be read" in capsys.readouterr().err
+    assert "none of its 2 utterances could be labelled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_audio_too_long_for_the_model_costs_its_utterance(
+    batch_size: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, good = load(corpus, "recording"), list(read_manifest(corpus / "dev.jsonl"))
+    soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).uniform(-0.1, 0.1, 10 * RATE), RATE)
+    long = good[0].model_copy(update={"id": "long", "audio": f"{tmp_path}/long.wav", "duration": 10.0})
+    labels, label = build_labels(system.config), system.model.label
+    assert labels is not None
+
+    def label_short(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> Any:
+        if features_BTF.size(1) > 900:
+            raise UserError("too long")
+        return label(features_BTF, lengths_B)
+
+    monkeypatch.setattr(system.model, "label", label_short)
+    split = label_utterances(system, labels, [*good, long], device=CPU, batch_size=batch_size)
+    assert split.faults == {"long": "utterance long: too long"}
+    assert split.said == run(corpus, "recording", good).said
 
 
 def test_unseen_labels_are_errors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -27,9 +28,10 @@ TEXTS = [
 def test_a_line_for_each_segment(separator: str, expected: str) -> None:
     out = io.StringIO()
     seen = []
-    for text in write_live(TEXTS, out, separator):
+    texts = [replace(text, separator=separator) for text in TEXTS]
+    for text in write_live(texts, out):
         seen.append((text, out.getvalue()))
-    assert [text for text, _ in seen] == TEXTS and out.getvalue() == expected
+    assert [text for text, _ in seen] == texts and out.getvalue() == expected
     assert seen[1][1] == "one"  # not held back until the line is full
 
 
@@ -49,6 +51,12 @@ def test_json_has_what_is_new() -> None:
     assert [record["segment_ends"] for record in records] == [False, False, True, True, False]
     assert records[2]["warnings"] == ["odd"]
     assert records[1]["final"][0] == {"text": "one", "start": 0.0, "end": 0.4, "confidence": 0.9}
+
+
+def test_tentative_words_are_joined_as_the_language_has_it() -> None:
+    out = io.StringIO()
+    list(write_live([LiveText((), (ONE, TWO), 1.0, separator="")], out, as_json=True))
+    assert json.loads(out.getvalue())["tentative"] == "onetwo"
 
 
 def test_latency_is_audio_and_computing_but_not_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

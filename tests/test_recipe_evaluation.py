@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,16 @@ def test_with_texts_only_their_words_are_heard(done: Path) -> None:
     for path in (done / "all" / "runs").glob("*/evaluation/test.*+[nt][ga]*.jsonl"):  # +ngrams, +talk
         heard = {word for fields in read_texts(path).values() for word in fields["text"].split()}
         assert heard <= known, path.name
+
+
+def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path) -> None:
+    """A system that starts from another corpus has tokens of its own; the rest is weighed in all the same."""
+    shutil.copytree(done, tmp_path / "copy")
+    recipes_dir, output_dir = tmp_path / "copy" / "recipes", tmp_path / "copy" / "all"
+    path = output_dir / "runs" / "talk" / "tokenizer.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"tokens": [*record["tokens"], "X"]}))
+    job = make_job(recipes_dir, output_dir=output_dir, only=("ctc_lstm",))
+    run_recipe(job, "evaluate")
+    ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["ways"]["test"]
+    assert "ctc_beam+ngrams" in ways and "ctc_beam+talk" not in ways

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter, split_at_pauses
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
@@ -27,10 +28,17 @@ def hush(seconds: float, seed: int = 1) -> np.ndarray:
     return 0.001 * np.random.default_rng(seed).standard_normal(round(seconds * RATE))
 
 
+def push_all(
+    blocks: Iterable[np.ndarray], config: SegmentationConfig, offset: float = 0.0
+) -> list[AudioSegment]:
+    segmenter = Segmenter(RATE, config, offset)
+    return [*(segment for block in blocks for segment in segmenter.push(block)), *segmenter.finish()]
+
+
 def split(audio_S: np.ndarray, config: SegmentationConfig = CONFIG, block: int = RATE) -> list[AudioSegment]:
     audio_S = audio_S.astype(np.float32)
     blocks = [audio_S[first : first + block] for first in range(0, len(audio_S), block)]
-    return list(split_at_pauses(blocks, RATE, config))
+    return push_all(blocks, config)
 
 
 def test_finds_what_is_spoken() -> None:
@@ -126,7 +134,7 @@ def test_none_cuts_nothing() -> None:
 
 def test_times_count_from_the_offset() -> None:
     blocks = [np.concatenate([hush(1), speak(1), hush(2)]).astype(np.float32)]
-    (found,) = split_at_pauses(blocks, RATE, CONFIG, offset=100.0)
+    (found,) = push_all(blocks, CONFIG, offset=100.0)
     assert found.start == pytest.approx(101 - CONFIG.padding_seconds, abs=0.05)
 
 
@@ -185,5 +193,5 @@ def test_a_long_recording_in_one_segment_is_joined_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(np, "concatenate", count)
     blocks = [np.full(RATE, 0.1, np.float32)] * 300
-    (segment,) = split_at_pauses(blocks, RATE, SegmentationConfig(method="none"))
+    (segment,) = push_all(blocks, SegmentationConfig(method="none"))
     assert len(segment.audio_S) == 300 * RATE and copied[0] < 10 * len(segment.audio_S)

@@ -34,8 +34,15 @@ class Listener:
     segmentation = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.5)
     sample_rate = RATE
 
-    def __init__(self, change: Callable[[list[Word], AudioSegment], list[Word]] | None = None) -> None:
-        self.change = change
+    def __init__(
+        self,
+        change: Callable[[list[Word], AudioSegment], list[Word]] | None = None,
+        language: str | None = None,
+    ) -> None:
+        self.change, self.language = change, language
+
+    def separator_in(self, language: str | None) -> str:
+        return "" if language == "ja" else " "
 
     def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
         (segment,) = segments
@@ -49,7 +56,7 @@ class Listener:
         words = words if self.change is None else self.change(words, segment)
         text = " ".join(word.text for word in words)
         found = make_segment(segment, text, words, "joint", ())
-        return [Recognized(found, segment.cut_before, segment.cut_after)]
+        return [Recognized(found, segment.cut_before, segment.cut_after, self.language)]
 
 
 def speak(levels: list[float], pauses: list[float]) -> np.ndarray:
@@ -102,6 +109,14 @@ def test_what_changes_from_decoding_to_decoding_is_not_final() -> None:
     assert early == [] and any(text.tentative for text in texts)
     (ended,) = [text for text in texts if text.segment is not None]
     assert len(ended.words) == 5 and ended.tentative == ()
+
+
+@pytest.mark.parametrize(("language", "separator"), [(None, " "), ("en", " "), ("ja", "")])
+def test_words_are_joined_as_in_the_language_that_is_heard(language: str | None, separator: str) -> None:
+    texts = listen(speak([-6, -9, -12], [0.2, 0.2, 1.0]), RATE // 10, Listener(language=language))
+    assert {text.separator for text in texts} == {separator} and len(texts) > 1
+    (ended,) = [text.segment for text in texts if text.segment is not None]
+    assert len(ended.words) == 3 and ended.text == separator.join(word.text for word in ended.words)
 
 
 def test_memory_does_not_grow() -> None:

@@ -67,11 +67,31 @@ def test_wrong_use(system: WhisperSystem) -> None:
         WhisperDecodingConfig(condition_on_previous_text=True)
     assert WhisperDecodingConfig(language="German").language == "de"
     with pytest.raises(UserError, match=r"knows English.*without \.en"):
-        require_known(build_system(False).tokenizer, WhisperDecodingConfig(language="de"))
+        require_known(build_system(False).tokenizer, WhisperDecodingConfig(language="de"), 448)
     with pytest.raises(UserError, match="language yue has no token"):
-        require_known(system.tokenizer, WhisperDecodingConfig(language="yue"))
-    with pytest.raises(UserError, match=r"whisper\.prompt: too long"):
-        require_known(system.tokenizer, WhisperDecodingConfig(prompt="the rain " * 200))
+        require_known(system.tokenizer, WhisperDecodingConfig(language="yue"), 448)
+
+
+@pytest.mark.parametrize("max_tokens", [448, 64])
+def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: WhisperSystem) -> None:
+    """Each of them alone would fit; a half of the positions, less the start, is for both."""
+    tokenizer, room = system.tokenizer, max_tokens // 2 - 1
+    words, word = ("rain",) * (room // 5), len(tokenizer.encode(" the"))
+    left = room - len(tokenizer.encode(" " + ", ".join(words)))
+    assert 0 < left < room and word == 1
+    fits = WhisperDecodingConfig(hotwords=words, prompt=" the" * left)
+    require_known(tokenizer, fits, max_tokens)
+    (prompt,) = build_prompts(tokenizer, ask(1), fits, max_tokens)
+    told = tokenizer.encode(" " + ", ".join(words)) + tokenizer.encode(" the" * left)
+    assert prompt[1:-4] == told and len(told) == room
+    over = WhisperDecodingConfig(hotwords=words, prompt=" the" * (left + 1))
+    message = (
+        rf"hotwords have {room - left} tokens and whisper\.prompt has {left + 1}, .* reads {room} in all"
+    )
+    with pytest.raises(UserError, match=message):
+        require_known(tokenizer, over, max_tokens)
+    with pytest.raises(UserError, match=message):
+        build_prompts(tokenizer, ask(1), over, max_tokens)
 
 
 @torch.inference_mode()

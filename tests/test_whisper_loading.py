@@ -190,6 +190,13 @@ def test_a_name_without_cache_and_network() -> None:
         load_whisper("whisper-base")
 
 
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("name", ["../whisper-missing", "-x/whisper", "whisper--x", "a/whisper..b"])
+def test_a_name_that_the_hub_cannot_have(name: str) -> None:
+    with pytest.raises(UserError, match=r"no such file or folder, and no name on the hub.* give the path"):
+        load_whisper(name)
+
+
 def test_no_name_and_no_file(tmp_path: Path) -> None:
     for name in (str(tmp_path / "absent" / "model.pt"), "nonsense"):
         assert not is_whisper(name)
@@ -311,6 +318,27 @@ def test_settings_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:
     refuse(folder, "nested too deep")
     (folder / "config.json").write_text(" " * 10_000_001)
     refuse(folder, "over 10,000,000 bytes")
+
+
+HEADS_THAT_ARE_NONE = [
+    "[[1e400, 1]]",
+    "[[0, 2.7]]",
+    "[[true, 1]]",
+    '[["0", "1"]]',
+    "[[0]]",
+    "[3]",
+    '{"ab": 1}',
+    "7",
+]
+
+
+@pytest.mark.parametrize("heads", HEADS_THAT_ARE_NONE)
+def test_alignment_heads_that_are_no_whole_numbers(heads: str, tmp_path: Path) -> None:
+    folder = write_huggingface(tmp_path, WEIGHTS)
+    (folder / "generation_config.json").write_text(f'{{"alignment_heads": {heads}}}')
+    refuse(folder, "alignment_heads are .* expected pairs of whole numbers")
+    (folder / "generation_config.json").write_text('{"alignment_heads": [[0, 1]]}')
+    assert read_checkpoint(folder).config.alignment_heads == ((0, 1),)
 
 
 def test_weights_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import json
 from pathlib import Path
@@ -21,12 +22,18 @@ from asr import audio, cli
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
+from asr.evaluation import transcribe_utterances
+from asr.manifest import Utterance
 from asr.models.int8 import Int8Linear, is_int8_exact, is_int8_fast
+from asr.transcription.joining import Recognized, make_segment
+from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
 from asr.transcription.segmentation import SegmentationConfig
+from asr.transcription.streaming import LiveTranscriber, StreamingConfig
+from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer
-from asr.transcripts.transcript import Transcript
-from asr.whisper.decoding import WhisperDecodingConfig
+from asr.transcripts.transcript import Transcript, Word
+from asr.whisper.decoding import WhisperDecodingConfig, WhisperReading
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
@@ -165,6 +172,62 @@ def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, fi
     (found,) = read(recognizer, files[-1:], 4, ENGLISH.model_copy(update={"language": "ja"}))
     assert found.separator == "" and len(found.segments) > 1
     assert found.text == "".join(segment.text for segment in found.segments)
+
+
+def test_live_text_of_languages_without_spaces(recognizer: WhisperRecognizer, files: list[Path]) -> None:
+    samples_S = audio.read(files[-1], RATE)
+    for language, separator in (("ja", ""), ("en", " ")):
+        request = Request(whisper=ENGLISH.model_copy(update={"language": language}))
+        live = LiveTranscriber(recognizer, request, StreamingConfig(step_seconds=10.0))
+        texts = [*live.push(samples_S), *live.finish()]
+        ended = [text.segment for text in texts if text.segment is not None and len(text.segment.words) > 1]
+        assert ended
+        for segment in ended:
+            assert segment.text == separator.join(word.text for word in segment.words)
+        out = io.StringIO()
+        list(write_live(texts, out))
+        assert out.getvalue().splitlines() == [
+            text.segment.text for text in texts if text.segment and text.segment.words
+        ]
+
+
+def test_no_word_of_a_long_utterance_counts_twice(
+    recognizer: WhisperRecognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides of a cut without a pause hear what is around it."""
+    random, time = np.random.default_rng(0), np.arange(5 * RATE) / RATE
+    loudness = np.where(abs(time - 2.5) < 2, 0.1 + 0.09 * np.sin(2 * np.pi * 4 * time), 0.001)
+    long_S = (loudness * random.uniform(-1, 1, len(time))).astype(np.float32)
+    audio.write(tmp_path / "long.wav", long_S, RATE)
+    audio.write(tmp_path / "short.wav", make_speechlike(1.0, seed=1).astype(np.float32), RATE)
+    spoken = [Word(f"w{place}", 0.2 * place, 0.2 * place + 0.18, 0.9) for place in range(3, 22)]
+    overlaps = []
+
+    def hear(segments: Any, request: Any) -> list[Recognized]:
+        found = []
+        for one in segments:
+            words = [word for word in spoken if one.start <= word.start and word.end <= one.end]
+            text = " ".join(word.text for word in words)
+            overlaps.append(one.cut_before is not None)
+            found.append(
+                Recognized(make_segment(one, text, words, "greedy", ()), one.cut_before, one.cut_after, "en")
+            )
+        return found
+
+    def say(asked: Any, config: Any) -> list[WhisperReading]:
+        return [WhisperReading((), "short", "en", "greedy") for _ in asked.languages]
+
+    monkeypatch.setattr(recognizer, "recognize", hear)
+    monkeypatch.setattr(recognizer, "decode", say)
+    utterances = [
+        Utterance(id="long", audio=str(tmp_path / "long.wav"), duration=5.0, text="x"),
+        Utterance(id="short", audio=str(tmp_path / "short.wav"), duration=1.0, text="x"),
+    ]
+    split = transcribe_utterances(recognizer, utterances, Request(whisper=ENGLISH))
+    assert any(overlaps), "the test is about a cut in speech"
+    texts = split.ways["greedy"].texts
+    assert texts == {"long": " ".join(word.text for word in spoken), "short": "short"}
+    assert split.ways["greedy"].audio_seconds == pytest.approx(6.0)
 
 
 # --- commands -------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def _report(
     for message in split.faults.values():
         logger.error("%s", message)
     if len(split.faults) == len(utterances):
-        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be read")
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be decoded")
     scores = score_ways(split, utterances, normalizer)
     if args.output_dir is not None:
         write_texts(args.output_dir, split, utterances, normalizer)
@@ -180,7 +180,7 @@ def _report(
         print_table(split, scores)
     if split.faults:
         logger.info(
-            "%d of %d utterances could not be read and are not scored", len(split.faults), len(utterances)
+            "%d of %d utterances could not be decoded and are not scored", len(split.faults), len(utterances)
         )
     return 1 if split.faults else 0
 
@@ -214,7 +214,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     for message in split.faults.values():
         logger.error("%s", message)
     if not split.said:
-        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be read")
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be labelled")
     score = score_split(split, utterances, system.model.config.label)
     if args.output_dir is not None:
         write_labels(args.output_dir, split)

@@ -228,7 +228,7 @@ def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: 
         decode_pcm(read_pieces(sys.stdin.buffer, latency, STREAM_RATE // 10 * 2)), transcriber, STREAM_RATE
     )
     timed = measure_latency(texts, latency)
-    for _ in write_live(timed, sys.stdout, recognizer.separator, formats == ["jsonl"]):
+    for _ in write_live(timed, sys.stdout, formats == ["jsonl"]):
         pass
     logger.info("%s", latency)
     return 0

@@ -76,6 +76,10 @@ class Run:
         return self.folder.name
 
     @property
+    def tokenizer_path(self) -> Path:
+        return self.folder / "tokenizer.json"
+
+    @property
     def model_path(self) -> Path:
         return self.folder / "model" / "model.safetensors"
 

@@ -51,7 +51,7 @@ def _tokenizer(run: Run) -> Task:
     def run_it() -> None:
         _begin(run)
         if not find_checkpoints(run.folder):  # what is there is of unknown origin
-            (run.folder / "tokenizer.json").unlink(missing_ok=True)
+            run.tokenizer_path.unlink(missing_ok=True)
         load_or_train_tokenizer(run.config)
 
     config = run.config
@@ -61,7 +61,7 @@ def _tokenizer(run: Run) -> Task:
         does=f"find its {config.tokenizer.type} in the texts of {config.data.train}",
         record=run.folder / ".tokenizer.done",
         inputs=lambda: find_training_inputs(run),
-        outputs=lambda: [run.folder / "tokenizer.json"],
+        outputs=lambda: [run.tokenizer_path],
         run=run_it,
         after=("prepare",),
     )
@@ -108,8 +108,12 @@ def _evaluate(job: Job, run: Run) -> Task:
     languages = [own for own in find_all_runs(job) if own.is_language] if job.recipe.weighs_in_texts else []
 
     def language_models() -> list[Run]:
-        """Those that have been trained, by this call or an earlier one."""
-        return [own for own in languages if own.model_path.exists()]
+        """Those that have been trained, by this call or an earlier one, on the tokens of this system.
+
+        What starts from a model of another corpus may number its tokens otherwise.
+        """
+        trained = [own for own in languages if own.model_path.exists()]
+        return [own for own in trained if hash_file(own.tokenizer_path) == hash_file(run.tokenizer_path)]
 
     def inputs() -> dict[str, str]:
         config = run.config

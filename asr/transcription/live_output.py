@@ -51,9 +51,7 @@ def read_pieces(source: BinaryIO, latency: Latency, max_bytes: int) -> Iterator[
         yield piece
 
 
-def write_live(
-    texts: Iterable[LiveText], out: TextIO, separator: str = " ", as_json: bool = False
-) -> Iterator[LiveText]:
+def write_live(texts: Iterable[LiveText], out: TextIO, as_json: bool = False) -> Iterator[LiveText]:
     """Each text again, after its final words have been written: a line for each segment, word by word.
 
     As JSON there is a line for each text in which anything is new or has changed.
@@ -61,13 +59,13 @@ def write_live(
     is_begun, tentative = False, ""
     for text in texts:
         if as_json:
-            shown = separator.join(word.text for word in text.tentative)
+            shown = _join_tentative(text)
             if text.words or text.segment is not None or shown != tentative:
-                out.write(_describe(text, separator) + "\n")
+                out.write(_describe(text) + "\n")
             tentative = shown
         else:
             for word in text.words:
-                out.write((separator if is_begun else "") + word.text)
+                out.write((text.separator if is_begun else "") + word.text)
                 is_begun = True
             if text.segment is not None and is_begun:
                 out.write("\n")
@@ -90,11 +88,15 @@ def measure_latency(texts: Iterable[LiveText], latency: Latency) -> Iterator[Liv
         begin, idle = time.perf_counter(), latency.idle_seconds
 
 
-def _describe(text: LiveText, separator: str) -> str:
+def _join_tentative(text: LiveText) -> str:
+    return text.separator.join(word.text for word in text.tentative)
+
+
+def _describe(text: LiveText) -> str:
     record = {
         "seconds": round(text.seconds, 3),
         "final": [_describe_word(word) for word in text.words],
-        "tentative": separator.join(word.text for word in text.tentative),
+        "tentative": _join_tentative(text),
         "segment_ends": text.segment is not None,
         "warnings": [] if text.segment is None else list(text.segment.warnings),
     }

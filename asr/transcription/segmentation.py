@@ -7,7 +7,6 @@ stretch and what the search for the next cut looks ahead, however long the recor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,16 +90,6 @@ class AudioSegment:
     @property
     def end(self) -> float:
         return self.start + len(self.audio_S) / self.sample_rate
-
-
-def split_at_pauses(
-    blocks: Iterable[np.ndarray], sample_rate: int, config: SegmentationConfig, offset: float = 0.0
-) -> Iterator[AudioSegment]:
-    """The segments of a recording that comes in blocks; `offset` is the time of its first sample."""
-    segmenter = Segmenter(sample_rate, config, offset)
-    for block in blocks:
-        yield from segmenter.push(block)
-    yield from segmenter.finish()
 
 
 class Segmenter:

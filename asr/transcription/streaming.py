@@ -49,6 +49,8 @@ class LiveText:
     """Of audio that had come."""
     segment: Segment | None = None
     """The segment that ended here, with all its words and warnings."""
+    separator: str = " "
+    """Between two words, in the language that was heard."""
 
 
 class LiveTranscriber:
@@ -103,7 +105,8 @@ class LiveTranscriber:
 
     def _update(self, segment: AudioSegment) -> LiveText:
         """Decode what there is of a segment."""
-        words = self._new_words(self._recognize(segment).words)
+        heard, separator = self._recognize(segment)
+        words = self._new_words(heard.words)
         num_agreed = 0
         for before, now in zip(self._last, words, strict=False):
             if before.text != now.text:
@@ -112,27 +115,26 @@ class LiveTranscriber:
         num_final = min(num_agreed, max(len(words) - 1, 0))
         self._accept(words[:num_final])
         self._last = words[num_final:]
-        return LiveText(tuple(words[:num_final]), tuple(self._last), self._segmenter.seconds)
+        return LiveText(
+            tuple(words[:num_final]), tuple(self._last), self._segmenter.seconds, separator=separator
+        )
 
     def _end(self, segment: AudioSegment) -> LiveText:
         """Decode a whole segment."""
-        whole = self._recognize(segment)
+        whole, separator = self._recognize(segment)
         cut = segment.cut_after
         # What begins at a cut is heard whole in the next segment, which overlaps this one.
         words = [word for word in self._new_words(whole.words) if cut is None or _middle(word) < cut]
         self._accept(words)
-        ended = make_segment(
-            whole,
-            self.recognizer.separator.join(word.text for word in self._final),
-            self._final,
-            whole.decoding,
-            whole.warnings,
-        )
+        text = separator.join(word.text for word in self._final)
+        ended = make_segment(whole, text, self._final, whole.decoding, whole.warnings)
         self._last, self._final = [], []
-        return LiveText(tuple(words), (), self._segmenter.seconds, ended)
+        return LiveText(tuple(words), (), self._segmenter.seconds, ended, separator)
 
-    def _recognize(self, segment: AudioSegment) -> Segment:
-        return self.recognizer.recognize([segment], self.request)[0].segment
+    def _recognize(self, segment: AudioSegment) -> tuple[Segment, str]:
+        """What is said, and what separates its words."""
+        (found,) = self.recognizer.recognize([segment], self.request)
+        return found.segment, self.recognizer.separator_in(found.language)
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
         """Those after the final ones. Between decodings times move a little, less than half a word."""

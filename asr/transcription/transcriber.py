@@ -109,6 +109,10 @@ class Transcriber(abc.ABC):
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         """One batch, from samples to text."""
 
+    def separator_in(self, language: str | None) -> str:
+        """Between two words, where this language is spoken."""
+        return self.separator
+
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
         """Where nothing is said about it."""
         return DecodingConfig(), None

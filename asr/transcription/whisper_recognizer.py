@@ -18,7 +18,7 @@ from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.models.int8 import is_bfloat16_fast, is_int8_exact, is_int8_fast
 from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
 from asr.transcription.transcriber import Precision, Request, Transcriber, pad_audio
 from asr.transcripts.transcript import Segment, Transcript, Word
@@ -104,19 +104,22 @@ class WhisperRecognizer(Transcriber):
                 "a language model, a lexicon and the settings of decoding are for models trained here; "
                 "Whisper has its own: whisper.beam, whisper.prompt, whisper.hotwords ..."
             )
-        require_known(self.system.tokenizer, request.whisper)
+        require_known(self.system.tokenizer, request.whisper, self.model.config.max_tokens)
 
     def padded_length(self, num_samples: int, request: Request) -> int:
         return count_window_samples(self.system, num_samples, request.whisper.padding_seconds)
 
+    def separator_in(self, language: str | None) -> str:
+        return "" if language in WITHOUT_SPACES else self.separator
+
     def assemble(self, recording: Recording) -> Transcript | UserError:
-        """In a language without spaces, there are none between segments either."""
+        """In the language of the first segment; without spaces, there are none between segments either."""
         languages = [one.language for one in recording.recognized.values() if one.language is not None]
-        separator = "" if languages and languages[0] in WITHOUT_SPACES else self.separator
-        transcript = assemble(recording, separator)
-        if isinstance(transcript, UserError) or not languages:
+        language = languages[0] if languages else None
+        transcript = assemble(recording, self.separator_in(language))
+        if isinstance(transcript, UserError):
             return transcript
-        return replace(transcript, language=languages[0])
+        return replace(transcript, language=language)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -192,12 +195,6 @@ class WhisperRecognizer(Transcriber):
                 asked = self.encode([segments[place] for place in batch], request.whisper)
                 found |= zip(batch, self.decode(asked, request.whisper), strict=True)
         return [found[place] for place in range(len(segments))]
-
-    def cut(self, audio_S: np.ndarray) -> list[AudioSegment]:
-        """A recording in memory: as it is where it fits into a window, else cut in pauses."""
-        if len(audio_S) <= self.window_samples:
-            return [AudioSegment(0.0, audio_S, self.sample_rate)]
-        return list(split_at_pauses([audio_S], self.sample_rate, self.segmentation))
 
     # --- languages --------------------------------------------------------------------------------
 

@@ -158,13 +158,8 @@ def build_prompts(
     tokenizer: WhisperTokenizer, asked: Asked, config: WhisperDecodingConfig, max_tokens: int
 ) -> list[list[int]]:
     """Of each window: what was said before, if anything, then language and task."""
-    room = max_tokens // 2 - 1  # Whisper's own: the other half is for the text
-    words = ", ".join(config.hotwords)
-    told = [
-        token for text in (words, config.prompt) if text for token in tokenizer.encode(f" {text.strip()}")
-    ]
-    told = told[-room:]
-    left = room - len(told)
+    told = encode_told(tokenizer, config, max_tokens)
+    left = _room(max_tokens) - len(told)
     earlier = [*told, *(asked.previous[-left:] if left else ())]
     start = [tokenizer.start_of_previous, *earlier] if earlier else []
     return [
@@ -172,12 +167,27 @@ def build_prompts(
     ]
 
 
-def require_known(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig) -> None:
-    """Refuse a language or task that the model has not learned."""
+def encode_told(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> list[int]:
+    """Hotwords and prompt, refused where the model cannot read them all."""
+    texts = (", ".join(config.hotwords), config.prompt)
+    words, prompt = (tokenizer.encode(f" {text.strip()}") if text else [] for text in texts)
+    if len(words) + len(prompt) > _room(max_tokens):
+        raise UserError(
+            f"whisper.hotwords have {len(words)} tokens and whisper.prompt has {len(prompt)}, but this model "
+            f"reads {_room(max_tokens)} in all; shorten them"
+        )
+    return words + prompt
+
+
+def _room(max_tokens: int) -> int:
+    """Tokens before the text, as Whisper has it: the other half is for the text."""
+    return max_tokens // 2 - 1
+
+
+def require_known(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> None:
+    """Refuse a language or task that the model has not learned, and more than it can be told."""
     tokenizer.prompt(config.language or "en", config.task)
-    for name, text in (("hotwords", ", ".join(config.hotwords)), ("prompt", config.prompt)):
-        if len(tokenizer.encode(text)) > 223:
-            raise UserError(f"whisper.{name}: too long, Whisper reads the last 223 tokens; shorten it")
+    encode_told(tokenizer, config, max_tokens)
 
 
 def _decode_once(

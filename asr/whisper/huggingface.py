@@ -148,7 +148,15 @@ def _read_alignment_heads(folder: Path) -> Any:
     if not path.is_file():
         return None
     heads = read_json(path, MAX_JSON_BYTES).get("alignment_heads")
-    try:
-        return tuple((int(layer), int(head)) for layer, head in heads) if heads else None
-    except (TypeError, ValueError):
-        raise UserError(f"{path}: alignment_heads are {json.dumps(heads)[:40]}; expected pairs") from None
+    if not heads:
+        return None
+    if not isinstance(heads, list) or not all(_is_pair(pair) for pair in heads):
+        raise UserError(
+            f"{path}: alignment_heads are {json.dumps(heads)[:40]}; expected pairs of whole numbers, a layer "
+            "and a head; download it anew"
+        )
+    return tuple((layer, head) for layer, head in heads)
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(type(number) is int for number in pair)

@@ -105,7 +105,7 @@ def find_files(source: str | Path) -> Path:
         return _fetch(f"openai/{name}")
     if HUB_NAME.fullmatch(name):
         return _fetch(name)
-    raise UserError(f"{name}: no such file or folder, and no name on the hub, such as openai/whisper-base")
+    raise _no_model(name)
 
 
 def find_whisper_weights(source: str | Path) -> Path:
@@ -160,12 +160,14 @@ def _read(path: Path) -> Checkpoint:
 def _fetch(name: str) -> Path:
     """What is in the cache is not asked for again."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*FILES, PICKLED], local_files_only=True))
         if is_huggingface_folder(folder) and find_weights(folder):
             return folder
+    except HFValidationError:  # such as ../whisper, which is a path
+        raise _no_model(name) from None
     except LocalEntryNotFoundError:
         pass
     log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
@@ -182,3 +184,10 @@ def _fetch(name: str) -> Path:
             "(`asr transcribe` takes it from --model, or from ASR_MODEL in the environment)"
         ) from None
     return folder
+
+
+def _no_model(name: str) -> UserError:
+    return UserError(
+        f"{name}: no such file or folder, and no name on the hub, such as openai/whisper-base; give the path "
+        "of a Whisper model or its name there"
+    )
