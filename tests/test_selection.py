@@ -69,7 +69,7 @@ def test_missing_sacrebleu_is_said_before_training(
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(UserError, match="pip install sacrebleu"):
         train(tiny_run("train.select_by=bleu"))
-    assert not (tmp_path / "run").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"], "nothing has begun"
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def attend_in_window(
         mask.expand(batch, heads, -1, -1, -1).reshape(*flat, block, span),
         dropout,
     )
-    return attended.view(batch, heads, num_blocks * block, head_dim)[:, :, :length]
+    return attended.reshape(batch, heads, num_blocks * block, head_dim)[:, :, :length]
 
 
 def _self_attention_mask(
