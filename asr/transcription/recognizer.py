@@ -163,11 +163,11 @@ class Recognizer(Transcriber):
         return num_frames
 
     @torch.inference_mode()
-    def encode(self, segments: Sequence[AudioSegment], speed: float = 1.0) -> Encoded:
-        """One batch, from samples to encoded steps."""
-        num_frames = self._padded_frames(max(len(segment.audio_S) for segment in segments), speed)
-        audio_BS, audio_lengths_B = pad_audio([play(segment, speed) for segment in segments], self.device)
+    def encode(self, segments: Sequence[AudioSegment], num_frames: int | None = None) -> Encoded:
+        """One batch, from samples to encoded steps, padded to so many frames."""
+        audio_BS, audio_lengths_B = pad_audio(segments, self.device)
         features_BTF, feature_lengths_B = self.front_end(audio_BS, audio_lengths_B)
+        num_frames = num_frames or self._padded_frames(audio_BS.size(1))
         features_BTF = functional.pad(features_BTF, (0, 0, 0, num_frames - features_BTF.size(1)))
         with self._precision():
             encoded_BTD, lengths_B = self.model.encode(features_BTF, feature_lengths_B)
@@ -201,7 +201,9 @@ class Recognizer(Transcriber):
         self, segments: Sequence[AudioSegment], speed: float, request: Request
     ) -> list[tuple[Reading, Segment]]:
         tokenizer, rate = self.system.tokenizer, self.sample_rate
-        encoded = self.encode(segments, speed)
+        longest = max(len(segment.audio_S) for segment in segments)
+        played = [play(segment, speed) for segment in segments]
+        encoded = self.encode(played, self._padded_frames(longest, speed))
         readings = self.decode(encoded, request)
         tokens = [reading.tokens for reading in readings]
         if encoded.scores_BTV is not None:
@@ -210,11 +212,11 @@ class Recognizer(Transcriber):
             with self._precision():
                 times = align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
         results = []
-        for segment, reading, token_times in zip(segments, readings, times, strict=True):
+        for segment, heard, reading, token_times in zip(segments, played, readings, times, strict=True):
             spans = split_words(tokenizer, reading.tokens)
             words = [
                 replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
-                for word in time_words(spans, token_times, self.clock, play(segment, speed).audio_S, rate)
+                for word in time_words(spans, token_times, self.clock, heard.audio_S, rate)
             ]
             text = tokenizer.decode(reading.tokens)
             results.append((reading, make_segment(segment, text, words, reading.method, reading.warnings)))
