@@ -14,7 +14,7 @@ from asr.checkpoint import find_model, load_system
 from asr.manifest import read_manifest
 from asr.models.model import Targets
 from asr.recipe.figures import COLOURS, draw_curves, read_batches, read_curve
-from asr.recipe.report import SMOKE_WARNING, describe_test, make_origin_rows
+from asr.recipe.report import SMOKE_WARNING, describe_test, make_origin_rows, markdown_table
 from asr.scoring.counting import Score
 
 MOST_WER = 150  # %, in the picture of lengths
@@ -165,8 +165,7 @@ def _median(values: Sequence[float | None]) -> str:
 
 
 def write_table(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
+    return "\n".join([*markdown_table(rows[0], rows[1:]), ""])
 
 
 # --- pictures -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 
 from asr.checkpoint import versions
 from asr.recipe.definition import Job
+from asr.recipe.processes import count_cores
 
 
 def describe_origin(job: Job) -> dict[str, str]:
@@ -20,8 +20,7 @@ def describe_origin(job: Job) -> dict[str, str]:
 
 def describe_machine() -> str:
     """The GPU if there is one, else the processor, with the cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processor = f"{_processor()}, {cores} cores"
+    processor = f"{_processor()}, {count_cores()} cores"
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, {processor}"
     return processor

@@ -143,16 +143,16 @@ def format_markdown(results: Results) -> str:
     if results["smoke"]:
         parts += [f"**{SMOKE_WARNING}**", ""]
     parts += [f"`{results['command']}`: {describe_test(results)}", ""]
-    parts += [*_markdown_table(_HEADINGS, make_rows(results)), "", _LEGEND, ""]
+    parts += [*markdown_table(_HEADINGS, make_rows(results)), "", _LEGEND, ""]
     if results["comparisons"]:
         parts += [f"## Against {results['baseline']}", ""]
         parts += [f"- {comparison['in_words']}" for comparison in results["comparisons"]] + [""]
-    parts += ["## Ways of decoding", "", *_markdown_table(_WAY_HEADINGS, make_way_rows(results)), ""]
-    parts += ["## How it came about", "", *_markdown_table(_ORIGIN_HEADINGS, make_origin_rows(results))]
+    parts += ["## Ways of decoding", "", *markdown_table(_WAY_HEADINGS, make_way_rows(results)), ""]
+    parts += ["## How it came about", "", *markdown_table(_ORIGIN_HEADINGS, make_origin_rows(results))]
     return "\n".join(parts) + "\n"
 
 
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(headings)} |"
     yield "|" + "---|" * len(headings)
     for row in rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.recipe.definition import Job, load_recipe
-from asr.recipe.processes import Command, end_with_standard_input, run_side_by_side
+from asr.recipe.processes import Command, count_cores, end_with_standard_input, run_side_by_side
 from asr.recipe.tasks import PartError, Task, run_task, skip_task
 
 PREFIX = "train "  # of the names of these tasks; what follows is that of the run
@@ -26,7 +25,7 @@ def run_trainings(job: Job, tasks: Sequence[Task]) -> None:
         is_given = not any(other.name in task.after for other in wanted)
         if not (is_given and skip_task(task)):
             wanted.append(task)
-    threads = max(1, _count_cores() // max(1, min(job.jobs, len(wanted))))
+    threads = max(1, count_cores() // max(1, min(job.jobs, len(wanted))))
     commands = {
         task.name.removeprefix(PREFIX): Command(
             [sys.executable, "-m", __name__, _describe(job, task, threads)],
@@ -40,11 +39,6 @@ def run_trainings(job: Job, tasks: Sequence[Task]) -> None:
             f"{len(faults)} of {len(commands)} trainings failed: {listed}. What they said stands above, "
             "behind their names; the same command goes on with them"
         )
-
-
-def _count_cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
