@@ -64,7 +64,7 @@ class OptimConfig(Config):
         return self
 
 
-HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "bleu"}  # of what training may select by
+HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "bleu", "updates"}  # of what training may select by
 
 
 class TrainConfig(Config):
@@ -95,10 +95,11 @@ class TrainConfig(Config):
     plot_every: int | None = pydantic.Field(default=None, gt=0)
     """Updates between pictures of the attention in a few dev utterances; null: none. Needs a decoder
     that attends."""
-    select_by: Literal["wer", "cer", "token_accuracy", "bleu", "accuracy", "loss"] = "wer"
+    select_by: Literal["wer", "cer", "token_accuracy", "bleu", "accuracy", "loss", "updates"] = "wer"
     """What of the dev set chooses the best checkpoints. wer, cer and bleu (package sacrebleu) are of greedy
     output, the decoder's where there is one; token_accuracy is the share of tokens that the decoder predicts
-    rightly after the true ones; accuracy is the share of right labels, of a model of labels."""
+    rightly after the true ones; accuracy is the share of right labels, of a model of labels. updates: the
+    latest are the best, whatever dev says: for a dev set that is part of the training."""
     keep_best: int = pydantic.Field(default=5, gt=0)
     """How many of the best checkpoints are kept, and averaged at the end."""
     patience: int | None = pydantic.Field(default=None, gt=0)
@@ -142,7 +143,7 @@ class RunConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> RunConfig:
-        if self.train.select_by not in self.model.scores:
+        if self.train.select_by not in (*self.model.scores, "updates"):
             raise ValueError(
                 f"train.select_by = {self.train.select_by}, but a model of type {self.model.type} has "
                 f"{', '.join(self.model.scores)}; set train.select_by: {self.model.scores[0]}"

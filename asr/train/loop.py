@@ -216,16 +216,20 @@ def finish(
     monitor: Monitor,
     process: Process,
 ) -> Path:
-    """The best checkpoint or the average of the best, whichever does better on the dev set."""
+    """The best checkpoint or the average of the best, whichever does better on the dev set.
+
+    Where the dev set has no say, it is the average.
+    """
     folder = output_dir / "model"
+    select_by = system.config.train.select_by
     steps = [step for _, step in state.best]
-    candidates = [steps[:1]] if len(steps) == 1 else [steps[:1], steps]
+    candidates = [steps] if len(steps) == 1 or select_by == "updates" else [steps[:1], steps]
     results = []
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
         system.model.load_state_dict(weights)
         scores = compute_dev_scores(system, data.dev_batches(), process)
-        results.append((loss_of(scores, system.config.train.select_by), candidate, scores, weights))
+        results.append((loss_of(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0])
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
     if process.is_main:
@@ -304,15 +308,16 @@ def report_bad_update(batches: list[Any], outcome: Outcome, state: TrainingState
 
 
 def note_score(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
-    ranked = sorted([*state.best, (loss_of(scores, select_by), state.step)])
+    ranked = sorted([*state.best, (loss_of(scores, select_by, state.step), state.step)])
     is_gain = ranked[0][1] == state.step
     state.validations_without_gain = 0 if is_gain else state.validations_without_gain + 1
     state.best = ranked[:keep_best]
 
 
-def loss_of(scores: dict[str, float], select_by: str) -> float:
+def loss_of(scores: dict[str, float], select_by: str, step: int) -> float:
     """The lower the better, whatever the measure."""
-    return -scores[select_by] if select_by in HIGHER_IS_BETTER else scores[select_by]
+    value = (scores | {"updates": step})[select_by]
+    return -value if select_by in HIGHER_IS_BETTER else value
 
 
 def has_stalled(state: TrainingState, patience: int | None) -> bool:

@@ -47,13 +47,14 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl; the audio stays where it is."""
+    """Write train.jsonl, dev.jsonl and test.jsonl, and train_all.jsonl: train and dev. Audio stays where it is."""
     root = find_corpus(corpus_dir, "etc/an4_train.transcription")
     published = {split: _read_split(root, split) for split in NUM_UTTERANCES}
     names = [str(Path(u.audio).relative_to(root)) for split in published.values() for u in split]
     require_fingerprint(root, names, SAMPLE_RATE, FINGERPRINT)
     train = published["train"]
     write_manifest(output_dir / "train.jsonl", [u for u in train if u.speaker not in DEV_SPEAKERS])
+    write_manifest(output_dir / "train_all.jsonl", train)
     write_manifest(output_dir / "dev.jsonl", [u for u in train if u.speaker in DEV_SPEAKERS])
     write_manifest(output_dir / "test.jsonl", published["test"])
 
