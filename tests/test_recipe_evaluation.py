@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipe_examples import make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
 
 from asr.checkpoint import find_model, load_system
 from asr.decoding.methods import METHODS
 from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
 from asr.evaluation import decode_utterances
 from asr.manifest import read_manifest
 from asr.recipe.knowledge import WEIGHTS, load_knowledge
@@ -36,8 +37,12 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     folder = tmp_path_factory.mktemp("weighed")
     recipes_dir = write_tones_recipe(folder, tones)
     with open(recipes_dir / "tones" / "recipe.py", "a") as file:
-        file.write("\nWEIGHS_IN_TEXTS = True\nSPEEDS = (0.9, 1.0)\n")
+        file.write(
+            "\nWEIGHS_IN_TEXTS = True\nSPEEDS = (0.9, 1.0)\nDECODED_AS = {'all_of_it': 'transformer'}\n"
+        )
     write_conf(folder, "talk", LANGUAGE_MODEL)
+    text = COMMON.format(name="all_of_it") + SYSTEMS["transformer"]
+    write_conf(folder, "all_of_it", text.replace("keep_best: 2", "keep_best: 2, select_by: updates"))
     run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
     return folder
 
@@ -101,3 +106,30 @@ def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path
     run_recipe(job, "evaluate")
     ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["ways"]["test"]
     assert "ctc_beam+ngrams" in ways and "ctc_beam+talk" not in ways
+
+
+def test_what_trained_on_dev_is_decoded_as_dev_chose_for_another(done: Path) -> None:
+    runs = done / "all" / "runs"
+    own = read_record(runs / "all_of_it" / "evaluation" / "summary.json")
+    guide = read_record(runs / "transformer" / "evaluation" / "summary.json")
+    assert own["decoding_config"] == guide["decoding_config"] and own["decoding"] == guide["decoding"]
+    assert own["decoding_chosen_for"] == guide["decoding_chosen_for"] == "transformer"
+    assert own["ways"]["dev"] == {} and list(own["ways"]["test"]) == [guide["decoding"]]
+    assert own["training"]["updates"] == 4
+    assert not (runs / "all_of_it" / "evaluation" / "dev.jsonl").exists()
+    page = (runs / "report" / "report.md").read_text()
+    assert f"{guide['decoding']}, as chosen for transformer |" in page
+    curves = (runs / "report" / "report.html").read_text().partition("<svg")[2].partition("</svg>")[0]
+    assert "transformer" in curves and "all_of_it" not in curves, "its dev scores say nothing"
+
+
+def test_a_guide_that_is_not_there(done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path / "copy")
+    recipes_dir, output_dir = tmp_path / "copy" / "recipes", tmp_path / "copy" / "all"
+    shutil.rmtree(output_dir / "runs" / "transformer")
+    with pytest.raises(UserError, match="transformer, which has not been evaluated; add --only transformer"):
+        run_recipe(make_job(recipes_dir, output_dir=output_dir, only=("all_of_it",)), "evaluate")
+    recipe = recipes_dir / "tones" / "recipe.py"
+    recipe.write_text(recipe.read_text().replace("'transformer'}", "'transfromer'}"))
+    with pytest.raises(UserError, match="DECODED_AS names transfromer, but there is no such system"):
+        run_recipe(make_job(recipes_dir, output_dir=output_dir), "evaluate")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.checkpoint import load_system
+from asr.checkpoint import load_state, load_system
 from asr.decoding.greedy import decode_greedily
 from asr.errors import UserError
 from asr.run import RunConfig
@@ -34,6 +34,19 @@ def test_direction(measure: str, best: int) -> None:
         state.step = step
         note_score(state, {measure: value}, measure, keep_best=2)
     assert state.best[0][1] == best and state.best[1][1] == 1
+
+
+def test_the_latest(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Whatever dev says: the mean of the last checkpoints."""
+    folder = train(
+        tiny_run("train.select_by=updates", "train.steps=6", "train.validate_every=2", "train.keep_best=2")
+    )
+    assert load_state(folder)["averaged_steps"] == [4, 6]
+    first, second = (load_system(tmp_path / "run" / "checkpoints" / f"step-{n:08d}").model for n in (4, 6))
+    for mean, one, other in zip(
+        load_system(folder).model.parameters(), first.parameters(), second.parameters(), strict=True
+    ):
+        torch.testing.assert_close(mean, (one + other) / 2)
 
 
 def test_bleu(tiny_run: TinyRun, tmp_path: Path) -> None:

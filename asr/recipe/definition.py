@@ -60,6 +60,11 @@ class Recipe:
         return tuple(getattr(self.module, "SPEEDS", ()))
 
     @property
+    def decoded_as(self) -> dict[str, str]:
+        """Systems whose training includes dev, and those by whose dev results their decoding is chosen."""
+        return dict(getattr(self.module, "DECODED_AS", {}))
+
+    @property
     def weighs_in_texts(self) -> bool:
         """Whether systems are also decoded with a lexicon and language models of their training texts."""
         return bool(getattr(self.module, "WEIGHS_IN_TEXTS", False))

@@ -1,7 +1,11 @@
-"""What one trained system hears in dev and test, decoded in each way it offers; dev chooses one of them."""
+"""What one trained system hears in dev and test, decoded in each way it offers; dev chooses one of them.
+
+A system that has trained on dev too (DECODED_AS of the recipe) hears test alone, in the way of another.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +23,7 @@ from asr.recipe.definition import Job
 from asr.recipe.knowledge import CTC_WEIGHTS, WEIGHTS, load_knowledge
 from asr.recipe.origin import describe_origin
 from asr.recipe.results import Texts, score_texts, write_texts
-from asr.recipe.systems import Run
+from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
 from asr.text import normalize_for_scoring
@@ -49,19 +53,20 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
     """Write SPLIT.WAY.jsonl for each split and way, SPLIT.jsonl of the references, and summary.json."""
     system = load_system(find_model(run.folder))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    other = find_guide(job, run)
     rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
-    split = _Split.read(run, system, "dev", Path(run.config.data.dev))
-    ways, rates["dev"] = _choose_settings(split, _plan_ways(job, run, system, language_models), device)
-    if job.recipe.speeds:
-        at_speeds = {f"{name}+{SPEEDS}": [way.at(job.recipe.speeds)] for name, way in ways.items()}
-        more_ways, more_rates = _choose_settings(split, at_speeds, device)
-        ways |= more_ways
-        rates["dev"] |= more_rates
+    if other is None:
+        ways, rates["dev"] = _choose_ways(job, run, system, language_models, device)
+        chosen = min(
+            rates["dev"], key=lambda way: rates["dev"][way]["wer"]
+        )  # of equals the cheapest, the first
+    else:
+        chosen, way = _read_way(run, other, system, language_models)
+        ways = {chosen: way}
     split = _Split.read(run, system, "test", job.data_dir / "test.jsonl")
     decoded = split.decode({(name, 0): way for name, way in ways.items()}, device)
     for name in ways:
         rates["test"][name] = split.keep(name, decoded[name, 0])
-    chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])  # of equals the cheapest, the first
     state = load_state(find_model(run.folder))
     summary = {
         "name": run.name,
@@ -70,6 +75,7 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
         "smoke": job.smoke,
         "decoding": chosen,
         "decoding_config": ways[chosen].config.model_dump(mode="json"),
+        "decoding_chosen_for": run.name if other is None else other.name,
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
         "guided_attention": system.model.config.guided_attention is not None,
         "real_time_factor": rates["test"][chosen]["real_time_factor"],
@@ -84,6 +90,51 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
         "evaluation": describe_origin(job) | {"device": describe_device(device)},
     }
     write_record(run.evaluation_dir / "summary.json", summary)
+
+
+def find_guide(job: Job, run: Run) -> Run | None:
+    """By whose dev results `run` is decoded, if its own would mean nothing."""
+    guide = job.recipe.decoded_as.get(run.system)
+    if guide is None:
+        return None
+    for other in find_all_runs(job):
+        if other.system == guide and other.seed == run.seed:
+            return other
+    raise UserError(
+        f"{job.recipe.path}: DECODED_AS names {guide}, but there is no such system of seed {run.seed}"
+    )
+
+
+def _read_way(run: Run, other: Run, system: System, language_models: Sequence[Path]) -> tuple[str, Way]:
+    """The way that dev chose for the other; what is weighed in is made of the texts of `run`."""
+    summary = read_record(other.evaluation_dir / "summary.json")
+    if not summary:
+        raise UserError(
+            f"{run.name} has trained on dev, so it is decoded in the way that dev chooses for {other.name}, "
+            f"which has not been evaluated; add --only {other.system}"
+        )
+    chosen = str(summary["decoding"])
+    sources = [part for part in chosen.split("+")[1:] if part != SPEEDS]
+    known = load_knowledge(system, run, language_models) if sources else {}
+    if missing := [source for source in sources if source not in known]:
+        raise UserError(
+            f"{run.name} is to be decoded like {other.name}, with {missing[0]}, which is not there"
+        )
+    config = DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
+    return chosen, Way(config, known[sources[0]] if sources else None)
+
+
+def _choose_ways(
+    job: Job, run: Run, system: System, language_models: Sequence[Path], device: torch.device
+) -> tuple[dict[str, Way], dict[str, dict[str, float]]]:
+    """All that the system offers, with the settings that dev likes best, and their rates on dev."""
+    split = _Split.read(run, system, "dev", Path(run.config.data.dev))
+    ways, rates = _choose_settings(split, _plan_ways(job, run, system, language_models), device)
+    if job.recipe.speeds:
+        at_speeds = {f"{name}+{SPEEDS}": [way.at(job.recipe.speeds)] for name, way in ways.items()}
+        more_ways, more_rates = _choose_settings(split, at_speeds, device)
+        ways, rates = ways | more_ways, rates | more_rates
+    return ways, rates
 
 
 def _choose_settings(

@@ -34,7 +34,13 @@ def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
     folder = job.report_dir
     for old in (folder / "attention", folder / "audio"):
         shutil.rmtree(old, ignore_errors=True)
-    curves = draw_curves({name: read_curve(run.folder / "log.jsonl") for name, run in runs.items()})
+    curves = draw_curves(
+        {
+            name: read_curve(run.folder / "log.jsonl")
+            for name, run in runs.items()
+            if run.system not in job.recipe.decoded_as  # its dev set is a part of its training
+        }
+    )
     shown = choose_utterances(job.data_dir / "dev.jsonl")
     maps: dict[str, dict[str, Path]] = {}
     for name, trained in runs.items():
@@ -70,7 +76,7 @@ def make_rows(results: Results) -> list[tuple[str, ...]]:
             _percent(run["wer"]),
             _interval(run["interval"]),
             _percent(run["cer"]),
-            run["decoding"],
+            _decoding(run),
             f"{run['parameters'] / 1e6:.2f}M",
             f"{_duration(run['training']['seconds'])}, {run['training']['updates']:,} updates",
             f"{run['real_time_factor']:.3f}",
@@ -86,15 +92,21 @@ def make_rows(results: Results) -> list[tuple[str, ...]]:
     return rows
 
 
+def _decoding(run: Mapping[str, Any]) -> str:
+    guide = run.get("decoding_chosen_for", run["name"])
+    return run["decoding"] if guide == run["name"] else f"{run['decoding']}, as chosen for {guide}"
+
+
 def make_way_rows(results: Results) -> list[tuple[str, ...]]:
     """Each way of decoding of each run: dev, by which one is chosen, and test."""
     rows: list[tuple[str, ...]] = []
     for run in results["runs"]:
-        for way, dev in run["ways"]["dev"].items():
-            test = run["ways"]["test"][way]
+        for way, test in run["ways"]["test"].items():
+            dev = run["ways"]["dev"].get(way)
             mark = "chosen" if way == run["decoding"] else ""
             speed = f"{test['real_time_factor']:.3f}"
-            rows.append((run["name"], way, _percent(dev["wer"]), _percent(test["wer"]), speed, mark))
+            heard = "" if dev is None else _percent(dev["wer"])
+            rows.append((run["name"], way, heard, _percent(test["wer"]), speed, mark))
     return rows
 
 

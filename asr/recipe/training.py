@@ -12,7 +12,7 @@ from asr.checkpoint import find_checkpoints, find_model
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.recipe.definition import Job
-from asr.recipe.evaluation import evaluate_run
+from asr.recipe.evaluation import evaluate_run, find_guide
 from asr.recipe.origin import describe_machine, describe_origin
 from asr.recipe.report import write_report
 from asr.recipe.results import compare_runs, publish_results
@@ -34,7 +34,8 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
         return [_report(job), *([_publish(job)] if job.publish else [])]
     runs = build_runs(job)
     if stage == "evaluate":
-        return [_evaluate(job, run) for run in runs if run.makes_text]
+        in_order = sorted(runs, key=lambda run: find_guide(job, run) is not None)
+        return [_evaluate(job, run) for run in in_order if run.makes_text]
     if stage == "tokenizer":
         return [_tokenizer(run) for run in runs if run.config.start_from is None]
     return [_train(job, run, runs) for run in runs]
@@ -106,6 +107,7 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
 
 def _evaluate(job: Job, run: Run) -> Task:
     languages = [own for own in find_all_runs(job) if own.is_language] if job.recipe.weighs_in_texts else []
+    guide = find_guide(job, run)
 
     def language_models() -> list[Run]:
         """Those that have been trained, by this call or an earlier one, on the tokens of this system.
@@ -121,6 +123,8 @@ def _evaluate(job: Job, run: Run) -> Task:
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
         found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
         found |= {"speeds": str(job.recipe.speeds)} if job.recipe.speeds else {}
+        if guide is not None:
+            found[f"the evaluation of {guide.name}"] = hash_file(guide.evaluation_dir / "summary.json")
         return found | {"smoke mode": str(job.smoke), "texts": str(job.recipe.weighs_in_texts)}
 
     return Task(
@@ -135,6 +139,7 @@ def _evaluate(job: Job, run: Run) -> Task:
             "prepare",
             f"train {run.name}",
             *(f"train {own.name}" for own in languages),
+            *([f"evaluate {guide.name}"] if guide else []),
         ),
     )
 
