@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipe_examples import make_job, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
@@ -24,6 +26,8 @@ from asr.decoding.search import decode
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.adaptation import LowRankLinear
+from asr.recipe.stages import build_tasks, run_recipe
+from asr.recipe.tasks import find_reason_to_run, read_record
 from asr.run import RunConfig
 from asr.tokenizer import EOS_ID, SOS_ID, Tokenizer
 from asr.train.distributed import Process
@@ -352,6 +356,31 @@ def test_a_run_is_a_model_as_any_other(
     ours = load_file(train(second) / "model.safetensors")
     for name, weight in load_file(folder / "model.safetensors").items():
         torch.testing.assert_close(ours[name], weight, atol=1e-6, rtol=0, msg=name)
+
+
+def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the model that `--only` asks for to its error rate, and anew when that model is another one."""
+    monkeypatch.chdir(tmp_path)
+    recipes_dir = write_tones_recipe(tmp_path, tones)
+    with open(recipes_dir / "tones" / "recipe.py", "a") as file:
+        file.write("\nWEIGHS_IN_TEXTS = True\nSPEEDS = (0.9, 1.0)\n")
+    conf = RUN.replace("{tones}/", "data/tones/").format(folder="runs/tones")
+    conf = conf.replace("runs/tones/ggml.bin", "openai/whisper-tiny").replace(
+        "runs/tones/run", "runs/tones/tuned"
+    )
+    write_conf(tmp_path, "tuned", conf)
+    write_ggml(tmp_path / "ggml.bin", make_weights())
+    assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
+    job = make_job(recipes_dir, only=("tuned",))
+    run_recipe(job)
+    (results,) = read_record(Path("runs/tones/results/results.json"))["runs"]
+    assert list(results["ways"]["test"]) == ["attention", "attention+speeds"]
+    train_task = build_tasks(job, "train")[0]
+    assert find_reason_to_run(train_task) is None
+    shutil.rmtree("openai")
+    write_ggml(tmp_path / "ggml.bin", make_weights(1))
+    assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
+    assert "the model that it starts from" in str(find_reason_to_run(train_task))
 
 
 @torch.inference_mode()

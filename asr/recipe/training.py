@@ -20,6 +20,7 @@ from asr.recipe.systems import Run, build_runs, find_all_runs, hash_settings, pa
 from asr.recipe.tasks import Task, find_reason_to_run, hash_file, read_record, write_record
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer
+from asr.whisper.loading import find_whisper_weights, is_whisper
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +74,12 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
 
     def inputs() -> dict[str, str]:
         found = find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
-        if run.config.start_from is not None and not others:
-            start = find_model(run.config.start_from) / "model.safetensors"
-            found |= {"the model that it starts from": hash_file(start)}
+        start = run.config.start_from
+        if start is not None and not others:
+            weights = (
+                find_whisper_weights(start) if is_whisper(start) else find_model(start) / "model.safetensors"
+            )
+            found |= {"the model that it starts from": hash_file(weights)}
         return found
 
     def run_it() -> dict[str, object]:
