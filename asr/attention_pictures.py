@@ -20,11 +20,12 @@ from asr.models.model import Targets
 from asr.models.speech_model import SpeechModel
 from asr.plots import END, Picture, Strip, draw
 from asr.text import normalize_for_training
-from asr.tokenizer import BLANK_ID, Tokenizer
+from asr.tokenizer import Tokenizer
 from asr.transcription.recognizer import Recognizer, Request
 from asr.transcription.segmentation import AudioSegment, Segmenter
 from asr.transcription.sources import AudioFile, describe_source, read_source
 from asr.transcription.transcriber import Transcriber
+from asr.units import BLANK_ID
 
 # N tokens and, maybe, the end, T steps or frames, H heads, V vocabulary, M mel bands
 

@@ -15,7 +15,7 @@ from asr.features import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
 from asr.models.whisper import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.text import TextConfig
-from asr.tokenizer import TokenizerConfig
+from asr.units import TokenizerConfig
 
 
 class DataConfig(Config):

@@ -16,7 +16,8 @@ from asr.batch_builder import Batch, BatchBuilder, Inputs, needed_frames
 from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import Manifest, Utterance, write_manifest
 from asr.text import TextConfig
-from asr.tokenizer import Tokenizer, TokenizerConfig
+from asr.tokenizer import Tokenizer
+from asr.units import TokenizerConfig
 
 
 @pytest.mark.parametrize(

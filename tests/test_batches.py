@@ -26,8 +26,9 @@ from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import Manifest, Utterance, write_manifest
 from asr.spec_augment import SpecAugmentConfig
 from asr.text import TextConfig
-from asr.tokenizer import Tokenizer, TokenizerConfig
+from asr.tokenizer import Tokenizer
 from asr.train.learner import halve_largest
+from asr.units import TokenizerConfig
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]

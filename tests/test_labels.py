@@ -20,7 +20,8 @@ from asr.labels import (
 )
 from asr.manifest import Utterance
 from asr.text import TextConfig
-from asr.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
+from asr.tokenizer import Tokenizer
+from asr.units import SPECIAL_TOKENS, UNK_ID, TokenizerConfig
 
 NO_TIMES = np.empty(0)
 

@@ -14,7 +14,7 @@ from whisper_examples import VOCAB_SIZE, VOCABULARY
 
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models.clock import Clock, make_clock
-from asr.tokenizer import BLANK_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
+from asr.tokenizer import Tokenizer
 from asr.transcription.speech_detection import SILENCE_DB
 from asr.transcription.timestamps import (
     TokenTime,
@@ -27,6 +27,7 @@ from asr.transcription.timestamps import (
     time_words,
     warp,
 )
+from asr.units import BLANK_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.units import name_tokens
 

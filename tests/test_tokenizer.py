@@ -23,17 +23,8 @@ from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, train, train_pieces
 
 from asr import tokenizer as tokenizer_module
 from asr.errors import UserError
-from asr.tokenizer import (
-    BLANK_ID,
-    EOS_ID,
-    PAD_ID,
-    SOS_ID,
-    SPECIAL_TOKENS,
-    UNK_ID,
-    UNKNOWN_MARK,
-    Tokenizer,
-    TokenizerType,
-)
+from asr.tokenizer import Tokenizer
+from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerType
 
 # --- what a model may rely on -------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import read_manifest
 from asr.models import build_model
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer, TokenizerConfig
+from asr.tokenizer import Tokenizer
 from asr.train.loop import train
 from asr.transcription.recognizer import (
     AudioPart,
@@ -35,6 +35,7 @@ from asr.transcription.recognizer import (
 )
 from asr.transcription.segmentation import SegmentationConfig
 from asr.transcripts.transcript import Segment, Transcript
+from asr.units import TokenizerConfig
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

@@ -17,14 +17,8 @@ from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, random_words, train, t
 from asr.config import load_config
 from asr.errors import UserError
 from asr.text import Rule, TextConfig, normalize, normalize_for_training
-from asr.tokenizer import (
-    SPECIAL_TOKENS,
-    UNK_ID,
-    UNKNOWN_MARK,
-    Tokenizer,
-    TokenizerConfig,
-    TokenizerType,
-)
+from asr.tokenizer import Tokenizer
+from asr.units import SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerConfig, TokenizerType
 
 # --- against tables made by hand, and against sentencepiece -------------------------------------
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from asr.tokenizer import Tokenizer
+from asr.units import EOS_ID, UNK_ID
 
 logger = logging.getLogger(__name__)
 

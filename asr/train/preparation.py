@@ -29,9 +29,10 @@ from asr.run import RunConfig
 from asr.scoring.bleu import load_sacrebleu
 from asr.sentences import read_sentences, read_text_file
 from asr.text_batches import TextLoader
-from asr.tokenizer import SPECIAL_TOKENS, Tokenizer
+from asr.tokenizer import Tokenizer
 from asr.train.distributed import Process, run_on_main_first
 from asr.train.start import complete, take_over, take_over_tokenizer
+from asr.units import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
 

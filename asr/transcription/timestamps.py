@@ -20,9 +20,10 @@ from asr.models import SpeechModel
 from asr.models.alignment import align_tokens
 from asr.models.clock import Clock
 from asr.models.model import Targets
-from asr.tokenizer import BLANK_ID, PAD_ID, Tokenizer
+from asr.tokenizer import Tokenizer
 from asr.transcription.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.transcripts.transcript import Word
+from asr.units import BLANK_ID, PAD_ID
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
 
