@@ -254,16 +254,19 @@ class TransformerDecoder(Decoder):
         weights_of: WeightsOf | None = None,
     ) -> tuple[Tensor, Weights]:
         """Teacher forcing: (B, U, V) scores, and the cross-attention of the heads named for each layer."""
-        return self._run(tokens_BU, self.start(encoded_BTD, encoded_lengths_B), None, weights_of or {})
+        state = self.start(encoded_BTD, encoded_lengths_B)
+        x_BUD, weights = self.attend(tokens_BU, state, None, weights_of or {})
+        return self.output(x_BUD), weights
 
     def step(
         self, tokens_BU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
     ) -> tuple[Tensor, Weights]:
         """Scores after the new tokens alone; those before are in the state."""
         assert isinstance(state, TransformerDecoderState)
-        return self._run(tokens_BU, state, state.caches, weights_of or {})
+        x_BUD, weights = self.attend(tokens_BU, state, state.caches, weights_of or {})
+        return self.output(x_BUD), weights
 
-    def _run(
+    def attend(
         self,
         tokens_BU: Tensor,
         state: TransformerDecoderState,
@@ -271,7 +274,7 @@ class TransformerDecoder(Decoder):
         weights_of: WeightsOf,
         skip: int = 0,
     ) -> tuple[Tensor, Weights]:
-        """Of all new tokens but the first `skip`."""
+        """What the output is made of, (B, U, D), for all new tokens but the first `skip`."""
         start = len(caches[0]) if caches else 0
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
         all_weights: Weights = {}
@@ -280,4 +283,4 @@ class TransformerDecoder(Decoder):
             x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, weights_of.get(index, ()))
             if weights_BHUT is not None:
                 all_weights[index] = weights_BHUT[:, :, skip:]
-        return self.output(self.norm(x_BUD[:, skip:])), all_weights
+        return self.norm(x_BUD[:, skip:]), all_weights

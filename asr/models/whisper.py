@@ -212,7 +212,7 @@ class WhisperDecoder(TransformerDecoder):
         ]
         return state
 
-    def _run(
+    def attend(
         self,
         tokens_BU: Tensor,
         state: TransformerDecoderState,
@@ -221,10 +221,10 @@ class WhisperDecoder(TransformerDecoder):
         skip: int = 0,
     ) -> tuple[Tensor, Weights]:
         if not self.prompt or (caches and len(caches[0])):
-            return super()._run(tokens_BU, state, caches, weights_of, skip)
+            return super().attend(tokens_BU, state, caches, weights_of, skip)
         prompt_BP = tokens_BU.new_tensor(self.prompt).expand(len(tokens_BU), -1)
         tokens_BN = torch.cat([tokens_BU[:, :1], prompt_BP, tokens_BU[:, 1:]], dim=1)
-        return super()._run(tokens_BN, state, caches, weights_of, skip + len(self.prompt))
+        return super().attend(tokens_BN, state, caches, weights_of, skip + len(self.prompt))
 
 
 def build_whisper_encoder(config: WhisperEncoderConfig, num_features: int) -> WhisperEncoder:

@@ -16,6 +16,7 @@ from asr.whisper.tokenizer import WhisperTokenizer
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 
 MEDIAN_STEPS = 7
+SCORED_AT_ONCE = 16  # tokens of each text
 
 # Layers and heads that OpenAI found to follow the words, by layers of the decoder, bands and languages.
 _HEADS: dict[tuple[int, int, bool], str] = {
@@ -76,11 +77,11 @@ def align_tokens(
         for prompt, ids in zip(prompts, tokens, strict=True)
     ]
     inputs_BU = torch.tensor(rows, device=device)
-    scores_BUV, weights = model.decoder(inputs_BU, *encoded, find_alignment_heads(model.config))
+    state = model.decoder.start(*encoded)
+    x_BUD, weights = model.decoder.attend(inputs_BU, state, None, find_alignment_heads(model.config))
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
-    chances_BNV = scores_BUV[:, first:-1, :end].float().softmax(-1)
     own_BN = inputs_BU[:, prompt_length:].clamp(max=end - 1)
-    chances_BN = chances_BNV.gather(2, own_BN[..., None])[..., 0].tolist()
+    chances_BN = _find_chances(model, x_BUD[:, first:-1], own_BN, end).tolist()
     weights_BHUT = torch.cat(list(weights.values()), dim=1)
     costs = [
         -_focus(weights_BHUT[row, :, : prompt_length + count + 1, : max(1, steps)])[first:-1].cpu().numpy()
@@ -88,6 +89,15 @@ def align_tokens(
     ]
     firsts = warp_batch(costs)
     return firsts, [row[:count] for row, count in zip(chances_BN, counts, strict=True)]
+
+
+def _find_chances(model: Whisper, x_BND: Tensor, tokens_BN: Tensor, end: int) -> Tensor:
+    """Of these tokens, among those of text. In parts: all scores of a batch would be half a gigabyte."""
+    chances = []
+    for x_BMD, own_BM in zip(x_BND.split(SCORED_AT_ONCE, 1), tokens_BN.split(SCORED_AT_ONCE, 1), strict=True):
+        chances_BMV = model.decoder.output(x_BMD)[..., :end].float().softmax(-1)
+        chances.append(chances_BMV.gather(2, own_BM[..., None])[..., 0])
+    return torch.cat(chances, dim=1)
 
 
 def _focus(weights_HUT: Tensor) -> Tensor:
