@@ -1,9 +1,11 @@
-"""Measure transcription against the length of a recording: peak memory and real-time factor.
+"""Measure transcription against the length of a recording: memory, speed, errors beside those of clips.
 
-    python tools/bench_long.py runs/digits/transformer --audio speech.wav --minutes 1 10 60 120
+    python tools/bench_long.py ggml-base.en.bin data/an4/train.jsonl --minutes 10 60 --english
+    python tools/bench_long.py runs/digits/transformer data/digits/test.jsonl --minutes 1 10 60 120
 
-Each length runs in a process of its own, over a temporary FLAC: the speech again and again, with pauses of
-half a second to two seconds.
+A recording is a temporary FLAC of the manifest's utterances in their order, again and again, with half a
+second to two seconds of noise between. A word that is heard belongs to the utterance nearest to its middle,
+so that a recording and its utterances alone are scored alike. Each runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,89 +17,160 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
 
 from asr import audio
+from asr.manifest import Utterance, read_manifest
+from asr.scoring.counting import count_character_errors, count_word_errors
 
 RATE = 16_000
+NOISE = 0.0005
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an utterance is in a recording."""
+
+    utterance: Utterance
+    start: float
+    end: float
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--audio", type=Path, nargs="+", help="speech to repeat")
-    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60, 120])
-    parser.add_argument("--method", default="ctc_greedy", help="of decoding")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--max-seconds", type=float, default=20.0, help="of a segment")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="a model that `asr transcribe` takes")
+    parser.add_argument("manifest", type=Path, help="utterances with texts")
+    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60])
+    parser.add_argument("--english", action="store_true", help="make texts alike by rules, for Whisper")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=Path, nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker is not None:
         print(json.dumps(measure(args)))
         return 0
-    if not args.audio:
-        parser.error("--audio is needed")
-    speech = [audio.read(path, RATE) for path in args.audio]
-    print("| minutes | peak memory MB | seconds | real-time factor | segments | words |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    utterances = list(read_manifest(args.manifest))
+    normalize = make_normalizer(args.english)
     with tempfile.TemporaryDirectory() as folder:
-        for minutes in args.minutes:
-            path = Path(folder) / f"{minutes:g}.flac"
-            write_long(path, speech, 60 * minutes)
+        paths = {minutes: Path(folder) / f"{minutes:g}.flac" for minutes in sorted(args.minutes)}
+        placed = {minutes: write_long(paths[minutes], utterances, 60 * minutes) for minutes in paths}
+        lengths = {str(place.utterance.audio): place.end - place.start for place in placed[max(placed)]}
+        found = run_worker(*lengths)
+        alone = dict(zip(lengths, found["texts"], strict=True))
+        print(
+            "| | peak memory MB | seconds | real-time factor | words | WER % | CER % | alone: WER % | CER % |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
+        print_row(f"{len(lengths)} utterances alone", found, sum(lengths.values()), (), ())
+        for minutes, path in paths.items():
+            places = placed[minutes]
             found = run_worker(path)
-            print(
-                f"| {minutes:g} | {found['megabytes']:.0f} | {found['seconds']:.1f} "
-                f"| {found['seconds'] / (60 * minutes):.4f} | {found['segments']} | {found['words']} |",
-                flush=True,
-            )
-            path.unlink()
+            texts = [" ".join(words) for words in share_out(found["words"], places)]
+            pairs = [
+                (normalize(p.utterance.text or ""), normalize(t)) for p, t in zip(places, texts, strict=True)
+            ]
+            own = [
+                (pair[0], normalize(alone[p.utterance.audio])) for p, pair in zip(places, pairs, strict=True)
+            ]
+            print_row(f"{minutes:g} minutes", found, 60 * minutes, pairs, own)
     return 0
 
 
-def write_long(path: Path, speech: list[np.ndarray], seconds: float) -> None:
+def make_normalizer(is_english: bool) -> Callable[[str], str]:
+    from asr.transcription.settings import ScoringConfig
+
+    return ScoringConfig(join_letters=True).normalize if is_english else str
+
+
+def print_row(
+    name: str,
+    found: dict[str, Any],
+    seconds: float,
+    pairs: Sequence[tuple[str, str]],
+    alone: Sequence[tuple[str, str]],
+) -> None:
+    cells = [f"{found['megabytes']:.0f}", f"{found['seconds']:.1f}", f"{found['seconds'] / seconds:.4f}"]
+    cells += [str(len(found["words"]))] if "words" in found else [""]
+    for scored in (pairs, alone):
+        counts = [count(scored) for count in (count_word_errors, count_character_errors)] if scored else []
+        cells += [f"{100 * count.rate:.2f}" for count in counts] or ["", ""]
+    print(f"| {' | '.join([name, *cells])} |", flush=True)
+
+
+# --- recordings -----------------------------------------------------------------------------------
+
+
+def write_long(path: Path, utterances: Sequence[Utterance], seconds: float) -> list[Place]:
     """Streamed: the recording is never in memory."""
     random = np.random.default_rng(0)
+    places: list[Place] = []
     with soundfile.SoundFile(path, "w", RATE, 1, "PCM_16") as file:
         written = 0
-        while written < seconds * RATE:
-            pause = 0.0005 * random.standard_normal(int(RATE * random.uniform(0.5, 2.0)))
-            piece = np.concatenate([speech[random.integers(len(speech))], pause])
-            file.write(piece)
-            written += len(piece)
+        for utterance in cycle(utterances):
+            if written >= seconds * RATE:
+                return places
+            speech = audio.read(utterance.audio, RATE)
+            places.append(Place(utterance, written / RATE, (written + len(speech)) / RATE))
+            pause = NOISE * random.standard_normal(int(RATE * random.uniform(0.5, 2.0)))
+            file.write(np.concatenate([speech, pause]))
+            written += len(speech) + len(pause)
+    raise AssertionError("unreachable: the utterances never end")
 
 
-def run_worker(path: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, *sys.argv[1:], "--worker", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+def share_out(words: Sequence[tuple[str, float]], places: Sequence[Place]) -> list[list[str]]:
+    """To each utterance the words whose middle is nearest to it."""
+    borders = [(one.end + next_one.start) / 2 for one, next_one in pairwise(places)]
+    shares: list[list[str]] = [[] for _ in places]
+    for (text, _), place in zip(
+        words, np.searchsorted(borders, [middle for _, middle in words]), strict=True
+    ):
+        shares[place].append(text)
+    return shares
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def run_worker(*paths: str | Path) -> dict[str, Any]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--worker", *map(str, paths)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if result.returncode:
-        raise SystemExit(f"{path.name}: the worker failed\n{result.stderr}")
-    found: dict[str, float] = json.loads(result.stdout)
+        raise SystemExit(f"{Path(paths[0]).name}: the worker failed")
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-def measure(args: argparse.Namespace) -> dict[str, float]:
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """One recording with the times of its words, or the texts of many."""
     import torch
 
-    from asr.decoding.search import DecodingConfig
+    from asr.errors import UserError
     from asr.transcription.recognizer import load_model
-    from asr.transcription.segmentation import SegmentationConfig
 
     torch.set_num_threads(args.threads)
-    segmentation = SegmentationConfig().limited(args.max_seconds)
-    recognizer = load_model(args.model, "cpu", segmentation=segmentation)
+    recognizer = load_model(args.model, "cpu", args.precision)
     start = time.perf_counter()
-    decoding = DecodingConfig(method=args.method)
-    transcript = recognizer.transcribe(args.worker, decoding=decoding, batch_size=args.batch_size)
-    return {
+    transcripts = [result for _, result in recognizer.transcribe_files(args.worker)]
+    figures: dict[str, Any] = {
         "seconds": time.perf_counter() - start,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "segments": len(transcript.segments),
-        "words": len(transcript.words),
     }
+    for transcript in transcripts:
+        if isinstance(transcript, UserError):
+            raise SystemExit(str(transcript))
+    good = [transcript for transcript in transcripts if not isinstance(transcript, UserError)]
+    if len(good) > 1:
+        return figures | {"texts": [transcript.text for transcript in good]}
+    return figures | {"words": [(word.text, (word.start + word.end) / 2) for word in good[0].words]}
 
 
 if __name__ == "__main__":
