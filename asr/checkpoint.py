@@ -134,7 +134,8 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
 def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     """What a beam can add up over the tokens of `tokenizer`, which is the speech model's.
 
-    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer.
+    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
+    same characters or words may have other numbers there: how frequent they were in the texts decided on these.
     """
     path = Path(path)
     if path.is_file():
@@ -149,6 +150,14 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
             "an ARPA file or a run with model.type: language"
         )
     if system.tokenizer != tokenizer:
+        own = system.tokenizer
+        if (
+            own.type == tokenizer.type
+            and own.type in ("characters", "words")
+            and set(own.tokens) == set(tokenizer.tokens)
+        ):
+            system.model.renumber([own.tokens.index(token) for token in tokenizer.tokens])
+            return system.model
         raise UserError(
             f"{path}: its tokenizer ({system.tokenizer.type}, {len(system.tokenizer)} tokens) is not that of "
             f"the speech model ({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text "

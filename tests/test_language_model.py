@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -296,6 +297,29 @@ def saved(text_run: Callable[..., RunConfig], tmp_path: Path) -> System[Any]:
 def test_it_does_not_stand_in_for_a_model_of_speech(saved: System[Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a model of type language, which makes no text of audio"):
         load_system(tmp_path / "lm")
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_same_tokens_in_another_order(
+    text_run: Callable[..., RunConfig], tmp_path: Path, is_tied: bool
+) -> None:
+    system = prepare_system(text_run(f"model.tie_embeddings={json.dumps(is_tied)}"), Process(0, 1, CPU))
+    save_checkpoint(tmp_path / "lm", system, {})
+    own = system.tokenizer
+    turned = (*own.tokens[:5], *reversed(own.tokens[5:]))
+    other = Tokenizer("characters", turned)
+    text = "".join(token for token in own.tokens[5:] if token != " ")
+    scores = []
+    for tokenizer in (own, other):
+        model = load_language_model(tmp_path / "lm", tokenizer)
+        assert isinstance(model, LanguageModel)
+        with torch.inference_mode():
+            scores_UV = model.eval().run(torch.tensor([[tokenizer.sos_id, *tokenizer.encode(text)]]))[0]
+        scores.append(scores_UV[:, [tokenizer.tokens.index(token) for token in own.tokens]])
+    torch.testing.assert_close(*scores)
+    strange = dataclasses.replace(own, type="words", tokens=(*turned[:-1], "new"))
+    with pytest.raises(UserError, match=r"its tokenizer .* is not that of the speech model"):
+        load_language_model(tmp_path / "lm", strange)
 
 
 def test_only_language_models_are_added_up(

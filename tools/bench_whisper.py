@@ -10,8 +10,9 @@ recording; `long` is one recording, its utterances joined with pauses between th
 after the other, as their interfaces do; ours decodes those of several files at once, and `ours, 1 at a time`
 does not. Time includes reading the audio and computing features, but not loading the model and a first clip.
 Memory is the peak of the whole process. Texts and references are normalised by the rules for English, and
-runs of single letters joined. In a long recording whose neighbours end and begin with spelled letters, mind
-the characters: where one word ends is anybody's guess.
+runs of single letters joined; the references one by one, so that numbers of two utterances do not become
+one. Of a long recording, where neighbours end and begin with spelled letters or digits, only characters are
+counted: where one word ends is anybody's guess.
 """
 
 from __future__ import annotations
@@ -229,8 +230,8 @@ def choose_clips(manifest: Path, count: int) -> list[tuple[Path, str]]:
     return [(Path(utterances[place].audio), utterances[place].text or "") for place in places]
 
 
-def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) -> str:
-    """Writes one recording of clips with pauses of 0.4 to 2 seconds between; its text."""
+def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) -> list[str]:
+    """Writes one recording of clips with pauses of 0.4 to 2 seconds between; their texts."""
     from asr import audio
 
     chance, parts, texts = random.Random(0), [], []
@@ -243,25 +244,30 @@ def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) ->
         if left <= 0:
             break
     audio.write(path, np.concatenate(parts), SAMPLE_RATE)
-    return " ".join(texts)
+    return texts
 
 
-def count_errors(references: Sequence[str], texts: Sequence[str]) -> tuple[float, float]:
-    """Per cent of the words, and of the characters without spaces."""
+def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[float, float]:
+    """Per cent of the words, if each recording is one utterance, and of the characters without spaces."""
     from asr.english.letters import join_letters
     from asr.english.normalizer import normalize_english
     from asr.scoring.counting import count_character_errors, count_word_errors
 
     pairs = [
-        (join_letters(normalize_english(reference)), join_letters(normalize_english(text)))
+        (
+            " ".join(join_letters(normalize_english(one)) for one in reference),
+            join_letters(normalize_english(text)),
+        )
         for reference, text in zip(references, texts, strict=True)
     ]
     bare = [(reference.replace(" ", ""), text.replace(" ", "")) for reference, text in pairs]
-    return 100 * count_word_errors(pairs).rate, 100 * count_character_errors(bare).rate
+    is_single = all(len(reference) == 1 for reference in references)
+    words = 100 * count_word_errors(pairs).rate if is_single else math.nan
+    return words, 100 * count_character_errors(bare).rate
 
 
 def compare(
-    cases: Sequence[Case], references: Sequence[str], audio_seconds: float, shows_texts: bool
+    cases: Sequence[Case], references: Sequence[Sequence[str]], audio_seconds: float, shows_texts: bool
 ) -> None:
     ours: float | None = None
     for case in cases:
@@ -278,7 +284,7 @@ def compare(
             flush=True,
         )
         for reference, text in zip(references, outcome.texts, strict=True) if shows_texts else ():
-            print(f"    {reference} | {text}")
+            print(f"    {' '.join(reference)} | {text}")
 
 
 def main() -> None:
@@ -319,7 +325,7 @@ def run_part(
     folder: Path,
     is_long: bool,
 ) -> None:
-    paths, texts = [path for path, _ in clips], [text for _, text in clips]
+    paths, texts = [path for path, _ in clips], [[text] for _, text in clips]
     if is_long:
         paths = [folder / "long.wav"]
         texts = [join_clips(clips, args.minutes, paths[0])]

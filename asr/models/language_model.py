@@ -120,6 +120,12 @@ class LanguageModel(Model):
         scores_BUV: Tensor = self.output(self.norm(x_BUD))
         return scores_BUV
 
+    def renumber(self, ids: list[int]) -> None:
+        """What was token ids[n] becomes token n."""
+        with torch.no_grad():
+            for weights in {self.embedding.weight, self.output.weight, self.output.bias}:
+                weights.copy_(weights[ids])
+
     def start(self, num_rows: int, device: torch.device) -> LanguageModelState:
         """The state of a search; moves the model to its device."""
         self.to(device)

@@ -116,9 +116,12 @@ def _evaluate(job: Job, run: Run) -> Task:
     def language_models() -> list[Run]:
         """Those that have been trained, by this call or an earlier one, on the tokens of this system.
 
-        What starts from a model of another corpus may number its tokens otherwise.
+        What starts from a model of another corpus may number its tokens otherwise. What follows a guide takes
+        what that one takes.
         """
         trained = [own for own in languages if own.model_path.exists()]
+        if guide is not None:
+            return trained
         return [own for own in trained if hash_file(own.tokenizer_path) == hash_file(run.tokenizer_path)]
 
     def inputs() -> dict[str, str]:
