@@ -135,7 +135,7 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
     """What a beam can add up over the tokens of `tokenizer`, which is the speech model's.
 
     `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
-    same characters or words may have other numbers there: how frequent they were in the texts decided on these.
+    same characters or words may have other numbers there, which follow how frequent they were in the texts.
     """
     path = Path(path)
     if path.is_file():
