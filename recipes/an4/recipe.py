@@ -31,7 +31,7 @@ SAMPLE_RATE = 16_000
 WEIGHS_IN_TEXTS = True  # also decode with a lexicon and language models of the training texts
 SPEEDS = (0.8, 0.87, 0.93, 1.0, 1.08)  # also decode what is likeliest of each utterance at these speeds
 # What has trained on dev too is decoded in the way that dev chose for the same system without it.
-DECODED_AS = {"transformer_all": "transformer", "conformer_all": "conformer"}
+DECODED_AS = {"transformer_all": "transformer"}
 NUM_UTTERANCES = {"train": 948, "test": 130}  # as published: dev is a part of train
 NUM_WORDS = {"train": 5_442, "test": 773}
 FINGERPRINT = "adea8478ff2b625429a659e908659881bb6b786d58b864a8b4960082fe237ee2"
