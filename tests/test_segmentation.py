@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_stretches
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
@@ -51,6 +52,25 @@ def test_finds_what_is_spoken() -> None:
         first = round(segment.start * RATE)
         own = audio_S[first : first + len(segment.audio_S)].astype(np.float32)
         assert np.array_equal(segment.audio_S, own)
+
+
+def test_stretches_of_speech_are_told() -> None:
+    config = CONFIG.model_copy(update={"max_seconds": 20.0, "max_pause_seconds": 3.0})
+    audio_S = np.concatenate(
+        [hush(2), speak(1.5), hush(1), speak(0.8), hush(0.3), speak(0.8), hush(4), speak(1)]
+    )
+    first, second = split(audio_S, config)
+    assert [time for stretch in first.speech for time in stretch] == pytest.approx(
+        [2, 3.5, 4.5, 6.4], abs=0.1
+    )
+    assert second.speech[0] == pytest.approx((10.4, 11.4), abs=0.1) and len(second.speech) == 1
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(1, 4))
+def test_stretches_of_any_frames(frames: list[bool], min_pause: int) -> None:
+    text = "".join("x" if frame else "." for frame in frames)
+    words = re.finditer(rf"x(?:\.{{0,{min_pause - 1}}}x)*", text)
+    assert _find_stretches(np.array(frames, bool), min_pause) == [word.span() for word in words]
 
 
 @pytest.mark.parametrize("level", [0.0, 1e-4, 0.01, 0.3])

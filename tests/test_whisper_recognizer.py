@@ -6,6 +6,7 @@ import dataclasses
 import io
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ from asr.models.int8 import Int8Linear, is_int8_exact, is_int8_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
-from asr.transcription.segmentation import SegmentationConfig
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
-from asr.transcription.whisper_recognizer import WhisperRecognizer
-from asr.transcripts.transcript import Transcript, Word
+from asr.transcription.whisper_recognizer import WhisperRecognizer, split_at_pauses
+from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.whisper.decoding import WhisperDecodingConfig, WhisperReading
 
 RATE = 16_000
@@ -85,6 +86,64 @@ def test_company_changes_nothing(
             assert 0 <= segment.start <= segment.end <= transcript.duration + 0.02
             assert [word.start for word in segment.words] == sorted(word.start for word in segment.words)
             assert all(0 <= word.confidence <= 1 for word in segment.words)
+
+
+def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    """Stands in for a Whisper that gives text to the last stretch of a segment alone."""
+    results = []
+    for segment in segments:
+        start, end = segment.speech[-1]
+        word = Word(f"w{start:g}", start, end, 0.5)
+        found = Segment(start, end, word.text, (word,), 0.5, "greedy")
+        results.append(Recognized(found, segment.cut_before, segment.cut_after, "en"))
+    return results
+
+
+@pytest.mark.parametrize(
+    ("stretches", "limit", "expected"),
+    [
+        (((1.0, 2.5), (3.5, 4.0), (5.0, 6.0)), 0.8, "w1 w3.5 w5"),
+        (((1.0, 2.5), (3.5, 4.0), (5.0, 6.0)), 1.6, "w5"),  # none that has no word is so long
+        (((1.0, 2.5), (3.5, 4.0), (5.0, 6.0)), None, "w5"),
+        (((4.0, 4.5), (5.0, 6.0)), 0.8, "w5"),
+    ],
+)
+def test_speech_without_text_is_heard_again(
+    recognizer: WhisperRecognizer,
+    monkeypatch: pytest.MonkeyPatch,
+    stretches: tuple[tuple[float, float], ...],
+    limit: float | None,
+    expected: str,
+) -> None:
+    checks = ChecksConfig.off().model_copy(update={"max_skipped_seconds": limit})
+    monkeypatch.setattr(recognizer, "checks", checks)
+    monkeypatch.setattr(recognizer, "_recognize_once", hear_the_last)
+    audio_S = np.arange(RATE * 6, dtype=np.float32)
+    segments = [
+        AudioSegment(0.5, audio_S, RATE, cut_after=6.4, speech=own) for own in (stretches, stretches[-1:])
+    ]
+    whole, other = recognizer.recognize(segments, Request(batch_size=2, whisper=ENGLISH))
+    assert whole.segment.text == expected and other.segment.text == "w5"
+    assert [word.text for word in whole.segment.words] == expected.split()
+    assert (whole.segment.start, whole.segment.end) == (float(expected.split()[0][1:]), 6.0)
+    assert bool(whole.segment.warnings) == (" " in expected) and not other.segment.warnings
+    assert whole.cut_after == 6.4 and whole.language == "en"
+
+
+def test_a_segment_in_parts() -> None:
+    audio_S = np.arange(RATE * 6, dtype=np.float32)
+    segment = AudioSegment(0.5, audio_S, RATE, speech=((1.0, 2.5), (3.5, 4.0), (5.0, 6.0)))
+    parts = split_at_pauses(segment)
+    np.testing.assert_array_equal(np.concatenate([part.audio_S for part in parts]), audio_S)
+    assert [part.start for part in parts] == [0.5, 3.0, 4.5]
+    assert [part.audio_S[0] for part in parts] == [round((part.start - 0.5) * RATE) for part in parts]
+
+
+def test_whisper_passes_over_less_unless_told_otherwise() -> None:
+    system = build_system(True, window_steps=200)
+    assert WhisperRecognizer(system, "cpu").checks == ChecksConfig(max_skipped_seconds=0.8)
+    own = ChecksConfig(max_skipped_seconds=2.0)
+    assert WhisperRecognizer(system, "cpu", checks=own).checks == own
 
 
 def test_one_language_for_a_recording(

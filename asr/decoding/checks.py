@@ -27,7 +27,8 @@ class ChecksConfig(Config):
     still_seconds: float = pydantic.Field(default=0.1, gt=0)
     """See max_still_tokens: 6 tokens in 0.1 s are 60 a second, where people speak 15 characters."""
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
-    """Of speech, as the CTC head hears it, that attention may pass over: three words or so."""
+    """Of speech, as the CTC head hears it, that attention may pass over: three words or so. Whisper, 0.8:
+    of a stretch between two pauses that has no word. All stretches are then heard again, each by itself."""
     max_repeats: int | None = pydantic.Field(default=4, gt=1)
     """Times that a sequence of tokens may follow itself, unless the CTC head heard it as often."""
     max_compression: float | None = pydantic.Field(default=2.4, gt=1)

@@ -21,8 +21,8 @@ class GuidedAttentionConfig(Config):
     """A penalty on attention that strays from a path: 1 - exp(-(distance / T)^2 / (2 sigma^2))."""
 
     weight: float = pydantic.Field(default=1.0, gt=0)
-    """Of the penalty in the loss, at first. The penalty of a token lies between 0 and 1. Beside CTC, 0.1 helps
-    the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
+    """Of the penalty in the loss, at first. The penalty of a token lies between 0 and 1. Beside CTC, 0.1 may
+    help the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
     sigma: float = pydantic.Field(default=0.2, gt=0)
     """Tolerance, as a share of the utterance's length (0.2 and 0.4 are usual in speech synthesis)."""
     path: Literal["diagonal", "ctc"] = "diagonal"

@@ -24,6 +24,8 @@ from asr.transcription.speech_detection import (
 
 # S samples, T frames of 10 ms
 
+INNER_PAUSE_SECONDS = 0.5  # between two stretches of speech of one segment
+
 
 class SegmentationConfig(Config):
     """Where a recording is cut."""
@@ -86,6 +88,9 @@ class AudioSegment:
     """Where speech was cut without a pause, in seconds: this segment begins earlier, the other ends later."""
     cut_after: float | None = None
     """The same at the end."""
+    speech: tuple[tuple[float, float], ...] = ()
+    """Begin and end of each stretch of speech in it, in seconds of the recording, with pauses of at least
+    INNER_PAUSE_SECONDS between; empty where nobody has looked."""
 
     @property
     def end(self) -> float:
@@ -230,7 +235,13 @@ class Segmenter:
         first, past = round(start * self.frame_samples), round(end * self.frame_samples)
         audio_S = self._audio[first - self._audio_first : past - self._audio_first].copy()
         time = self.offset + first / self.sample_rate
-        return AudioSegment(time, audio_S, self.sample_rate, self._cut_before, cut_after)
+        is_speech_T = self._is_speech_T[start - self._first : math.floor(end) - self._first]
+        stretches = _find_stretches(is_speech_T, self._frames(INNER_PAUSE_SECONDS))
+        speech = tuple(
+            (self.offset + (start + a) / FRAMES_PER_SECOND, self.offset + (start + b) / FRAMES_PER_SECOND)
+            for a, b in stretches
+        )
+        return AudioSegment(time, audio_S, self.sample_rate, self._cut_before, cut_after, speech)
 
     def _forget(self) -> None:
         """What no later segment can hold."""
@@ -243,6 +254,16 @@ class Segmenter:
         first_sample = math.floor(keep * self.frame_samples)
         self._blocks = [self._audio[first_sample - self._audio_first :]]
         self._audio_first = first_sample
+
+
+def _find_stretches(is_speech_T: np.ndarray, min_pause_frames: int) -> list[tuple[int, int]]:
+    """First and past-the-end frame of each stretch of speech, with longer pauses between."""
+    edges_T = np.flatnonzero(np.diff(is_speech_T.astype(np.int8), prepend=0, append=0))
+    firsts, pasts = edges_T[::2], edges_T[1::2]
+    is_long = firsts[1:] - pasts[:-1] >= min_pause_frames
+    starts = firsts[np.concatenate([[True], is_long])[: len(firsts)]]
+    ends = pasts[np.concatenate([is_long, [True]])[-len(pasts) :]] if len(pasts) else pasts
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def _find_pauses(is_speech_T: np.ndarray, begin: int, min_frames: int) -> list[tuple[int, int]]:

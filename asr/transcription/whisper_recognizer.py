@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -45,6 +46,9 @@ OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is tol
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
 LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0, "overlap_seconds": 1.0}
 MAX_PAUSE_SECONDS = 3.0
+SLACK = 0.3  # seconds, by which the time of a word may be wrong
+PASSED_OVER = "speech without text: heard again in parts"
+MAX_SKIPPED_SECONDS = 0.8
 SURE_TEMPERATURE = 0.5  # text that was found above is no good to go on from
 
 
@@ -83,6 +87,8 @@ class WhisperRecognizer(Transcriber):
             self._quantise()
         self.front_end = system.front_end.to(self.device)
         self.checks = checks or ChecksConfig()
+        if "max_skipped_seconds" not in self.checks.model_fields_set:
+            self.checks = self.checks.model_copy(update={"max_skipped_seconds": MAX_SKIPPED_SECONDS})
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
         self.window_samples = count_window_samples(system, 0, None)
@@ -123,8 +129,34 @@ class WhisperRecognizer(Transcriber):
 
     # --- segments ---------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        """Where Whisper passes over speech, all stretches of the segment are heard again, each by itself."""
+        results = self._recognize_once(segments, request)
+        rows = [row for row, segment in enumerate(segments) if self._is_passed_over(segment, results[row])]
+        pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
+        heard: dict[int, Recognized] = {}
+        for places in self._group(pieces, request):
+            again = self._recognize_once([pieces[place] for place in places], request)
+            heard |= zip(places, again, strict=True)
+        in_order = iter(heard[place] for place in range(len(pieces)))
+        for row in rows:
+            parts = [next(in_order) for _ in segments[row].speech]
+            results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
+        return results
+
+    def _is_passed_over(self, segment: AudioSegment, result: Recognized) -> bool:
+        """Whether a long stretch of speech, of several, has no word."""
+        limit = self.checks.max_skipped_seconds
+        if limit is None or len(segment.speech) < 2:
+            return False
+        middles = [(word.start + word.end) / 2 for word in result.segment.words]
+        return any(
+            end - start > limit and not any(start - SLACK <= middle <= end + SLACK for middle in middles)
+            for start, end in segment.speech
+        )
+
+    @torch.inference_mode()
+    def _recognize_once(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         asked = self.encode(segments, request.whisper)
         readings = self.decode(asked, request.whisper)
         tokens = [[token for token in one.tokens if token < self.system.tokenizer.end] for one in readings]
@@ -185,16 +217,20 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def read(self, segments: Sequence[AudioSegment], request: Request) -> list[WhisperReading]:
         """Any number of segments, without times, in batches of equal windows."""
+        found: dict[int, WhisperReading] = {}
+        for places in self._group(segments, request):
+            asked = self.encode([segments[place] for place in places], request.whisper)
+            found |= zip(places, self.decode(asked, request.whisper), strict=True)
+        return [found[place] for place in range(len(segments))]
+
+    def _group(self, segments: Sequence[AudioSegment], request: Request) -> Iterator[list[int]]:
+        """Batches of those whose windows are as long."""
         by_length: dict[int, list[int]] = {}
         for place, segment in enumerate(segments):
             by_length.setdefault(self.padded_length(len(segment.audio_S), request), []).append(place)
-        found: dict[int, WhisperReading] = {}
         for places in by_length.values():
             for first in range(0, len(places), request.batch_size):
-                batch = places[first : first + request.batch_size]
-                asked = self.encode([segments[place] for place in batch], request.whisper)
-                found |= zip(batch, self.decode(asked, request.whisper), strict=True)
-        return [found[place] for place in range(len(segments))]
+                yield places[first : first + request.batch_size]
 
     # --- languages --------------------------------------------------------------------------------
 
@@ -305,6 +341,31 @@ class WhisperRecognizer(Transcriber):
             audio_S, done = audio_S[step:], done + step
             request.report(step / self.sample_rate)
         recording.end = End(total / self.sample_rate, fault)
+
+
+def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
+    """In the middle of each pause between its stretches of speech."""
+    pauses = [(end + start) / 2 - segment.start for (_, end), (start, _) in pairwise(segment.speech)]
+    places = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
+    return [
+        replace(
+            segment,
+            start=segment.start + first / segment.sample_rate,
+            audio_S=segment.audio_S[first:past],
+            speech=(stretch,),
+        )
+        for (first, past), stretch in zip(pairwise(places), segment.speech, strict=True)
+    ]
+
+
+def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: str) -> Recognized:
+    """What was heard in the parts of a segment, as if it had been heard in one."""
+    segments = [part.segment for part in parts]
+    text = separator.join(one.text for one in segments if one.text)
+    words = [word for one in segments for word in one.words]
+    warnings = tuple(dict.fromkeys((PASSED_OVER, *(warning for one in segments for warning in one.warnings))))
+    whole = make_segment(segment, text, words, segments[0].decoding, warnings)
+    return Recognized(whole, segment.cut_before, segment.cut_after, parts[0].language)
 
 
 def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
