@@ -49,7 +49,7 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl, and train_all.jsonl: train and dev. Audio stays where it is."""
+    """Write train.jsonl, dev.jsonl, test.jsonl, and train_all.jsonl of train and dev; the audio stays."""
     root = find_corpus(corpus_dir, "etc/an4_train.transcription")
     published = {split: _read_split(root, split) for split in NUM_UTTERANCES}
     names = [str(Path(u.audio).relative_to(root)) for split in published.values() for u in split]
