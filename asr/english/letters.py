@@ -6,12 +6,19 @@ import re
 
 _BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _LETTERS = re.compile(r"\b[^\W\d_](?: [^\W\d_])+\b")
-_DIGITS = re.compile(r"\b\d+(?: \d+)+\b")
+_DIGITS = re.compile(r"\b(?:\d+|one)(?: (?:\d+|one))+\b")
 
 
 def join_letters(text: str) -> str:
-    """Of a text without punctuation and with numbers as digits: runs of letters, and of digits, are words."""
+    """Of a text without punctuation and with numbers as digits: runs of letters, and of digits, are words.
+
+    The rules for English write a single 1 as one; among digits it is a digit.
+    """
     text = _BORDER.sub(" ", text)
-    for run in (_LETTERS, _DIGITS):
-        text = run.sub(lambda found: found[0].replace(" ", ""), text)
-    return text
+    text = _LETTERS.sub(lambda found: found[0].replace(" ", ""), text)
+    return _DIGITS.sub(_join_digits, text)
+
+
+def _join_digits(found: re.Match[str]) -> str:
+    run = found[0]
+    return run.replace("one", "1").replace(" ", "") if any(c.isdigit() for c in run) else run

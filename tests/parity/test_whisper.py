@@ -317,13 +317,15 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
         for row, ids in enumerate(tokens):
             found = timing.find_alignment(theirs, their_tokens, ids, features_BTF[row].T, 2 * steps[row])
             timing.merge_punctuations(found, "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、")
-            expected = {word.word.strip(): (word.start, word.end) for word in found if word.word}
+            expected: dict[str, list[tuple[float, float]]] = {}
+            for word in found:
+                expected.setdefault(word.word.strip(), []).append((word.start, word.end))
             for word in time_words(split_words(ours.tokenizer, ids, "en"), firsts[row], chances[row]):
-                if word.text in expected:  # they cut words in two at hyphens
-                    start, end = expected.pop(word.text)
+                if expected.get(word.text):  # they cut words in two at hyphens
+                    start, end = expected[word.text].pop(0)
                     differences.append(max(abs(word.start - start), abs(word.end - end)))
     print(f"{len(differences)} words, largest difference {max(differences):.3f} s")
-    assert len(differences) > 2 * NUM_CLIPS and max(differences) <= 0.0201
+    assert len(differences) > NUM_CLIPS and max(differences) <= 0.0201
 
 
 @pytest.mark.parametrize("name", MODELS)
