@@ -128,6 +128,8 @@ def test_speech_without_text_is_heard_again(
     assert (whole.segment.start, whole.segment.end) == (float(expected.split()[0][1:]), 6.0)
     assert bool(whole.segment.warnings) == (" " in expected) and not other.segment.warnings
     assert whole.cut_after == 6.4 and whole.language == "en"
+    translated = Request(batch_size=2, whisper=ENGLISH.model_copy(update={"task": "translate"}))
+    assert [one.segment.text for one in recognizer.recognize(segments, translated)] == ["w5", "w5"]
 
 
 def test_a_segment_in_parts() -> None:

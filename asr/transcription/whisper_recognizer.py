@@ -132,6 +132,8 @@ class WhisperRecognizer(Transcriber):
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         """Where Whisper passes over speech, all stretches of the segment are heard again, each by itself."""
         results = self._recognize_once(segments, request)
+        if request.whisper.task == "translate":  # its words are not said when the times of words say so
+            return results
         rows = [row for row, segment in enumerate(segments) if self._is_passed_over(segment, results[row])]
         pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
         heard: dict[int, Recognized] = {}
