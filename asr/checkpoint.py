@@ -156,7 +156,8 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
             and own.type in ("characters", "words")
             and set(own.tokens) == set(tokenizer.tokens)
         ):
-            system.model.renumber([own.tokens.index(token) for token in tokenizer.tokens])
+            ids = {token: id for id, token in enumerate(own.tokens)}
+            system.model.renumber([ids[token] for token in tokenizer.tokens])
             return system.model
         raise UserError(
             f"{path}: its tokenizer ({system.tokenizer.type}, {len(system.tokenizer)} tokens) is not that of "

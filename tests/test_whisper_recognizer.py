@@ -29,10 +29,10 @@ from asr.models.int8 import Int8Linear, is_int8_exact, is_int8_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
-from asr.transcription.whisper_recognizer import WhisperRecognizer, split_at_pauses
+from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.whisper.decoding import WhisperDecodingConfig, WhisperReading
 

@@ -123,7 +123,7 @@ def write_long(path: Path, utterances: Sequence[Utterance], seconds: float) -> l
             pause = NOISE * random.standard_normal(int(RATE * random.uniform(0.5, 2.0)))
             file.write(np.concatenate([speech, pause]))
             written += len(speech) + len(pause)
-    raise AssertionError("unreachable: the utterances never end")
+    raise SystemExit("the manifest has no utterances")
 
 
 def share_out(words: Sequence[tuple[str, float]], places: Sequence[Place]) -> list[list[str]]:

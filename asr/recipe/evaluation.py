@@ -57,9 +57,8 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
     rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
     if other is None:
         ways, rates["dev"] = _choose_ways(job, run, system, language_models, device)
-        chosen = min(
-            rates["dev"], key=lambda way: rates["dev"][way]["wer"]
-        )  # of equals the cheapest, the first
+        # Of equals the cheapest, which is the first.
+        chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])
     else:
         chosen, way = _read_way(run, other, system, language_models)
         ways = {chosen: way}

@@ -7,7 +7,8 @@ stretch and what the search for the next cut looks ahead, however long the recor
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pydantic
@@ -95,6 +96,21 @@ class AudioSegment:
     @property
     def end(self) -> float:
         return self.start + len(self.audio_S) / self.sample_rate
+
+
+def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
+    """In the middle of each pause between its stretches of speech."""
+    pauses = [(end + start) / 2 - segment.start for (_, end), (start, _) in pairwise(segment.speech)]
+    places = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
+    return [
+        replace(
+            segment,
+            start=segment.start + first / segment.sample_rate,
+            audio_S=segment.audio_S[first:past],
+            speech=(stretch,),
+        )
+        for (first, past), stretch in zip(pairwise(places), segment.speech, strict=True)
+    ]
 
 
 class Segmenter:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.models.int8 import is_bfloat16_fast, is_int8_exact, is_int8_fast
 from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
 from asr.transcription.transcriber import Precision, Request, Transcriber, pad_audio
 from asr.transcripts.transcript import Segment, Transcript, Word
@@ -41,6 +41,7 @@ from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 # B segments, S samples, T encoded steps, D dimension
 
 log = logging.getLogger(__name__)
+Heard = TypeVar("Heard")
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is told
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
@@ -136,13 +137,9 @@ class WhisperRecognizer(Transcriber):
             return results
         rows = [row for row, segment in enumerate(segments) if self._is_passed_over(segment, results[row])]
         pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
-        heard: dict[int, Recognized] = {}
-        for places in self._group(pieces, request):
-            again = self._recognize_once([pieces[place] for place in places], request)
-            heard |= zip(places, again, strict=True)
-        in_order = iter(heard[place] for place in range(len(pieces)))
+        heard = iter(self._in_batches(pieces, request, lambda batch: self._recognize_once(batch, request)))
         for row in rows:
-            parts = [next(in_order) for _ in segments[row].speech]
+            parts = [next(heard) for _ in segments[row].speech]
             results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
         return results
 
@@ -219,20 +216,28 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def read(self, segments: Sequence[AudioSegment], request: Request) -> list[WhisperReading]:
         """Any number of segments, without times, in batches of equal windows."""
-        found: dict[int, WhisperReading] = {}
-        for places in self._group(segments, request):
-            asked = self.encode([segments[place] for place in places], request.whisper)
-            found |= zip(places, self.decode(asked, request.whisper), strict=True)
-        return [found[place] for place in range(len(segments))]
 
-    def _group(self, segments: Sequence[AudioSegment], request: Request) -> Iterator[list[int]]:
-        """Batches of those whose windows are as long."""
+        def read_batch(batch: Sequence[AudioSegment]) -> list[WhisperReading]:
+            return self.decode(self.encode(batch, request.whisper), request.whisper)
+
+        return self._in_batches(segments, request, read_batch)
+
+    def _in_batches(
+        self,
+        segments: Sequence[AudioSegment],
+        request: Request,
+        hear: Callable[[Sequence[AudioSegment]], Sequence[Heard]],
+    ) -> list[Heard]:
+        """What `hear` makes of each, called with those whose windows are as long."""
         by_length: dict[int, list[int]] = {}
         for place, segment in enumerate(segments):
             by_length.setdefault(self.padded_length(len(segment.audio_S), request), []).append(place)
+        found: dict[int, Heard] = {}
         for places in by_length.values():
             for first in range(0, len(places), request.batch_size):
-                yield places[first : first + request.batch_size]
+                batch = places[first : first + request.batch_size]
+                found |= zip(batch, hear([segments[place] for place in batch]), strict=True)
+        return [found[place] for place in range(len(segments))]
 
     # --- languages --------------------------------------------------------------------------------
 
@@ -343,21 +348,6 @@ class WhisperRecognizer(Transcriber):
             audio_S, done = audio_S[step:], done + step
             request.report(step / self.sample_rate)
         recording.end = End(total / self.sample_rate, fault)
-
-
-def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
-    """In the middle of each pause between its stretches of speech."""
-    pauses = [(end + start) / 2 - segment.start for (_, end), (start, _) in pairwise(segment.speech)]
-    places = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
-    return [
-        replace(
-            segment,
-            start=segment.start + first / segment.sample_rate,
-            audio_S=segment.audio_S[first:past],
-            speech=(stretch,),
-        )
-        for (first, past), stretch in zip(pairwise(places), segment.speech, strict=True)
-    ]
 
 
 def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: str) -> Recognized:
