@@ -42,6 +42,7 @@ from asr.tokenizer import Tokenizer
 FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
 MAX_STATE_BYTES = 10_000_000
+PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` writes says nothing of the code
 
 ModelType = TypeVar("ModelType", bound=Model, default=SpeechModel, covariant=True)
 
@@ -235,20 +236,24 @@ def versions() -> dict[str, str]:
     """What made a checkpoint."""
     return {
         "asr": __version__,
-        "commit": _commit(),
+        "commit": describe_commit(Path(__file__).resolve().parent.parent),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
 
 
-def _commit() -> str:
-    """Of the checkout that the package runs from; "unknown" for an installed one."""
-    root = Path(__file__).resolve().parent.parent
+def describe_commit(root: Path) -> str:
+    """Of a checkout, -dirty where more than published results changed; "unknown" where there is none."""
     if not (root / ".git").exists():
         return "unknown"
-    try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        changed = git("diff", "--name-only", "HEAD", "--", ".", *(f":(exclude){path}" for path in PUBLISHED))
+        return git("rev-parse", "--short=12", "HEAD") + "-dirty" * bool(changed)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
