@@ -11,6 +11,7 @@ Folders are written aside and renamed, so that one which exists is whole. Nothin
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -81,9 +82,7 @@ def save_checkpoint(
             _save_tensors(temporary / "training.safetensors", training)
         (temporary / "config.yaml").write_text(dump_config(system.config), encoding="utf-8")
         system.tokenizer.save(temporary / "tokenizer.json")
-        (temporary / "state.json").write_text(
-            json.dumps(versions() | dict(state), indent=2), encoding="utf-8"
-        )
+        (temporary / "state.json").write_text(json.dumps({**versions(), **state}, indent=2), encoding="utf-8")
         for file in temporary.iterdir():
             _flush_to_disk(file)
         if folder.exists():
@@ -232,8 +231,9 @@ def find_model(path: str | Path) -> Path:
     raise UserError(f"{path}: no model here; give the output_dir of a training or one of its checkpoints")
 
 
-def versions() -> dict[str, str]:
-    """What made a checkpoint."""
+@functools.cache
+def versions() -> Mapping[str, str]:
+    """What made a checkpoint. Found at the first call, since the checkout may change while a process runs."""
     return {
         "asr": __version__,
         "commit": describe_commit(Path(__file__).resolve().parent.parent),

@@ -20,6 +20,7 @@ from asr.checkpoint import (
     load_state,
     load_system,
     save_checkpoint,
+    versions,
 )
 from asr.config import load_config
 from asr.errors import UserError
@@ -186,3 +187,13 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
     assert describe_commit(tmp_path) == commit, "figures say nothing of the code that made them"
     code.write_text("2")
     assert describe_commit(tmp_path) == f"{commit}-dirty"
+
+
+def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(["at the start", "later"])
+    monkeypatch.setattr("asr.checkpoint.describe_commit", lambda root: next(commits))
+    versions.cache_clear()
+    try:
+        assert versions()["commit"] == versions()["commit"] == "at the start"
+    finally:
+        versions.cache_clear()

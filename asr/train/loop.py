@@ -25,6 +25,7 @@ from asr.checkpoint import (
     load_state,
     load_tensors,
     save_checkpoint,
+    versions,
 )
 from asr.config import describe_config
 from asr.errors import UserError
@@ -71,6 +72,7 @@ def train(config: RunConfig) -> Path:
 
     Raises `SystemExit(143)` after SIGTERM, once a checkpoint is written.
     """
+    versions()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
     try:
         if config.train.threads is not None:
