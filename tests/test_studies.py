@@ -90,10 +90,6 @@ def write_study(tmp_path: Path, text: str) -> Path:
             "variant a has [0-9,]+ parameters; expected 1,000,000 give or take 10%",
         ),
         (
-            "baseline: a\nlengths_method: attention\nvariants: {a: [], b: []}",
-            "lengths_method is about lengths, and there are none",
-        ),
-        (
             "baseline: a\nfolds: speaker\nlengths: [long]\nvariants: {a: [], b: []}",
             "longer utterances of speakers left out are not measured",
         ),
@@ -135,7 +131,7 @@ def test_a_report(
         baseline="ctc_lstm",
         variants={"ctc_lstm": (), "transformer": ()},
         lengths=("long",),
-        lengths_method="ctc_greedy",
+        methods=("attention", "ctc_greedy"),
     )
     references = {"x": {"text": "ONE TWO SIX TEN ONE"}, "y": {"text": "TEN TEN TEN TEN TEN"}}
     lines = [
@@ -148,12 +144,15 @@ def test_a_report(
         write_texts(job.runs_dir / run / "evaluation" / "long.ctc_greedy.jsonl", texts)
 
     cases = tool.build_cases(study, job.data_dir)
-    runs = tool.read_runs(job, cases)
+    runs = tool.read_runs(job, study, cases)
     assert [(run["name"], run["variant"]) for run in runs] == [
         ("ctc_lstm", "ctc_lstm"),
         ("ctc_lstm-seed-1", "ctc_lstm"),
     ]
-    scores = figures.score_lengths(job, runs, study.lengths, study.lengths_method)
+    assert {run["decoding"] for run in runs} == {"ctc_greedy"}, "the first that CTC offers"
+    with pytest.raises(UserError, match=r"ctc_lstm was decoded by ctc_greedy.*there is none: attention"):
+        tool.read_runs(job, study.model_copy(update={"methods": ("attention",)}), cases)
+    scores = figures.score_lengths(job, runs, study.lengths)
     assert scores["ctc_lstm"][5].error_rate == pytest.approx(1 / 20), "one word of two runs of ten"
     test = read_texts(job.results_dir / "reference.jsonl")
     lengths = {len(fields["text"].split()) for fields in test.values()}

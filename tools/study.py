@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -68,16 +69,15 @@ class Study(Config):
     neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
     lengths: tuple[str, ...] = ()
     """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
-    lengths_method: Method | None = None
-    """How they are decoded; null: as dev chose for each run."""
+    methods: tuple[Method, ...] = ()
+    """How all that the study reports is decoded: each run by the first of these that it offers. Where dev
+    chose among all ways, a CTC head beside a decoder would hide what that one cannot do. Empty: dev chooses."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Study:
         if self.baseline not in self.variants:
             known = ", ".join(self.variants)
             raise ValueError(f"baseline = {self.baseline} is none of the variants: {known}")
-        if self.lengths_method is not None and not self.lengths:
-            raise ValueError("lengths_method is about lengths, and there are none; remove it")
         if self.lengths and self.folds is not None:
             raise ValueError("folds and lengths: longer utterances of speakers left out are not measured")
         return self
@@ -210,12 +210,13 @@ def prepare_and_run(study: Study, job: StudyJob) -> dict[str, Case]:
 # --- the report ---------------------------------------------------------------------------------
 
 
-def read_runs(job: Job, cases: dict[str, Case]) -> list[Record]:
-    """Those that have been evaluated, in the order of the study, with the decoding that dev chose."""
+def read_runs(job: Job, study: Study, cases: dict[str, Case]) -> list[Record]:
+    """Those that have been evaluated, in the order of the study, with the decoding that is reported."""
     found = read_record(job.results_dir / RESULTS)["runs"]
     runs = []
     for name, case in cases.items():
         for run in (run for run in found if run["system"] == name):
+            run = choose_method(run, study.methods)
             ways = {
                 "dev": run["ways"]["dev"],
                 "test": {run["decoding"]: run["ways"]["test"][run["decoding"]]},
@@ -224,17 +225,33 @@ def read_runs(job: Job, cases: dict[str, Case]) -> list[Record]:
     return runs
 
 
+def choose_method(run: Record, methods: Sequence[Method]) -> Record:
+    """The run as decoded by the first of the methods that it offers, if any are asked for."""
+    if not methods:
+        return run
+    ways = run["ways"]["test"]
+    method = next((method for method in methods if method in ways), None)
+    if method is None:
+        offered, asked = ", ".join(ways), ", ".join(methods)
+        raise UserError(
+            f"{run['name']} was decoded by {offered}; of the study's methods there is none: {asked}"
+        )
+    speed = ways[method]["real_time_factor"]
+    config = {**run["decoding_config"], "method": method}
+    return {**run, "decoding": method, "decoding_config": config, "real_time_factor": speed}
+
+
 def report(job: StudyJob, study: Study, cases: dict[str, Case], folder: Path) -> None:
     """Write study.json, the page and its pictures, and print the page."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    runs = [add_learning(job, run) for run in read_runs(job, cases)]
+    runs = [add_learning(job, run) for run in read_runs(job, study, cases)]
     folders = {run["name"]: job.runs_dir / run["name"] for run in runs}
     pictures = {"curves.svg": "WER on dev while the systems were trained"}
     draw_learning({name: run / "log.jsonl" for name, run in folders.items()}, folder / "curves.svg")
     lengths = {}
     if study.lengths:
-        scores = score_lengths(job, runs, study.lengths, study.lengths_method)
+        scores = score_lengths(job, runs, study.lengths)
         lengths = {
             name: {str(length): describe_score(score) for length, score in own.items()}
             for name, own in scores.items()

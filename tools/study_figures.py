@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from asr.checkpoint import find_model, load_state, load_system
-from asr.decoding.search import DecodingConfig, Method
+from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import choose_ways, decode_utterances, read_references
 from asr.manifest import read_manifest, write_manifest
@@ -228,14 +228,12 @@ def reread(folder: Path, step: int, manifest: Path) -> dict[str, float]:
 # --- longer utterances --------------------------------------------------------------------------
 
 
-def score_lengths(
-    job: Job, runs: Sequence[Record], manifests: Sequence[str], method: Method | None
-) -> dict[str, dict[int, Score]]:
+def score_lengths(job: Job, runs: Sequence[Record], manifests: Sequence[str]) -> dict[str, dict[int, Score]]:
     """Of each variant, the score of the utterances of each number of words."""
     scores: dict[str, dict[int, Score]] = {}
     for name in dict.fromkeys(run["variant"] for run in runs):
         own = [run for run in runs if run["variant"] == name]
-        read = {run["name"]: decode_lengths(job, run, manifests, method) for run in own}
+        read = {run["name"]: decode_lengths(job, run, manifests) for run in own}
         heard = {run: hypotheses for run, (_, hypotheses) in read.items()}
         references = next(iter(read.values()))[0]
         by_length: dict[int, Texts] = defaultdict(dict)
@@ -245,15 +243,13 @@ def score_lengths(
     return scores
 
 
-def decode_lengths(
-    job: Job, run: Record, manifests: Sequence[str], method: Method | None
-) -> tuple[Texts, Texts]:
+def decode_lengths(job: Job, run: Record, manifests: Sequence[str]) -> tuple[Texts, Texts]:
     """References and hypotheses of test.jsonl and the longer manifests; what has been decoded is read."""
     folder = job.runs_dir / run["name"]
     model = find_model(folder)
     system = load_system(model)
     config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
-    ways = choose_ways(system, [method or config.method], config)
+    ways = choose_ways(system, [config.method], config)
     (way,) = ways
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rules = system.config.text
