@@ -70,8 +70,8 @@ class Study(Config):
     lengths: tuple[str, ...] = ()
     """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
     methods: tuple[Method, ...] = ()
-    """How all that the study reports is decoded: each run by the first of these that it offers. Where dev
-    chose among all ways, a CTC head beside a decoder would hide what that one cannot do. Empty: dev chooses."""
+    """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
+    chooses among all ways. Then a CTC head beside a decoder may hide what the decoder cannot do."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Study:
