@@ -11,12 +11,10 @@ Folders are written aside and renamed, so that one which exists is whole. Nothin
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from asr import __version__
+from asr.checkout import find_commit
 from asr.config import dump_config
 from asr.decoding.arpa import read_arpa
 from asr.decoding.fusion import FusionModel
@@ -43,7 +42,6 @@ from asr.tokenizer import Tokenizer
 FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
 MAX_STATE_BYTES = 10_000_000
-PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` writes says nothing of the code
 
 ModelType = TypeVar("ModelType", bound=Model, default=SpeechModel, covariant=True)
 
@@ -231,31 +229,14 @@ def find_model(path: str | Path) -> Path:
     raise UserError(f"{path}: no model here; give the output_dir of a training or one of its checkpoints")
 
 
-@functools.cache
-def versions() -> Mapping[str, str]:
-    """What made a checkpoint. Found at the first call, since the checkout may change while a process runs."""
+def versions() -> dict[str, str]:
+    """What made a checkpoint."""
     return {
         "asr": __version__,
-        "commit": describe_commit(Path(__file__).resolve().parent.parent),
+        "commit": find_commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-
-
-def describe_commit(root: Path) -> str:
-    """Of a checkout, -dirty where more than published results changed; "unknown" where there is none."""
-    if not (root / ".git").exists():
-        return "unknown"
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        changed = git("diff", "--name-only", "HEAD", "--", ".", *(f":(exclude){path}" for path in PUBLISHED))
-        return git("rev-parse", "--short=12", "HEAD") + "-dirty" * bool(changed)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
 
 
 def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> None:

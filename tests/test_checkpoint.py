@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from asr.checkpoint import (
     average_weights,
-    describe_commit,
     find_model,
     load_state,
     load_system,
     save_checkpoint,
-    versions,
 )
 from asr.config import load_config
 from asr.errors import UserError
@@ -166,34 +163,3 @@ def test_find_model(folder: Path, tmp_path: Path) -> None:
 def test_config_in_it_is_a_config(folder: Path) -> None:
     assert load_config(RunConfig, folder / "config.yaml") == load_system(folder).config
     assert json.loads((folder / "tokenizer.json").read_text())["format"] == "asr tokenizer"
-
-
-def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    assert describe_commit(tmp_path) == "unknown"
-    results, code = tmp_path / "recipes" / "tones" / "results", tmp_path / "code.py"
-    results.mkdir(parents=True)
-    git("init")
-    for path in (code, results / "report.md"):
-        path.write_text("1")
-    git("add", "-A")
-    git("commit", "-m", "first")
-    commit = git("rev-parse", "HEAD")[:12]
-    assert describe_commit(tmp_path) == commit
-    (results / "report.md").write_text("2")
-    assert describe_commit(tmp_path) == commit, "figures say nothing of the code that made them"
-    code.write_text("2")
-    assert describe_commit(tmp_path) == f"{commit}-dirty"
-
-
-def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = iter(["at the start", "later"])
-    monkeypatch.setattr("asr.checkpoint.describe_commit", lambda root: next(commits))
-    versions.cache_clear()
-    try:
-        assert versions()["commit"] == versions()["commit"] == "at the start"
-    finally:
-        versions.cache_clear()

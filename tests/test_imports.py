@@ -19,6 +19,7 @@ LAYERS = [
     [
         *(
             "seeding",
+            "checkout",
             "audio_headers",
             "audio_decoders",
             "audio",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.checkpoint import versions
+from asr.checkout import find_commit
 from asr.errors import UserError
 from asr.recipe.definition import SPLITS, Job
 from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
@@ -25,7 +25,7 @@ STAGES = {
 
 def run_recipe(job: Job, stage: str | None = None) -> None:
     """Run one stage, or all in their order; what is done already is skipped."""
-    versions()  # of now, whatever becomes of the checkout
+    find_commit()  # of now, whatever becomes of the checkout
     for name in choose_stages(job, stage):
         tasks = build_tasks(job, name)
         if name == "train" and job.jobs > 1:

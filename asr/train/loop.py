@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from asr.batches import explain_dead_workers
+from asr.checkout import find_commit
 from asr.checkpoint import (
     MODEL_PREFIX,
     System,
@@ -25,7 +26,6 @@ from asr.checkpoint import (
     load_state,
     load_tensors,
     save_checkpoint,
-    versions,
 )
 from asr.config import describe_config
 from asr.errors import UserError
@@ -72,7 +72,7 @@ def train(config: RunConfig) -> Path:
 
     Raises `SystemExit(143)` after SIGTERM, once a checkpoint is written.
     """
-    versions()  # of now, whatever becomes of the checkout
+    find_commit()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
     try:
         if config.train.threads is not None:

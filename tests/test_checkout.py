@@ -1,0 +1,41 @@
+"""asr/checkout.py: the commit that a result names."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asr.checkout import describe_commit, find_commit
+
+
+def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert describe_commit(tmp_path) == "unknown"
+    results, code = tmp_path / "recipes" / "tones" / "results", tmp_path / "code.py"
+    results.mkdir(parents=True)
+    git("init")
+    for path in (code, results / "report.md"):
+        path.write_text("1")
+    git("add", "-A")
+    git("commit", "-m", "first")
+    commit = git("rev-parse", "HEAD")[:12]
+    assert describe_commit(tmp_path) == commit
+    (results / "report.md").write_text("2")
+    assert describe_commit(tmp_path) == commit, "figures say nothing of the code that made them"
+    code.write_text("2")
+    assert describe_commit(tmp_path) == f"{commit}-dirty"
+
+
+def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(["at the start", "later"])
+    monkeypatch.setattr("asr.checkout.describe_commit", lambda root: next(commits))
+    find_commit.cache_clear()
+    try:
+        assert find_commit() == find_commit() == "at the start"
+    finally:
+        find_commit.cache_clear()
