@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +20,11 @@ from asr.recipe.figures import COLOURS, draw_curves, read_batches, read_curve
 from asr.recipe.report import SMOKE_WARNING, describe_test, make_origin_rows, markdown_table
 from asr.scoring.counting import Score
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 MOST_WER = 150  # %, in the picture of lengths
+MOST_CURVES = 5  # in a panel of it
 
 # Shapes: N tokens of a text and its end, T encoded steps, H heads of attention.
 
@@ -177,48 +184,57 @@ def draw_learning(logs: Mapping[str, Path], path: Path) -> None:
 
 
 def draw_lengths(scores: Mapping[str, Mapping[int, Score]], longest_trained: int, path: Path) -> None:
-    """SVG: WER against the number of words."""
+    """SVG: WER against the number of words, a few variants to a panel."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    names = list(scores)
+    num_curves = math.ceil(len(names) / math.ceil(len(names) / MOST_CURVES))
+    panels = [names[first : first + num_curves] for first in range(0, len(names), num_curves)]
+    num_columns = min(2, len(panels))
+    num_rows = math.ceil(len(panels) / num_columns)
     with rc_context({"svg.hashsalt": "asr", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        figure = Figure(figsize=(6 * num_columns, 3.6 * num_rows), layout="constrained")
         FigureCanvasSVG(figure)
-        axes = figure.subplots()
-        axes.axvspan(0, longest_trained + 0.5, color="black", alpha=0.06, linewidth=0)
-        axes.annotate(
-            "lengths of the training", (longest_trained + 0.4, 0.97), xycoords=("data", "axes fraction"),
-            horizontalalignment="right", verticalalignment="top", fontsize=8, color="#595959",
-        )  # fmt: skip
-        for number, (name, own) in enumerate(scores.items()):
-            lengths = sorted(own)
-            rates = [min(100 * own[length].error_rate, MOST_WER) for length in lengths]
-            intervals = [own[length].interval for length in lengths]
-            bounds = [
-                (rate, rate) if interval is None else (100 * interval.low, 100 * interval.high)
-                for rate, interval in zip(rates, intervals, strict=True)
-            ]
-            shifts = [  # beside each other, so that no interval hides another
-                length + 0.03 * (number - len(scores) / 2) for length in lengths
-            ]
-            errors = [
-                [max(0.0, rate - low) for rate, (low, _) in zip(rates, bounds, strict=True)],
-                [max(0.0, min(high, MOST_WER) - rate) for rate, (_, high) in zip(rates, bounds, strict=True)],
-            ]
-            axes.errorbar(
-                shifts, rates, errors, label=name, color=COLOURS[number % len(COLOURS)],
-                marker="os^Dv"[number // len(COLOURS) % 5], markersize=4, linewidth=1.2, elinewidth=0.7,
-            )  # fmt: skip
-        axes.set_xlim(min(min(own) for own in scores.values()) - 0.5, None)
-        axes.set_xticks(sorted({length for own in scores.values() for length in own}))
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("words in the utterance")
-        axes.set_ylabel(f"WER on test, % ({MOST_WER} and more as {MOST_WER})")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+        grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).flat
+        for axes, shown in zip_longest(grid, panels):
+            if shown is None:
+                axes.set_visible(False)
+                continue
+            _draw_panel(axes, {name: scores[name] for name in shown}, longest_trained)
+        figure.supxlabel("words in the utterance (grey: lengths of the training)", fontsize=9)
+        figure.supylabel(f"WER on test, % ({MOST_WER} and more as {MOST_WER})", fontsize=9)
         figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw_panel(axes: Axes, scores: Mapping[str, Mapping[int, Score]], longest_trained: int) -> None:
+    axes.axvspan(0, longest_trained + 0.5, color="black", alpha=0.06, linewidth=0)
+    for number, (name, own) in enumerate(scores.items()):
+        lengths = sorted(own)
+        rates = [min(100 * own[length].error_rate, MOST_WER) for length in lengths]
+        intervals = [own[length].interval for length in lengths]
+        bounds = [
+            (rate, rate) if interval is None else (100 * interval.low, 100 * interval.high)
+            for rate, interval in zip(rates, intervals, strict=True)
+        ]
+        shifts = [  # beside each other, so that no interval hides another
+            length + 0.06 * (number - len(scores) / 2) for length in lengths
+        ]
+        errors = [
+            [max(0.0, rate - low) for rate, (low, _) in zip(rates, bounds, strict=True)],
+            [max(0.0, min(high, MOST_WER) - rate) for rate, (_, high) in zip(rates, bounds, strict=True)],
+        ]
+        axes.errorbar(
+            shifts, rates, errors, label=name, color=COLOURS[number], marker="os^Dv"[number], markersize=4,
+            linewidth=1.2, elinewidth=0.7,
+        )  # fmt: skip
+    axes.set_xlim(min(min(own) for own in scores.values()) - 0.5, None)
+    axes.set_xticks(sorted({length for own in scores.values() for length in own}))
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", fontsize=8, framealpha=0.7)
 
 
 def draw_maps(folders: Mapping[str, Path], manifest: Path, path: Path) -> bool:

@@ -60,7 +60,8 @@ def draw_curves(curves: Mapping[str, Curve]) -> str:
     with rc_context(
         {"svg.hashsalt": "asr", "svg.fonttype": "none"}
     ):  # the same file each time, with real text
-        figure = Figure(figsize=(10, 3.6) if has_hours else (5.5, 3.6), layout="constrained")
+        width = (10 if has_hours else 5.5) + 2 * (len(drawn) > len(COLOURS))
+        figure = Figure(figsize=(width, 3.6), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots(1, 2 if has_hours else 1, sharey=True, squeeze=False)[0]
         for number, (name, curve) in enumerate(drawn.items()):
@@ -74,7 +75,10 @@ def draw_curves(curves: Mapping[str, Curve]) -> str:
             axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
         axes[0].set_ylabel("WER on dev, % (200 and more as 200)")
-        axes[0].legend(fontsize=8)
+        if len(drawn) > len(COLOURS):  # would hide the curves
+            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+        else:
+            axes[0].legend(fontsize=8)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
