@@ -258,6 +258,7 @@ def test_html_escapes_what_it_shows(tmp_path: Path) -> None:
         ),
         ((0.05, 0.04), "worse", 0.00001, "this far less than one time in 10,000: old is better."),
         ((0.03, 0.04), "undecided", 0.4, "40 % of the time: this test set cannot tell which is better."),
+        ((0.03, 0.04), "undecided", 1.0, "100 % of the time: this test set cannot tell which is better."),
         ((0.04, 0.04), "undecided", 1.0, "new has 4.00 % WER, old 4.00 %: no difference."),
     ],
 )

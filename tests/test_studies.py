@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_recipe
@@ -93,6 +94,7 @@ def write_study(tmp_path: Path, text: str) -> Path:
             "baseline: a\nfolds: speaker\nlengths: [long]\nvariants: {a: [], b: []}",
             "longer utterances of speakers left out are not measured",
         ),
+        ("baseline: a\nlength_beams: [1]\nvariants: {a: [], b: []}", "there is nothing to decode with them"),
         ("baseline: a\nvariants: {a: [], b: [model.encoder.dims=3]}", "unknown key model.encoder.dims"),
     ],
 )
@@ -131,6 +133,7 @@ def test_a_report(
         baseline="ctc_lstm",
         variants={"ctc_lstm": (), "transformer": ()},
         lengths=("long",),
+        length_beams=(3, 10),
         methods=("attention", "ctc_greedy"),
     )
     references = {"x": {"text": "ONE TWO SIX TEN ONE"}, "y": {"text": "TEN TEN TEN TEN TEN"}}
@@ -165,14 +168,20 @@ def test_a_report(
     assert page.startswith("# s\n\nwhich?\n\n`python tools/study.py s.yaml --output-dir OUT --seeds 0,1`: 6 ")
     assert "| variant | parameters | updates to 50% |" in page and "| never | never |" in page
     assert "| 5.00 [" in page, "of the five words"
-    svg = (tmp_path / "report" / "lengths.svg").read_text()
+    assert "## WER on test by the number of words, beam 3" in page
+    svg = (tmp_path / "report" / "lengths_beam_3.svg").read_text()
     assert "<svg" in svg and "ctc_lstm" in svg and "words in the utterance" in svg
     assert not (tmp_path / "report" / "attention.png").exists(), "CTC does not look"
     tool.publish(job, study, tmp_path / "report", tmp_path / "published")
     assert {path.name for path in (tmp_path / "published").iterdir()} == {
-        *("study.json", "report.md", "curves.svg", "lengths.svg", "reference.jsonl", "long.reference.jsonl"),
+        *("study.json", "report.md", "curves.svg", "reference.jsonl", "long.reference.jsonl"),
+        *(f"lengths_beam_{beam}.svg" for beam in (3, 10)),
         *(f"{run['name']}.{run['decoding']}.jsonl" for run in runs),
-        *(f"{run['name']}.long.ctc_greedy.jsonl" for run in runs),
+        *(
+            f"{run['name']}.{name}.ctc_greedy.jsonl"
+            for run in runs
+            for name in ("long", "long_beam_3", "test_beam_3")
+        ),
     }
     for run in runs:  # the checkpoint reads as the log says
         folder = job.runs_dir / run["name"]
@@ -282,7 +291,35 @@ def find_wrong_figures(figures: ModuleType, folder: Path) -> list[str]:
     """What a fresh scoring of the hypotheses in `folder` finds otherwise than study.json says."""
     published = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     fresh = json.loads(json.dumps(figures.score_study(folder, published["baseline"], published["runs"])))
-    return [name for name in fresh if fresh[name] != published[name]]
+    wrong = [name for name in fresh if fresh[name] != published[name]]
+    for title, lengths in published["lengths"].items():
+        beam = int(title.rpartition("beam ")[2])
+        for run in published["runs"]:
+            found = score_published_lengths(figures, folder, run, beam)
+            wrong += [title] * (json.loads(json.dumps(found)) != lengths[run["variant"]])
+    return wrong
+
+
+def score_published_lengths(
+    figures: ModuleType, folder: Path, run: dict[str, Any], beam: int
+) -> dict[str, object]:
+    """One run for each variant, as the studies of lengths have it."""
+    suffix = "" if beam == run["decoding_config"]["beam"] else f"_beam_{beam}"
+    by_length: dict[str, dict[str, dict[str, str]]] = {}
+    heard = read_texts(
+        folder / f"{run['name']}.{'test' + suffix + '.' if suffix else ''}{run['decoding']}.jsonl"
+    )
+    references = read_texts(folder / "reference.jsonl")
+    for path in folder.glob("*.reference.jsonl"):
+        name = path.name.partition(".")[0]
+        references |= read_texts(path)
+        heard |= read_texts(folder / f"{run['name']}.{name}{suffix}.{run['decoding']}.jsonl")
+    for id, fields in references.items():
+        by_length.setdefault(str(len(fields["text"].split())), {})[id] = fields
+    return {
+        length: figures.describe_score(figures.pool([run], by_length[length], {run["name"]: heard}))
+        for length in sorted(by_length, key=int)
+    }
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
@@ -303,7 +340,7 @@ def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
         assert f"{100 * variant['wer']:.2f}" in page
     for text in (page, path.read_text(encoding="utf-8")):
         assert "/tmp" not in text and "/home" not in text and "/work" not in text
-    assert sum(file.stat().st_size for file in path.parent.iterdir()) < 1_000_000
+    assert sum(file.stat().st_size for file in path.parent.iterdir()) < 2_000_000
 
 
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:

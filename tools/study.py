@@ -24,7 +24,15 @@ from typing import Literal
 import pydantic
 import torch
 import yaml
-from study_figures import Record, add_learning, describe_score, score_lengths, score_study, write_unheard
+from study_figures import (
+    Record,
+    add_learning,
+    beam_suffix,
+    describe_score,
+    score_lengths,
+    score_study,
+    write_unheard,
+)
 from study_report import draw_learning, draw_lengths, draw_maps, format_page
 
 from asr.config import Config, load_config
@@ -69,6 +77,8 @@ class Study(Config):
     neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
     lengths: tuple[str, ...] = ()
     """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
+    length_beams: tuple[pydantic.PositiveInt, ...] = ()
+    """WER is drawn for each of these beams; empty: for that of all else. A wide beam prefers short texts."""
     methods: tuple[Method, ...] = ()
     """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
     chooses among all ways. Then a CTC head beside a decoder may hide what the decoder cannot do."""
@@ -80,6 +90,8 @@ class Study(Config):
             raise ValueError(f"baseline = {self.baseline} is none of the variants: {known}")
         if self.lengths and self.folds is not None:
             raise ValueError("folds and lengths: longer utterances of speakers left out are not measured")
+        if self.length_beams and not self.lengths:
+            raise ValueError("length_beams without lengths: there is nothing to decode with them")
         return self
 
 
@@ -251,14 +263,17 @@ def report(job: StudyJob, study: Study, cases: dict[str, Case], folder: Path) ->
     draw_learning({name: run / "log.jsonl" for name, run in folders.items()}, folder / "curves.svg")
     lengths = {}
     if study.lengths:
-        scores = score_lengths(job, runs, study.lengths)
-        lengths = {
-            name: {str(length): describe_score(score) for length, score in own.items()}
-            for name, own in scores.items()
-        }
         trained = max(len((u.text or "").split()) for u in read_manifest(job.data_dir / "train.jsonl"))
-        draw_lengths(scores, trained, folder / "lengths.svg")
-        pictures["lengths.svg"] = "WER on test by the number of words"
+        for beam in study.length_beams or (None,):
+            scores = score_lengths(job, runs, study.lengths, beam)
+            title = "WER on test by the number of words" + (f", beam {beam}" if beam else "")
+            lengths[title] = {
+                name: {str(length): describe_score(score) for length, score in own.items()}
+                for name, own in scores.items()
+            }
+            picture = f"lengths{beam_suffix(beam) if beam else ''}.svg"
+            draw_lengths(scores, trained, folder / picture)
+            pictures[picture] = title
     shown = job.runs_dir / "shown.jsonl"
     write_manifest(shown, choose_utterances(job.data_dir / "dev.jsonl"))
     firsts: dict[str, Path] = {}
@@ -288,11 +303,14 @@ def publish(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
     for run in runs:
         texts = hypotheses_name(run["name"], run["decoding"])
         shutil.copyfile(job.results_dir / texts, folder / texts)
+        evaluation = job.runs_dir / run["name"] / "evaluation"
+        kept = [
+            f"{name}{beam_suffix(beam)}" for beam in study.length_beams for name in ("test", *study.lengths)
+        ]
         for name in study.lengths:
-            evaluation = job.runs_dir / run["name"] / "evaluation"
             shutil.copyfile(evaluation / f"{name}.jsonl", folder / f"{name}.{REFERENCES}")
-            for path in evaluation.glob(f"{name}.*.jsonl"):
-                shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
+        for path in (path for name in (*study.lengths, *kept) for path in evaluation.glob(f"{name}.*.jsonl")):
+            shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
     if study.folds is not None:
         write_unheard(folder, runs)
 

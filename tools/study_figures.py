@@ -228,12 +228,19 @@ def reread(folder: Path, step: int, manifest: Path) -> dict[str, float]:
 # --- longer utterances --------------------------------------------------------------------------
 
 
-def score_lengths(job: Job, runs: Sequence[Record], manifests: Sequence[str]) -> dict[str, dict[int, Score]]:
-    """Of each variant, the score of the utterances of each number of words."""
+def beam_suffix(beam: int) -> str:
+    """In the names of texts that were decoded with another beam than all else."""
+    return f"_beam_{beam}"
+
+
+def score_lengths(
+    job: Job, runs: Sequence[Record], manifests: Sequence[str], beam: int | None = None
+) -> dict[str, dict[int, Score]]:
+    """Of each variant, the score of the utterances of each number of words; null: the beam of the run."""
     scores: dict[str, dict[int, Score]] = {}
     for name in dict.fromkeys(run["variant"] for run in runs):
         own = [run for run in runs if run["variant"] == name]
-        read = {run["name"]: decode_lengths(job, run, manifests) for run in own}
+        read = {run["name"]: decode_lengths(job, run, manifests, beam) for run in own}
         heard = {run: hypotheses for run, (_, hypotheses) in read.items()}
         references = next(iter(read.values()))[0]
         by_length: dict[int, Texts] = defaultdict(dict)
@@ -243,12 +250,15 @@ def score_lengths(job: Job, runs: Sequence[Record], manifests: Sequence[str]) ->
     return scores
 
 
-def decode_lengths(job: Job, run: Record, manifests: Sequence[str]) -> tuple[Texts, Texts]:
+def decode_lengths(job: Job, run: Record, manifests: Sequence[str], beam: int | None) -> tuple[Texts, Texts]:
     """References and hypotheses of test.jsonl and the longer manifests; what has been decoded is read."""
     folder = job.runs_dir / run["name"]
     model = find_model(folder)
     system = load_system(model)
     config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
+    suffix = ""
+    if beam is not None and beam != config.beam:
+        config, suffix = config.model_copy(update={"beam": beam}), beam_suffix(beam)
     ways = choose_ways(system, [config.method], config)
     (way,) = ways
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -265,9 +275,9 @@ def decode_lengths(job: Job, run: Record, manifests: Sequence[str]) -> tuple[Tex
         if name != "test":  # that one the recipe has written
             write_texts(folder / "evaluation" / f"{name}.jsonl", own)
         references |= own
-        path = folder / "evaluation" / hypotheses_name(name, way)
+        path = folder / "evaluation" / hypotheses_name(name + suffix, way)
         if not path.exists() or path.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
-            logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name, way)
+            logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name + suffix, way)
             split = decode_utterances(system, utterances, ways, device=device)
             for id, fault in split.faults.items():
                 raise UserError(f"{name}: {id}: {fault}")

@@ -44,8 +44,8 @@ def format_page(results: Record, pictures: Mapping[str, str]) -> str:
     if any(run["left_out"] is not None for run in results["runs"]):
         parts += ["## Speakers left out", tabulate_folds(results), _FOLDS]
     parts += ["## Learned, or learned by heart?", tabulate_learning(results), _LEARNING]
-    if results["lengths"]:
-        parts += ["## WER % by number of words, with its 95 % interval", tabulate_lengths(results["lengths"])]
+    for title, lengths in results["lengths"].items():
+        parts += [f"## {title}", "In percent, with its 95 % interval.", tabulate_lengths(lengths)]
     parts += ["## Pictures", *(f"{shown}\n\n![{shown}]({name})" for name, shown in pictures.items())]
     parts += ["## How it came about", tabulate_origins(results)]
     return "\n\n".join(part.strip() for part in parts) + "\n"

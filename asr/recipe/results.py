@@ -182,7 +182,7 @@ def explain_comparison(
     measured = f"{first} has {100 * rates[0]:.2f} % WER, {second} {100 * rates[1]:.2f} %"
     if rates[0] == rates[1]:
         return f"{measured}: no difference."
-    chance = "less than one time in 10,000" if p < 1e-4 else f"{100 * p:.2g} % of the time"
+    chance = "less than one time in 10,000" if p < 1e-4 else f"{float(f'{100 * p:.2g}'):g} % of the time"
     by_chance = f"If both were equally good, chance alone would part them this far {chance}"
     if verdict == "undecided":
         return f"{measured}, {points}. {by_chance}: this test set cannot tell which is better."
