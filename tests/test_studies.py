@@ -416,11 +416,19 @@ def test_only_seeds_that_both_have_are_compared(figures: ModuleType, made_up: Pa
 
 def test_a_changed_hypothesis_is_noticed(figures: ModuleType, made_up: Path) -> None:
     runs = [write_heard(made_up, make_run(name, name, 0, None), {"ann0": "NO"}) for name in ("x", "y")]
+    for run in runs:
+        run["decoding_config"] = {"beam": 10}
     found = figures.score_study(made_up, "x", runs)
-    (made_up / "study.json").write_text(json.dumps({"baseline": "x", **found}))
+    of_two_words = {"wer": 1 / 8, "errors": 1, "words": 8}
+    lengths = {run["name"]: {"2": {**found["variants"][0], **of_two_words}} for run in runs}
+    for own in lengths.values():
+        del own["2"]["name"]
+    published = {"baseline": "x", "lengths": {"by words, beam 10": lengths}, **found}
+    (made_up / "study.json").write_text(json.dumps(published))
     assert find_wrong_figures(figures, made_up) == []
     write_heard(made_up, runs[1], {})
-    assert find_wrong_figures(figures, made_up) == ["runs", "variants", "comparisons"]
+    wrong = ["runs", "variants", "comparisons", "by words, beam 10"]
+    assert find_wrong_figures(figures, made_up) == wrong
 
 
 def test_the_first_validation_below_a_rate(figures: ModuleType, tmp_path: Path) -> None:
