@@ -300,17 +300,18 @@ def publish(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
     shutil.copytree(report_dir, folder)
     shutil.copyfile(job.results_dir / REFERENCES, folder / REFERENCES)
     runs = read_record(report_dir / FIGURES)["runs"]
+    decoded = list(study.lengths)  # besides test, which the results have
+    for beam in study.length_beams:
+        decoded += [name + beam_suffix(beam) for name in ("test", *study.lengths)]
     for run in runs:
         texts = hypotheses_name(run["name"], run["decoding"])
         shutil.copyfile(job.results_dir / texts, folder / texts)
         evaluation = job.runs_dir / run["name"] / "evaluation"
-        kept = [
-            f"{name}{beam_suffix(beam)}" for beam in study.length_beams for name in ("test", *study.lengths)
-        ]
         for name in study.lengths:
             shutil.copyfile(evaluation / f"{name}.jsonl", folder / f"{name}.{REFERENCES}")
-        for path in (path for name in (*study.lengths, *kept) for path in evaluation.glob(f"{name}.*.jsonl")):
-            shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
+        for name in decoded:
+            for path in evaluation.glob(f"{name}.*.jsonl"):
+                shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
     if study.folds is not None:
         write_unheard(folder, runs)
 
