@@ -90,8 +90,9 @@ open("ready", "w")
 time.sleep(30)
 """
 CALLER = f"""
-import sys
+import signal, sys
 from asr.recipe.processes import Command, run_side_by_side
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background inherit that it is ignored
 run_side_by_side({{"obedient": Command([sys.executable, "-c", {OBEDIENT!r}])}}, 2)
 """
 
