@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 test: setup
-	$(PYTEST) $(FAST) -n 2
+	$(PYTEST) $(FAST) -n 2 --dist loadfile
 
 demo: setup
 	$(BIN)/asr recipe run digits --jobs 2
@@ -37,7 +37,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) $(FAST) -n 2
+	$(PYTEST) $(FAST) -n 2 --dist loadfile
 
 format: setup
 	$(BIN)/ruff format .

@@ -22,7 +22,7 @@ SIZES = {
     "n_audio_state": 32,
     "n_audio_head": 4,
     "n_audio_layer": 2,
-    "n_text_ctx": 448,
+    "n_text_ctx": 64,
     "n_text_state": 32,
     "n_text_head": 2,
     "n_text_layer": 3,
