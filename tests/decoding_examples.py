@@ -106,6 +106,24 @@ def decoder_scores(model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int
     return [scores[text] for text in texts]
 
 
+def ends_behind(
+    model: SpeechModel,
+    encoded_TD: Tensor,
+    text: tuple[int, ...],
+    language_model: BigramModel | None,
+    language_model_weight: float,
+) -> float:
+    """How much likelier than the end the likeliest token after a text is, in logarithms."""
+    assert model.decoder is not None
+    logits, _ = model.decoder(
+        torch.tensor([[SOS_ID, *text]]), encoded_TD[None], torch.tensor([len(encoded_TD)])
+    )
+    scores_V = logits[0, -1].double().log_softmax(-1)
+    if language_model is not None:
+        scores_V = scores_V + language_model_weight * language_model.scores_VV[[SOS_ID, *text][-1]]
+    return (scores_V[TOKENS].max() - scores_V[EOS_ID]).item()
+
+
 def ctc_scores(model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int, ...]]) -> list[float]:
     """Log-probabilities of whole texts, all alignments summed, by PyTorch's loss in float64."""
     return [-loss for loss in ctc_losses(model.ctc_log_probabilities(encoded_TD), texts)]
@@ -144,6 +162,10 @@ def rank_all(
     for text, score in zip(texts, total, strict=True):
         if language_model is not None:
             score += config.language_model_weight * language_model.log_probability(text)
+        if config.end_margin is not None and ctc_weight == 0 and len(text) < longest:
+            weight = config.language_model_weight
+            if ends_behind(model, encoded_TD, text, language_model, weight) > config.end_margin:
+                continue
         score += config.length_bonus * len(text)
         ranked.append((score / (len(text) + 1) ** config.length_normalization, text))
     return sorted((pair for pair in ranked if pair[0] > -math.inf), reverse=True)

@@ -48,6 +48,8 @@ def test_a_beam_of_one_is_greedy(name: str) -> None:
 
 CASES = [
     (0.0, DecodingConfig()),
+    (0.0, DecodingConfig(end_margin=0.5)),
+    (0.0, DecodingConfig(end_margin=None)),
     (0.3, DecodingConfig()),
     (1.0, DecodingConfig()),
     (0.3, DecodingConfig(length_bonus=1.5)),

@@ -209,7 +209,7 @@ def fsdd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, P
     module = load("fsdd")
     monkeypatch.setattr(module, "NUM_RECORDINGS", len(names))
     monkeypatch.setattr(module, "STRINGS_PER_SPEAKER", {"train": 20, "dev": 5, "test": 10})
-    monkeypatch.setattr(module, "LONG_STRINGS", {10: 4, 15: 2})
+    monkeypatch.setattr(module, "LONG_STRINGS", {"dev_15": (15, 1), "test_10": (10, 4), "test_15": (15, 2)})
     monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(root, names, 8_000))
     return module, root
 
@@ -254,13 +254,16 @@ def test_fsdd_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
 
 
 def test_fsdd_long_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    """Of test recordings alone, each used about as often, and longer than all that is trained on."""
+    """Of recordings of dev or test alone, each used about as often, and longer than all that is trained on."""
     module, root = fsdd
     module.prepare(root, tmp_path / "out")
-    singles = read_all(tmp_path / "out", "_single")["test"]
-    known = {soundfile.read(u.audio, dtype="int16")[0].tobytes(): (u.text, u.speaker) for u in singles}
-    for length, count in ((10, 4), (15, 2)):
-        strings = list(read_manifest(tmp_path / "out" / f"test_{length}.jsonl"))
+    singles = read_all(tmp_path / "out", "_single")
+    for name, (length, count) in module.LONG_STRINGS.items():
+        known = {
+            soundfile.read(u.audio, dtype="int16")[0].tobytes(): (u.text, u.speaker)
+            for u in singles[name.partition("_")[0]]
+        }
+        strings = list(read_manifest(tmp_path / "out" / f"{name}.jsonl"))
         assert [u.speaker for u in strings] == [speaker for speaker in FSDD_SPEAKERS for _ in range(count)]
         used = []
         for string in strings:
@@ -473,6 +476,7 @@ EXPECTED_COUNTS = {
         "train_4th": 600,
         "train_16th": 150,
         "dev": 150,
+        "dev_15": 48,
         "test": 300,
         "test_10": 150,
         "test_15": 120,

@@ -54,6 +54,7 @@ class Choices:
     end_BW: Tensor  # weighted sum
     end_decoder_BW: Tensor
     end_ctc_BW: Tensor
+    behind_BW: Tensor  # how far the end is behind the likeliest token of this step
     attended_BW: Tensor
 
 
@@ -105,7 +106,9 @@ class Beams:
             fused_RV = spoken_weight * fused_RV + self.weights.language_model * language_RV
         # Of the special tokens only the end, apart, and the unknown token can be said.
         count = min(self.num_candidates, fused_RV.size(1) - UNK_ID)
-        tokens_BWC = fused_RV[:, UNK_ID:].topk(count).indices.view(*shape, count) + UNK_ID
+        likeliest_RC = fused_RV[:, UNK_ID:].topk(count)
+        tokens_BWC = likeliest_RC.indices.view(*shape, count) + UNK_ID
+        behind_BW = (likeliest_RC.values[:, 0] - fused_RV[:, EOS_ID]).view(shape)
 
         def so_far(before_BW: Tensor, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
             """Sums of the candidates and of the end."""
@@ -127,8 +130,9 @@ class Beams:
             scores_BWC = scores_BWC + weights.ctc * self.prefixes.candidate_scores(tokens_BWC)
             end_BW = end_BW + weights.ctc * end_ctc_BW
         return Choices(
-            tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, attended_BW
-        )
+            tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, behind_BW,
+            attended_BW,
+        )  # fmt: skip
 
     def _ask_decoder(self) -> tuple[Tensor, Tensor]:
         """(R, V) log-probabilities of the next token, and (B, W) the step that is attended to on average.
@@ -215,6 +219,9 @@ def search_beams(
         scores_BN = scores_BN.masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
         top_BW, chosen_BW = scores_BN.topk(min(config.beam, scores_BN.size(1)))
         end_BW = choices.end_BW + config.length_bonus * num_tokens
+        if config.end_margin is not None and ctc_weight == 0:
+            is_early_BW = (choices.behind_BW > config.end_margin) & (num_tokens < limits_B)[:, None]
+            end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
         ends_BW = _accept(end_BW, top_BW, config.beam) / (num_tokens + 1) ** config.length_normalization
         parents_BW, tokens_BW = beams.go_on(choices, chosen_BW, top_BW)
         steps.append(

@@ -33,6 +33,10 @@ class DecodingConfig(Config):
     """Added for each token: above 0 for longer texts, with a language model above all."""
     length_normalization: float = pydantic.Field(default=0.0, ge=0)
     """The score is divided by the number of tokens, the end among them, to this power; 1 makes it a mean."""
+    end_margin: float | None = pydantic.Field(default=2.0, ge=0)
+    """With attention: a text may end where the log-probability of the end is at most this far below that of
+    the likeliest token; null: anywhere. Wide beams else prefer texts that end early, since these have fewer
+    factors, and drop half of a long utterance. (With joint, CTC sees to that.)"""
     max_tokens: int | None = pydantic.Field(default=None, gt=0)
     """Of a text, unless its length follows from CTC's steps (so with attention, joint, parallel without
     gaps, CTC with a language model); null: one for each encoded step."""

@@ -1,7 +1,7 @@
 """Free Spoken Digit Dataset: the English digits by six speakers, each alone and joined to strings.
 
 Version 1.0.10: 3,000 recordings at 8 kHz, fifty of each digit by each speaker, cut closely around the word.
-The strings have three to seven digits of one speaker, with short pauses; for studies, longer ones of test.
+The strings have three to seven digits of one speaker, with short pauses; studies have longer ones, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from asr.audio import read, write
 from asr.corpora import find_corpus, require_count, require_fingerprint
 from asr.manifest import Utterance, read_manifest, write_manifest
 
-LICENCE = (
-    "Creative Commons Attribution-ShareAlike 4.0; the joined strings are adaptations under the same terms"
-)
+LICENCE = "Creative Commons Attribution-ShareAlike 4.0; joined strings are adaptations under the same terms"
 HOURS = 2.49
 URLS = ("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.10.tar.gz",)
 # The host packs this archive on demand: its bytes may vary, so the samples are checked instead.
@@ -37,12 +35,14 @@ FINGERPRINT = "f9b9b8bddd5a14527cbe0f463ac70819a30dbc81d4f36d665b8f4bf4c1c0065d"
 NUMBERS = {"train": range(10, 50), "dev": range(5, 10), "test": range(5)}
 STRING_LENGTHS = (3, 4, 5, 6, 7)  # digits; each as often as the others
 STRINGS_PER_SPEAKER = {"train": 400, "dev": 25, "test": 50}
-LONG_STRINGS = {10: 25, 15: 20}  # of each speaker, by the number of digits: more than training ever has
-# Every so many-th training string; of each speaker there are as many.
-PARTS = {"train_4th": 4, "train_16th": 16}
-SMOKE = {"STRINGS_PER_SPEAKER": {"train": 6, "dev": 2, "test": 2}, "LONG_STRINGS": {10: 1, 15: 1}}
-# Seconds, least and most.
-EDGE_PAUSE = (0.1, 0.3)
+# More digits than training ever has, and how many strings of each speaker. The names begin with the split.
+LONG_STRINGS = {"dev_15": (15, 8), "test_10": (10, 25), "test_15": (15, 20)}
+PARTS = {"train_4th": 4, "train_16th": 16}  # every so many-th training string; of each speaker as many
+SMOKE = {
+    "STRINGS_PER_SPEAKER": {"train": 6, "dev": 2, "test": 2},
+    "LONG_STRINGS": {"dev_15": (15, 1), "test_10": (10, 1), "test_15": (15, 1)},
+}
+EDGE_PAUSE = (0.1, 0.3)  # seconds, least and most
 INNER_PAUSE = (0.03, 0.25)
 PAUSE_NOISE = 1 / 32768  # RMS: one step of 16 bits, since no microphone gives digital silence
 
@@ -71,8 +71,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         ]
         write_manifest(output_dir / f"{split}_single.jsonl", singles)
         lengths = {split: np.resize(STRING_LENGTHS, STRINGS_PER_SPEAKER[split])}
-        if split == "test":
-            lengths |= {f"test_{n}": np.full(count, n) for n, count in LONG_STRINGS.items()}
+        lengths |= {name: np.full(n, k) for name, (k, n) in LONG_STRINGS.items() if name.startswith(split)}
         for name, own in lengths.items():
             write_manifest(output_dir / f"{name}.jsonl", _join_strings(name, own, chosen, output_dir))
     strings = list(read_manifest(output_dir / "train.jsonl"))
