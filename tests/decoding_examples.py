@@ -109,19 +109,24 @@ def decoder_scores(model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int
 def ends_behind(
     model: SpeechModel,
     encoded_TD: Tensor,
-    text: tuple[int, ...],
+    texts: list[tuple[int, ...]],
     language_model: BigramModel | None,
     language_model_weight: float,
-) -> float:
-    """How much likelier than the end the likeliest token after a text is, in logarithms."""
+) -> dict[tuple[int, ...], float]:
+    """After each of these texts: how much likelier than the end the likeliest token is, in logarithms."""
     assert model.decoder is not None
-    logits, _ = model.decoder(
-        torch.tensor([[SOS_ID, *text]]), encoded_TD[None], torch.tensor([len(encoded_TD)])
-    )
-    scores_V = logits[0, -1].double().log_softmax(-1)
-    if language_model is not None:
-        scores_V = scores_V + language_model_weight * language_model.scores_VV[[SOS_ID, *text][-1]]
-    return (scores_V[TOKENS].max() - scores_V[EOS_ID]).item()
+    behind: dict[tuple[int, ...], float] = {}
+    for _, same_length in itertools.groupby(texts, len):
+        group = list(same_length)
+        inputs = torch.tensor([[SOS_ID, *text] for text in group])
+        copies = encoded_TD.expand(len(group), *encoded_TD.shape)
+        logits, _ = model.decoder(inputs, copies, torch.full((len(group),), len(encoded_TD)))
+        scores_NV = logits[:, -1].double().log_softmax(-1)
+        if language_model is not None:
+            scores_NV = scores_NV + language_model_weight * language_model.scores_VV[inputs[:, -1]]
+        rows = scores_NV[:, TOKENS].amax(1) - scores_NV[:, EOS_ID]
+        behind.update(zip(group, rows.tolist(), strict=True))
+    return behind
 
 
 def ctc_scores(model: SpeechModel, encoded_TD: Tensor, texts: list[tuple[int, ...]]) -> list[float]:
@@ -158,14 +163,16 @@ def rank_all(
     if ctc_weight > 0:
         by_ctc = ctc_scores(model, encoded_TD, texts)
         total = [before + ctc_weight * score for before, score in zip(total, by_ctc, strict=True)]
+    behind: dict[tuple[int, ...], float] = {}
+    if config.end_margin is not None and ctc_weight == 0:
+        shorter = list(all_texts(longest - 1))  # the longest end in any case
+        behind = ends_behind(model, encoded_TD, shorter, language_model, config.language_model_weight)
     ranked = []
     for text, score in zip(texts, total, strict=True):
         if language_model is not None:
             score += config.language_model_weight * language_model.log_probability(text)
-        if config.end_margin is not None and ctc_weight == 0 and len(text) < longest:
-            weight = config.language_model_weight
-            if ends_behind(model, encoded_TD, text, language_model, weight) > config.end_margin:
-                continue
+        if config.end_margin is not None and behind.get(text, 0.0) > config.end_margin:
+            continue
         score += config.length_bonus * len(text)
         ranked.append((score / (len(text) + 1) ** config.length_normalization, text))
     return sorted((pair for pair in ranked if pair[0] > -math.inf), reverse=True)

@@ -152,9 +152,10 @@ def test_recipes_do_not_import_each_other() -> None:
 
 
 def test_every_module_imports_alone_and_leaves_no_trace() -> None:
-    """No logging set up, no thread count, seed or environment changed by an import."""
+    """No logging set up, no thread count, seed or environment changed by an import, nor by a model without weights;
+    and PyTorch's compiler, a second to import, is left alone by both."""
     script = f"""
-import importlib, logging, os, random
+import importlib, logging, os, random, sys
 import torch
 environment = dict(os.environ)
 threads, seed, generator = torch.get_num_threads(), torch.initial_seed(), random.getstate()
@@ -164,5 +165,11 @@ for name in {[m.replace("/", ".") for m in MODULES if m != "__main__"]!r}:
     assert not logging.getLogger().handlers, name + " sets up logging"
     assert torch.get_num_threads() == threads, name + " changes the number of threads"
     assert torch.initial_seed() == seed and random.getstate() == generator, name + " draws or seeds"
+drawn = torch.get_rng_state()
+with importlib.import_module("asr.models.layers").without_weights():
+    parts = torch.nn.Embedding(3, 5), torch.nn.Linear(3, 5), torch.nn.Conv1d(3, 5, 1), torch.nn.LayerNorm(5)
+assert all(weight.is_meta for part in parts for weight in part.parameters())
+assert torch.equal(torch.get_rng_state(), drawn)
+assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100)

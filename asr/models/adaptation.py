@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.errors import UserError
+from asr.models.layers import without_weights
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
 
@@ -62,7 +63,7 @@ class LowRankLinear(nn.Linear):
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """A plain layer that says the same."""
-        with torch.device("meta"):
+        with without_weights():
             linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
         linear.weight = nn.Parameter(self.weight + self.scale * self.up_KR @ self.down_RD)
         linear.bias = self.bias

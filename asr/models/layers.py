@@ -1,12 +1,15 @@
-"""Small parts that every model family uses: quick dropout, feed-forward blocks, masks from lengths."""
+"""Small parts of every model family: quick dropout, feed-forward blocks, masks; models without weights."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 # B batch, T positions, D model dimension, H hidden dimension
 
@@ -78,3 +81,22 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
         return F.silu(x)
     value, gate = x.chunk(2, dim=-1)
     return value * F.silu(gate)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """What is built here has shapes, but no memory, and draws no random numbers.
+
+    To draw them nowhere, as on the device "meta" alone, PyTorch would import its compiler: a second.
+    """
+    with torch.device("meta"), _NoRandomWeights():
+        yield
+
+
+class _NoRandomWeights(TorchFunctionMode):
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return function(*args, **(kwargs or {}))

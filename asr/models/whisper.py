@@ -15,7 +15,7 @@ from asr.errors import UserError
 from asr.models.attention import KeyValueCache, Memory
 from asr.models.decoder import Weights, WeightsOf
 from asr.models.int8 import Int8Linear
-from asr.models.layers import Dropout, length_mask
+from asr.models.layers import Dropout, length_mask, without_weights
 from asr.models.positions import PositionConfig
 from asr.models.subsampling import SubsamplingConfig
 from asr.models.transformer import (
@@ -112,9 +112,12 @@ class WhisperDecoderConfig(Config):
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """(length, dim) as Whisper has them: all sines, then all cosines, with periods from 2 pi to 20000 pi."""
-    scales = 10_000.0 ** -(torch.arange(dim // 2, dtype=torch.float64) / max(dim // 2 - 1, 1))
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * scales
+    """(length, dim) as Whisper has them: all sines, then all cosines, with periods from 2 pi to 20000 pi.
+
+    On the CPU, also where a model without weights is built: elsewhere PyTorch would import its compiler.
+    """
+    steps, halves = (torch.arange(size, dtype=torch.float64, device="cpu") for size in (length, dim // 2))
+    angles = steps[:, None] * 10_000.0 ** -(halves / max(dim // 2 - 1, 1))
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
@@ -268,7 +271,7 @@ class Whisper(nn.Module):
     @classmethod
     def of(cls, config: WhisperConfig, weights: Mapping[str, Tensor]) -> Whisper:
         """With these weights as they are, not copied; those of the output are the embeddings."""
-        with torch.device("meta"):  # random weights would take longer than loading these
+        with without_weights():  # random ones would take longer than loading these
             model = cls(config)
         weights = dict(weights) | {"decoder.output.weight": weights["decoder.embedding.weight"]}
         model.load_state_dict(weights, assign=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
+from asr.models.layers import without_weights
 from asr.models.whisper import Whisper, WhisperConfig
 from asr.whisper.vocabulary import Vocabulary
 
@@ -58,7 +59,7 @@ def split_weights(config: WhisperConfig, ours: dict[str, Tensor]) -> dict[str, T
 
 def expected_shapes(config: WhisperConfig) -> dict[str, tuple[int, ...]]:
     """By our names. The output is left out: it is the embeddings."""
-    with torch.device("meta"):
+    with without_weights():
         weights = Whisper(config).state_dict()
     return {name: tuple(weight.shape) for name, weight in weights.items() if name != "decoder.output.weight"}
 
