@@ -470,7 +470,7 @@ def test_smoke_of_digits(tmp_path: Path) -> None:
 # --- real corpora -------------------------------------------------------------------------------
 
 EXPECTED_COUNTS = {
-    "an4": {"train": 859, "dev": 89, "test": 130},
+    "an4": {"train": 859, "dev": 89, "train_all": 948, "test": 130},
     "fsdd": {
         "train": 2_400,
         "train_4th": 600,

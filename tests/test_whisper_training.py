@@ -242,7 +242,7 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
     config = run("model.label_smoothing=0.0", "optim.learning_rate=1e-2", *overrides)
     model, tokenizer = prepare(config)
     losses = learn(model, config, tokenizer, 100)
-    assert losses[-1] < 0.1 < losses[0]
+    assert losses[-1] < 0.15 < losses[0]
     features_BTF, lengths_B, *_ = make_batch(tokenizer, 60, 40, 50)
     encoded = model.eval().encode(features_BTF, lengths_B)
     said = decode_greedily(model, *encoded)
