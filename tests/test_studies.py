@@ -304,7 +304,7 @@ def score_published_lengths(
     figures: ModuleType, folder: Path, run: dict[str, Any], beam: int
 ) -> dict[str, object]:
     """One run for each variant, as the studies of lengths have it."""
-    suffix = "" if beam == run["decoding_config"]["beam"] else f"_beam_{beam}"
+    suffix = "" if beam == run["decoding_config"]["beam"] else figures.beam_suffix(beam)
     by_length: dict[str, dict[str, dict[str, str]]] = {}
     heard = read_texts(
         folder / f"{run['name']}.{'test' + suffix + '.' if suffix else ''}{run['decoding']}.jsonl"

@@ -141,7 +141,7 @@ def test_company_changes_nothing_at_other_speeds(
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
     decoding = DecodingConfig(method="joint", beam=2, speeds=(0.83, 1.0, 1.2))
     alone, together = (
-        [result.text for _, result in recognizer.transcribe_files(files[::3], size, decoding=decoding)]  # type: ignore[union-attr]
+        [result.text for _, result in recognizer.transcribe_files(files, size, decoding=decoding)]  # type: ignore[union-attr]
         for size in (1, 5)
     )
     assert alone == together and any(alone)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hostile_audio import make_speechlike
 from test_transcription import make_audio
-from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
+from whisper_examples import SIZES, VOCABULARY, make_weights, write_ggml, write_huggingface
 from whisper_systems import build_system
 
 import asr
@@ -296,13 +296,14 @@ def test_no_word_of_a_long_utterance_counts_twice(
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """In the forms that bring their vocabulary."""
+    """In the forms that bring their vocabulary; of short texts, since random weights seldom come to an end."""
     folder = tmp_path_factory.mktemp("models")
-    weights = make_weights()
+    sizes = SIZES | {"n_text_ctx": 64}
+    weights = make_weights(sizes=sizes)
     weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
     return {
-        "ggml": str(write_ggml(folder / "ggml-tiny.bin", weights)),
-        "folder": str(write_huggingface(folder / "whisper", weights)),
+        "ggml": str(write_ggml(folder / "ggml-tiny.bin", weights, sizes=sizes)),
+        "folder": str(write_huggingface(folder / "whisper", weights, sizes=sizes)),
     }
 
 

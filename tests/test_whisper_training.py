@@ -16,7 +16,7 @@ import torch
 from recipe_examples import make_job, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
-from whisper_examples import SIZES, VOCABULARY, make_weights, write_ggml, write_huggingface
+from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
 
 from asr.checkpoint import find_checkpoints, load_any_system, load_system
 from asr.cli import main
@@ -242,7 +242,7 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
     config = run("model.label_smoothing=0.0", "optim.learning_rate=1e-2", *overrides)
     model, tokenizer = prepare(config)
     losses = learn(model, config, tokenizer, 100)
-    assert losses[-1] < 0.15 < losses[0]
+    assert losses[-1] < 0.1 < losses[0]
     features_BTF, lengths_B, *_ = make_batch(tokenizer, 60, 40, 50)
     encoded = model.eval().encode(features_BTF, lengths_B)
     said = decode_greedily(model, *encoded)
@@ -386,7 +386,7 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @torch.inference_mode()
 def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
-    """Greedy and beam search: of all positions start and prompt take two."""
+    """Greedy and beam search: 448 positions, of which start and prompt take two."""
     model, _ = prepare(run())
     random = np.random.default_rng(0)
     features_BTF = torch.from_numpy(random.standard_normal((1, 1000, 80)).astype(np.float32))
@@ -395,9 +395,9 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
         10 * model.decoder.embedding.weight[40] - 10 * model.decoder.embedding.weight[EOS_ID]
     )
     (said,) = decode_greedily(model, *encoded)
-    assert len(said) == model.decoder.max_tokens == SIZES["n_text_ctx"] - 2
+    assert len(said) == model.decoder.max_tokens == 446
     ((best, *_),) = decode(model, *encoded, DecodingConfig(method="attention", beam=1))
-    assert len(best.tokens) <= len(said)
+    assert len(best.tokens) <= 446
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ SIZES = {
     "n_audio_state": 32,
     "n_audio_head": 4,
     "n_audio_layer": 2,
-    "n_text_ctx": 64,
+    "n_text_ctx": 448,
     "n_text_state": 32,
     "n_text_head": 2,
     "n_text_layer": 3,
@@ -102,11 +102,13 @@ def write_openai(path: Path, weights: dict[str, Tensor], sizes: dict[str, Any] =
     return path
 
 
-def write_ggml(path: Path, weights: dict[str, Tensor], half: bool = False) -> Path:
+def write_ggml(
+    path: Path, weights: dict[str, Tensor], half: bool = False, sizes: dict[str, int] = SIZES
+) -> Path:
     """Matrices in half precision if asked for; vectors and positions never are."""
     order = ("n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer")
     order += ("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels")
-    content = b"lmgg" + struct.pack("<11i", VOCAB_SIZE, *(SIZES[name] for name in order), int(half))
+    content = b"lmgg" + struct.pack("<11i", VOCAB_SIZE, *(sizes[name] for name in order), int(half))
     filters = compute_whisper_filters(np.arange(201) * 40.0, 0.0, 8000.0, 80).T.astype("<f4")
     content += struct.pack("<2i", *filters.shape) + filters.tobytes()
     words = (*VOCABULARY, b"<|endoftext|>")
@@ -137,17 +139,19 @@ def huggingface_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def write_huggingface(folder: Path, weights: dict[str, Tensor], *, form: str = "safetensors") -> Path:
+def write_huggingface(
+    folder: Path, weights: dict[str, Tensor], *, form: str = "safetensors", sizes: dict[str, int] = SIZES
+) -> Path:
     """`form`: safetensors, sharded or pickled; with vocab.json and merges.txt."""
     folder.mkdir(parents=True, exist_ok=True)
-    dim = SIZES["n_audio_state"]
+    dim = sizes["n_audio_state"]
     settings = {
         "model_type": "whisper", "activation_function": "gelu", "scale_embedding": False, "d_model": dim,
-        "encoder_ffn_dim": 4 * dim, "decoder_ffn_dim": 4 * dim, "num_mel_bins": SIZES["n_mels"],
-        "vocab_size": len(weights["decoder.token_embedding.weight"]), "max_source_positions": SIZES["n_audio_ctx"],
-        "max_target_positions": SIZES["n_text_ctx"], "encoder_layers": SIZES["n_audio_layer"],
-        "decoder_layers": SIZES["n_text_layer"], "encoder_attention_heads": SIZES["n_audio_head"],
-        "decoder_attention_heads": SIZES["n_text_head"],
+        "encoder_ffn_dim": 4 * dim, "decoder_ffn_dim": 4 * dim, "num_mel_bins": sizes["n_mels"],
+        "vocab_size": len(weights["decoder.token_embedding.weight"]), "max_source_positions": sizes["n_audio_ctx"],
+        "max_target_positions": sizes["n_text_ctx"], "encoder_layers": sizes["n_audio_layer"],
+        "decoder_layers": sizes["n_text_layer"], "encoder_attention_heads": sizes["n_audio_head"],
+        "decoder_attention_heads": sizes["n_text_head"],
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(settings))
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [2, 1]]}))
