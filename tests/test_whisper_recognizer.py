@@ -34,7 +34,7 @@ from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.whisper.decoding import WhisperDecodingConfig, WhisperReading
+from asr.whisper.decoding import Asked, WhisperDecodingConfig, WhisperReading
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
@@ -212,6 +212,40 @@ def test_sequential_windows_begin_where_the_last_text_ended(
     places.clear()
     read(recognizer, files[-1:], 1, config.model_copy(update={"condition_on_previous_text": True}))
     assert any(previous > 0 for *_, previous in places)
+
+
+def test_the_prompt_has_the_finished_text_alone(
+    recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what the next window decodes again, nor empty stretches, nor text drawn at high temperature."""
+    first_time = recognizer.system.tokenizer.first_time
+    a, b, c = recognizer.system.tokenizer.encode("abc")
+
+    def at(seconds: float) -> int:
+        return first_time + round(50 * seconds)
+
+    readings = [
+        # finished at 2 s; the rest is decoded again
+        ([at(0), a, at(1), at(1), b, at(2), at(2), c], 0.4),
+        # no text, then one without length; then the prompt starts anew
+        ([at(0), at(1), at(1), b, at(1), at(1), c, at(2), at(2), a], 0.4),
+        ([at(0), a, at(1), at(1), b, at(2), at(2), c], 0.6),
+        ([], 0.0),
+    ]
+    told: list[list[int]] = []
+
+    def decode(asked: Asked, config: WhisperDecodingConfig) -> list[WhisperReading]:
+        told.append(list(asked.previous))
+        tokens, temperature = readings[min(len(told), len(readings)) - 1]
+        text = recognizer.system.tokenizer.decode([token for token in tokens if token < first_time])
+        return [WhisperReading(tuple(tokens), text, "en", "greedy", temperature)]
+
+    monkeypatch.setattr(recognizer, "decode", decode)
+    config = ENGLISH.model_copy(update={"windows": "sequential", "condition_on_previous_text": True})
+    recognizer.transcribe(make_audio(9.0, 0), RATE, whisper=config)
+    first = [at(0), a, at(1), at(1), b, at(2)]
+    second = [at(1), c, at(2)]
+    assert told[:4] == [[], first, [*first, *second], []]
 
 
 def test_python_interface(recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path) -> None:

@@ -64,10 +64,13 @@ def test_stretches(
     tokens: list[int], expected: list[tuple[float, float, list[int]]], going_on: float
 ) -> None:
     stretches, seconds = split_stretches(TOKENIZER, tokens, 30.0)
-    assert stretches == [Stretch(start, end, tuple(own)) for start, end, own in expected]
+    assert [(stretch.start, stretch.end, list(stretch.tokens)) for stretch in stretches] == expected
     assert seconds == going_on
+    timed = [token for stretch in stretches for token in stretch.timed_tokens]
+    assert timed == tokens[: len(timed)], "in order, and without what goes on past the window"
+    assert tokens[len(timed) :] == ([at(4), A] if going_on < 30 else [])
 
 
 def test_no_time_lies_past_the_audio() -> None:
     stretches, seconds = split_stretches(TOKENIZER, [at(0), A, at(29), at(29), B], 12.5)
-    assert stretches == [Stretch(0.0, 12.5, (A,))] and seconds == 12.5
+    assert stretches == [Stretch(0.0, 12.5, (A,), (at(0), A, at(29)))] and seconds == 12.5

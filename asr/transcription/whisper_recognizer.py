@@ -342,8 +342,12 @@ class WhisperRecognizer(Transcriber):
                 recording.recognized[recording.num_segments] = found
                 recording.num_segments += 1
             if config.condition_on_previous_text:
-                previous = [*previous, *reading.tokens][-self.model.config.max_tokens :]
-                previous = previous if reading.temperature <= SURE_TEMPERATURE else []
+                # Not what follows the last whole one, which the next window decodes again.
+                for stretch, text in zip(stretches, texts, strict=True):
+                    if text and stretch.start < stretch.end:
+                        previous += stretch.timed_tokens
+                is_sure = reading.temperature <= SURE_TEMPERATURE
+                previous = previous[-self.model.config.max_tokens :] if is_sure else []
             step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
             audio_S, done = audio_S[step:], done + step
             request.report(step / self.sample_rate)

@@ -19,6 +19,8 @@ class Stretch:
     end: float
     tokens: tuple[int, ...]
     """Of text alone."""
+    timed_tokens: tuple[int, ...]
+    """Those with the tokens of time around them."""
 
 
 def split_stretches(
@@ -35,7 +37,7 @@ def split_stretches(
         return min((token - tokenizer.first_time) * SECONDS_PER_STEP, seconds)
 
     def build(own: Sequence[int], start: float, end: float) -> Stretch:
-        return Stretch(start, end, tuple(token for token in own if token < tokenizer.end))
+        return Stretch(start, end, tuple(token for token in own if token < tokenizer.end), tuple(own))
 
     is_over = is_time[-2:] == [False, True]  # a time, and nothing after it: the rest is silence
     if not pairs:
