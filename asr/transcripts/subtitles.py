@@ -6,7 +6,7 @@ import itertools
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import pydantic
@@ -21,6 +21,13 @@ BREAK_COST = 3.0  # a cue that ends neither at a pause nor at the end of a sente
 PAUSE_SECONDS = 0.3  # a pause of this length is a good place to end a cue
 MAX_PAUSE_SECONDS = 1.5  # a cue does not reach over a longer one, or it would tell what comes
 SENTENCE_ENDS = tuple(".!?…。！？؟।")
+# After these a sentence goes on: they stay with the word that follows. In lower case, without the last full stop.
+ABBREVIATIONS = frozenset(
+    """mr mrs ms mx dr drs prof rev hon messrs gen col maj capt cmdr lt sgt cpl gov sen rep pres st mt
+    e.g i.e cf vs viz approx ca z.b d.h bzw hr fr sr sra srta dra mme mlle p.ej sig dott""".split()
+)
+OPENING, CLOSING = "\"'([{“‘«„¿¡", "\"')]}”’»“"  # quotes and brackets around a word
+BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "núm", "fig", "figs", "vol", "ch", "sec", "pp", "eq"))
 
 
 class SubtitlesConfig(Config):
@@ -73,7 +80,7 @@ def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesCo
     groups = [
         group
         for segment in sorted(segments, key=lambda segment: segment.start)
-        for group in _divide(_pieces(segment, config.line_width), config)
+        for group in _divide(_pieces(segment, config), config)
     ]
     cues: list[Cue] = []
     free_ms = 0  # the end of the cue before
@@ -113,13 +120,45 @@ def _character_width(character: str) -> int:
 # --- pieces -------------------------------------------------------------------------------------
 
 
-def _pieces(segment: Segment, line_width: int) -> list[_Piece]:
+def _pieces(segment: Segment, config: SubtitlesConfig) -> list[_Piece]:
     """The words of a segment with their times. Its text is what is shown; times come from its words."""
     pieces = _with_word_times(segment)
     if pieces is None:
         whole = _Piece(segment.text, segment.start, segment.end, False)
         pieces = _share_time(whole, segment.text.split(), glued=False)
-    return [part for piece in pieces for part in _break_long(piece, line_width)]
+    return [part for piece in _bind(pieces, config) for part in _break_long(piece, config.line_width)]
+
+
+def _bind(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[_Piece]:
+    """Join an abbreviation such as "Mr." with the word that follows, as far as one line and cue hold both."""
+    bound: list[_Piece] = []
+    for piece in pieces:
+        if bound and _is_abbreviation(bound[-1].text, piece.text):
+            text = bound[-1].text + ("" if piece.glued else " ") + piece.text
+            both = replace(bound[-1], text=text, end=max(bound[-1].end, piece.end))
+            if both.width <= config.line_width and _fits((bound[-1], piece), config):
+                bound[-1] = both
+                continue
+        bound.append(piece)
+    return bound
+
+
+def _is_abbreviation(text: str, following: str) -> bool:
+    """Whether the last word of `text` is one that never ends a sentence."""
+    word = text.split()[-1].lstrip(OPENING)
+    if not word.endswith("."):
+        return False
+    name = word[:-1].lower()
+    return name in ABBREVIATIONS or (name in BEFORE_NUMBERS and following[:1].isdigit())
+
+
+def _ends_sentence(text: str, following: str) -> bool:
+    """Not so in "U.S. troops", "J. Smith" and "etc. and": before a small letter and after an initial."""
+    word = text.rstrip(CLOSING)
+    if not word.endswith(SENTENCE_ENDS) or _is_abbreviation(text, following):
+        return False
+    is_initial = len(word) == 2 and word[0].isupper() and word[0] != "I"
+    return not (word.endswith(".") and (is_initial or following.lstrip(OPENING)[:1].islower()))
 
 
 def _with_word_times(segment: Segment) -> list[_Piece] | None:
@@ -213,7 +252,7 @@ def _cost(group: Sequence[_Piece], following: Sequence[_Piece], config: Subtitle
     cost = CUE_COST + UNEVEN_COST * max(0.0, 1 - filled) ** 2
     if following:
         pause = following[0].start - group[-1].end
-        if pause < PAUSE_SECONDS and not group[-1].text.endswith(SENTENCE_ENDS):
+        if pause < PAUSE_SECONDS and not _ends_sentence(group[-1].text, following[0].text):
             cost += BREAK_COST
     return cost
 
