@@ -21,13 +21,16 @@ BREAK_COST = 3.0  # a cue that ends neither at a pause nor at the end of a sente
 PAUSE_SECONDS = 0.3  # a pause of this length is a good place to end a cue
 MAX_PAUSE_SECONDS = 1.5  # a cue does not reach over a longer one, or it would tell what comes
 SENTENCE_ENDS = tuple(".!?…。！？؟।")
-# After these a sentence goes on: they stay with the word that follows. In lower case, without the last full stop.
-ABBREVIATIONS = frozenset(
-    """mr mrs ms mx dr drs prof rev hon messrs gen col maj capt cmdr lt sgt cpl gov sen rep pres st mt
-    e.g i.e cf vs viz approx ca z.b d.h bzw hr fr sr sra srta dra mme mlle p.ej sig dott""".split()
-)
-OPENING, CLOSING = "\"'([{“‘«„¿¡", "\"')]}”’»“"  # quotes and brackets around a word
+# Stay with the word that follows; in lower case, without the last full stop.
+# fmt: off
+ABBREVIATIONS = frozenset((
+    "mr", "mrs", "ms", "mx", "dr", "drs", "prof", "rev", "hon", "messrs", "gen", "col", "maj", "capt", "lt",
+    "sgt", "gov", "sen", "rep", "pres", "st", "mt", "e.g", "i.e", "cf", "vs", "viz", "approx", "ca", "z.b",
+    "d.h", "bzw", "hr", "fr", "sr", "sra", "srta", "dra", "mme", "mlle", "p.ej", "sig", "dott",
+))
+# fmt: on
 BEFORE_NUMBERS = frozenset(("no", "nos", "nr", "núm", "fig", "figs", "vol", "ch", "sec", "pp", "eq"))
+OPENING, CLOSING = "\"'([{“‘«„¿¡", "\"')]}”’»“"  # quotes and brackets around a word
 
 
 class SubtitlesConfig(Config):
