@@ -51,6 +51,8 @@ class Batch:
     applied: tuple[Applied, ...] = ()
     num_views: int = 1
     """Rows of each utterance, one below the other."""
+    speech_spans_B2: Tensor | None = None
+    """First and one past the last loud frame, before masks hid any; None: nothing is masked."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,6 +76,7 @@ class Batch:
             feature_lengths_B=function(self.feature_lengths_B),
             tokens_BU=function(self.tokens_BU),
             token_lengths_B=function(self.token_lengths_B),
+            speech_spans_B2=None if self.speech_spans_B2 is None else function(self.speech_spans_B2),
         )
 
 
@@ -161,8 +164,9 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             feature_lengths_B = feature_lengths_B.repeat_interleave(num_views)
         ids = tuple(example.utterance.id for example in examples)
         applied = tuple(example.applied for example in examples)
+        spans_B2 = None
         if epoch is not None:
-            features_BTF, applied = self._augmenter.augment_features(
+            features_BTF, applied, spans_B2 = self._augmenter.augment_features(
                 features_BTF, feature_lengths_B, applied, ids, epoch, num_views
             )
         tokens = [np.array(example.tokens, dtype=np.int64) for example in examples]
@@ -178,6 +182,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             skipped=tuple(skipped),
             applied=applied,
             num_views=num_views,
+            speech_spans_B2=spans_B2,
         )
 
     def _prepare(self, utterance: Utterance, epoch: int | None) -> Example:

@@ -58,6 +58,24 @@ def valid_frames(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) ->
     return (time_T < feature_lengths_B[:, None])[:, :, None]
 
 
+def speech_spans(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """(B, 2): the first and one past the last loud frame.
+
+    Loud is what lies over 40 % of the way from the utterance's quietest frame to its 95th percentile. For
+    log-mel features, where a mean over bins is a loudness.
+    """
+    mask_BT = valid_frames(features_BTF, lengths_B.clamp(min=1))[..., 0]
+    loudness_BT = features_BTF.float().mean(-1)
+    quietest_B1 = loudness_BT.masked_fill(~mask_BT, torch.inf).amin(1, keepdim=True)
+    ascending_BT = loudness_BT.masked_fill(~mask_BT, torch.inf).sort(dim=1).values
+    loud_B1 = ascending_BT.gather(1, (0.95 * (lengths_B.clamp(min=1) - 1)).long()[:, None])
+    is_loud_BT = mask_BT & (loudness_BT >= quietest_B1 + 0.4 * (loud_B1 - quietest_B1))
+    frames_T = torch.arange(features_BTF.size(1), device=features_BTF.device)
+    first_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, features_BTF.size(1)).amin(1)
+    last_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, -1).amax(1)
+    return torch.stack([first_B, last_B + 1], dim=1).float()
+
+
 def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
     """In place: zeros past each utterance's length."""
     if features_BTF.device.type != "cpu":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.config import Config
-from asr.padded import valid_frames
+from asr.padded import speech_spans, valid_frames
 from asr.seeding import random_stream
 
 
@@ -73,8 +73,8 @@ class SpecAugment:
         ids: Sequence[str],
         epoch: int,
         num_views: int = 1,
-    ) -> tuple[Tensor, list[Masked]]:
-        """Warp, then mask. Padding stays as it is.
+    ) -> tuple[Tensor, list[Masked], Tensor]:
+        """Warp, find the spans of speech, then mask. Padding stays as it is.
 
         With several views each utterance has as many rows, one below the other: they are warped alike, so
         that their frames belong together, and masked differently.
@@ -92,6 +92,7 @@ class SpecAugment:
         valid_BT1 = valid_frames(features_BTF, feature_lengths_B)
         fill_B11 = _mean(features_BTF, valid_BT1) * float(self._config.mask_value == "mean")
         features_BTF = warp_time(features_BTF, feature_lengths_B, warps_B2)
+        spans_B2 = speech_spans(features_BTF, feature_lengths_B)
         time_mask_BT = build_mask(time_masks, num_frames).to(features_BTF.device)
         band_mask_BF = build_mask(bands, num_features).to(features_BTF.device)
         mask_BTF = (time_mask_BT[:, :, None] | band_mask_BF[:, None, :]) & valid_BT1
@@ -100,7 +101,7 @@ class SpecAugment:
         time_masked = (time_mask_BT.sum(1) / feature_lengths_B.clamp(min=1)).tolist()
         frequency_masked = band_mask_BF.float().mean(1).tolist()
         shares = zip(warps_B2[:, 1].tolist(), time_masked, frequency_masked, strict=True)
-        return features_BTF, [Masked(*share) for share in shares]
+        return features_BTF, [Masked(*share) for share in shares], spans_B2
 
     def _draw_warp(self, utterance_id: str, length: int, epoch: int) -> tuple[int, int]:
         """A frame and its shift. Both ends of the utterance stay in place, so the frame keeps off them."""

@@ -24,6 +24,7 @@ from asr.batches import BatchLoader
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import Manifest, Utterance, write_manifest
+from asr.padded import speech_spans
 from asr.spec_augment import SpecAugmentConfig
 from asr.text import TextConfig
 from asr.tokenizer import Tokenizer
@@ -102,6 +103,7 @@ def assert_equal(batches: Iterable[Batch], expected: Iterable[Batch]) -> None:
     """To the last bit."""
     for batch, other in zip(batches, expected, strict=True):
         for name, value in vars(batch).items():
+            assert value is not None or getattr(other, name) is None, name
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, getattr(other, name)), name
             else:
@@ -170,6 +172,22 @@ def test_two_views_of_an_utterance_differ_by_their_masks(manifest: Manifest) -> 
     assert [half.ids[::2] for half in halves] == [half.ids[1::2] for half in halves]
     dev = build(manifest, build_inputs(both, num_views=2)).evaluation_batches()
     assert sum(map(len, dev)) == len(manifest)
+
+
+def test_batches_know_where_speech_was_before_it_was_masked(manifest: Manifest) -> None:
+    """And halves of a batch too; where nothing is masked the features show it."""
+    plain = AUGMENT.model_copy(update={"spec_augment": SpecAugmentConfig()})
+    masks = AUGMENT.model_copy(update={"spec_augment": SpecAugmentConfig(num_time_masks=4)})
+    unmasked, masked = (
+        list(build(manifest, build_inputs(config)).epoch_batches(0)) for config in (plain, masks)
+    )
+    for batch, other in zip(unmasked, masked, strict=True):
+        assert batch.speech_spans_B2 is None and other.speech_spans_B2 is not None
+        expected = speech_spans(batch.features_BTF, batch.feature_lengths_B)
+        assert torch.equal(other.speech_spans_B2, expected)
+    whole = max(masked, key=len)
+    halves = [half.speech_spans_B2 for half in halve_largest([whole])]
+    assert torch.equal(torch.cat([half for half in halves if half is not None]), whole.speech_spans_B2)
 
 
 def test_utterance_with_a_start(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from asr.models.losses import (
     ctc_loss,
     diagonal_times,
     guided_attention_loss,
-    speech_spans,
 )
 
 # B batch, T encoded steps, U tokens, N rows of attention, V vocabulary, H heads
@@ -232,34 +231,6 @@ def test_attention_measures_by_hand() -> None:
     assert measures["attention_distance"].item() == pytest.approx((0 + 1 + 1 + 0 + 2) / 8)
     # Of 5: from step 3 it went back to step 1; a single step back is none.
     assert measures["attention_monotonic"].item() == 4
-
-
-# --- where the speech is ------------------------------------------------------------------------
-
-
-def log_mel(num_frames: int, first: int, past: int, padding: float = 0.0, num_padded: int = 100) -> Tensor:
-    """Loud (about -2) from `first` to `past`, quiet (about -12) elsewhere."""
-    features_TF = -12 + torch.rand(num_padded, 8)
-    features_TF[first:past] += 10
-    features_TF[num_frames:] = padding
-    return features_TF
-
-
-@pytest.mark.parametrize("padding", [-20.0, 0.0, 50.0, math.nan])
-def test_speech_spans_find_the_loud_frames(padding: float) -> None:
-    torch.manual_seed(0)
-    cases = [(100, 20, 70), (60, 0, 60), (60, 10, 60), (60, 30, 36), (1, 0, 1)]
-    features_BTF = torch.stack([log_mel(frames, first, past, padding) for frames, first, past in cases])
-    spans_B2 = speech_spans(features_BTF, torch.tensor([frames for frames, _, _ in cases]))
-    assert spans_B2.tolist() == [[first, past] for _, first, past in cases]
-
-
-@given(st.lists(st.floats(-30, 30, width=32), max_size=30), st.integers(0, 5))
-@settings(max_examples=50)
-def test_speech_spans_lie_inside_the_utterance(loudness: list[float], num_padding: int) -> None:
-    features_BTF = torch.tensor([[*loudness, *[99.0] * (num_padding + 1)]])[..., None]
-    ((first, past),) = speech_spans(features_BTF, torch.tensor([len(loudness)])).tolist()
-    assert 0 <= first < past <= max(len(loudness), 1)
 
 
 # --- configuration ------------------------------------------------------------------------------

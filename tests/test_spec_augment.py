@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 import torchaudio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from asr.padded import speech_spans
 from asr.seeding import random_stream
 from asr.spec_augment import Masked, SpecAugment, SpecAugmentConfig, build_mask, draw_masks, warp_time
 
@@ -23,7 +28,8 @@ def apply(
     epoch: int = 0,
     seed: int = 0,
 ) -> tuple[torch.Tensor, list[Masked]]:
-    return SpecAugment(config, seed).apply(features_BTF, torch.tensor(lengths), ids, epoch)
+    masked_BTF, records, _ = SpecAugment(config, seed).apply(features_BTF, torch.tensor(lengths), ids, epoch)
+    return masked_BTF, records
 
 
 def expected_share(num_masks: int, max_width: int, size: int) -> float:
@@ -198,3 +204,47 @@ def test_short_utterances_are_not_warped() -> None:
     features = torch.randn(1, 12, 4)
     warped, [record] = apply(SpecAugmentConfig(time_warp=5), features, [12], ["x"])
     assert torch.equal(warped, features) and record.time_warp == 0
+
+
+# --- where the speech is ------------------------------------------------------------------------
+
+
+def log_mel(
+    num_frames: int, first: int, past: int, padding: float = 0.0, num_padded: int = 100
+) -> torch.Tensor:
+    """Loud (about -2) from `first` to `past`, quiet (about -12) elsewhere."""
+    features_TF = -12 + torch.rand(num_padded, 8)
+    features_TF[first:past] += 10
+    features_TF[num_frames:] = padding
+    return features_TF
+
+
+@pytest.mark.parametrize("padding", [-20.0, 0.0, 50.0, math.nan])
+def test_speech_spans_find_the_loud_frames(padding: float) -> None:
+    torch.manual_seed(0)
+    cases = [(100, 20, 70), (60, 0, 60), (60, 10, 60), (60, 30, 36), (1, 0, 1)]
+    features_BTF = torch.stack([log_mel(frames, first, past, padding) for frames, first, past in cases])
+    spans_B2 = speech_spans(features_BTF, torch.tensor([frames for frames, _, _ in cases]))
+    assert spans_B2.tolist() == [[first, past] for _, first, past in cases]
+
+
+@given(st.lists(st.floats(-30, 30, width=32), max_size=30), st.integers(0, 5))
+@settings(max_examples=50)
+def test_speech_spans_lie_inside_the_utterance(loudness: list[float], num_padding: int) -> None:
+    features_BTF = torch.tensor([[*loudness, *[99.0] * (num_padding + 1)]])[..., None]
+    ((first, past),) = speech_spans(features_BTF, torch.tensor([len(loudness)])).tolist()
+    assert 0 <= first < past <= max(len(loudness), 1)
+
+
+def test_masks_do_not_move_the_spans_of_speech_and_a_warp_does() -> None:
+    """Masks become the mean of the utterance, which is loud beside silence."""
+    torch.manual_seed(0)
+    features_BTF = log_mel(100, 40, 60)[None].repeat(8, 1, 1)
+    masks = SpecAugmentConfig(num_time_masks=4, time_mask_width=20)
+    rows = (features_BTF, torch.full((8,), 100), list("abcdefgh"), 0)
+    masked_BTF, _, spans_B2 = SpecAugment(masks, 0).apply(*rows)
+    assert spans_B2.tolist() == [[40, 60]] * 8
+    assert speech_spans(masked_BTF, rows[1]).tolist() != spans_B2.tolist()
+    _, _, spans_B2 = SpecAugment(masks.model_copy(update={"time_warp": 30}), 0).apply(*rows)
+    unmasked_BTF, *_ = SpecAugment(SpecAugmentConfig(time_warp=30), 0).apply(*rows)
+    assert spans_B2.tolist() == speech_spans(unmasked_BTF, rows[1]).tolist() != [[40, 60]] * 8

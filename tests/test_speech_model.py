@@ -198,6 +198,9 @@ def test_silence_is_trimmed_from_the_diagonal() -> None:
     features_BTF = torch.full((1, 80, NUM_FEATURES), -10.0)
     features_BTF[0, 20:60] = 0.0
     assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[5.0, 15.0]]
+    masked_BTF = torch.zeros_like(features_BTF)
+    known_B2 = torch.tensor([[20.0, 60.0]])
+    assert model._speech_spans(masked_BTF, torch.tensor([80]), known_B2).tolist() == [[5.0, 15.0]]
     model = build_example("transformer-attention")  # trim_silence: false
     assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[0.0, 20.0]]
 

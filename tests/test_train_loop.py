@@ -250,6 +250,22 @@ def test_want_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)  # the update moves all by 7.5e-4
 
 
+def test_the_model_is_told_where_speech_was_before_the_masks(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, batches = make_learner(tiny_run("augment.spec_augment={num_time_masks: 2}"))
+    told: list[torch.Tensor] = []
+    original = SpeechModel._speech_spans
+
+    def note(self: SpeechModel, features: torch.Tensor, lengths: torch.Tensor, known: torch.Tensor) -> Any:
+        told.append(known)
+        return original(self, features, lengths, known)
+
+    monkeypatch.setattr(SpeechModel, "_speech_spans", note)
+    learner.update(batches[:1], 0)
+    assert batches[0].speech_spans_B2 is not None and torch.equal(told[0], batches[0].speech_spans_B2)
+
+
 def test_one_utterance_too_large_is_named(tiny_run: TinyRun) -> None:
     _, batches = make_learner(tiny_run())
     while len(batches[0]) > 1:

@@ -103,6 +103,7 @@ class LabelModel(Model, abc.ABC):
         tokens_BU: Tensor,
         token_lengths_B: Tensor,
         step: int = 0,
+        speech_spans_B2: Tensor | None = None,
     ) -> Losses:
         scores_BNL, _ = self.label(features_BTF, feature_lengths_B)
         width = min(scores_BNL.size(1), tokens_BU.size(1))  # either may be padded further

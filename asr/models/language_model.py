@@ -96,6 +96,7 @@ class LanguageModel(Model):
         tokens_BU: Tensor,
         token_lengths_B: Tensor,
         step: int = 0,
+        speech_spans_B2: Tensor | None = None,
     ) -> Losses:
         inputs_BN, targets_BN = Targets(tokens_BU, token_lengths_B).for_decoder()
         scores_BNV = self.run(inputs_BN)

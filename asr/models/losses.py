@@ -31,7 +31,8 @@ class GuidedAttentionConfig(Config):
     ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
     """With path ctc: an utterance follows its alignment once its CTC loss per token (nats) is below this."""
     trim_silence: bool = True
-    """Run the diagonal from the first to the last loud frame, not through silence at the ends."""
+    """Run the diagonal from the first to the last loud frame, not through silence at the ends. What
+    augment.spec_augment masks afterwards does not count."""
     layers: Annotated[tuple[int, ...], pydantic.Field(min_length=1)] | None = None
     """Decoder layers that are guided, from 0, or from the last as -1, -2; all if null."""
     heads: Annotated[tuple[pydantic.NonNegativeInt, ...], pydantic.Field(min_length=1)] | None = None
@@ -118,24 +119,6 @@ def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tenso
     share_BN = rows_N / num_rows_B[:, None]
     start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
     return start_B1 + share_BN * (end_B1 - start_B1)
-
-
-def speech_spans(features_BTF: Tensor, lengths_B: Tensor) -> Tensor:
-    """(B, 2): the first and one past the last loud frame.
-
-    Loud is what lies over 40 % of the way from the utterance's quietest frame to its 95th percentile. For
-    log-mel features, where a mean over bins is a loudness.
-    """
-    mask_BT = length_mask(lengths_B.clamp(min=1), features_BTF.size(1))
-    loudness_BT = features_BTF.float().mean(-1)
-    quietest_B1 = loudness_BT.masked_fill(~mask_BT, torch.inf).amin(1, keepdim=True)
-    ascending_BT = loudness_BT.masked_fill(~mask_BT, torch.inf).sort(dim=1).values
-    loud_B1 = ascending_BT.gather(1, (0.95 * (lengths_B.clamp(min=1) - 1)).long()[:, None])
-    is_loud_BT = mask_BT & (loudness_BT >= quietest_B1 + 0.4 * (loud_B1 - quietest_B1))
-    frames_T = torch.arange(features_BTF.size(1), device=features_BTF.device)
-    first_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, features_BTF.size(1)).amin(1)
-    last_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, -1).amax(1)
-    return torch.stack([first_B, last_B + 1], dim=1).float()
 
 
 def guided_attention_loss(

@@ -54,9 +54,11 @@ class Targets:
 
 
 class Model(nn.Module):
-    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step) gives `Losses`.
+    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
+    gives `Losses`.
 
-    `step` is the number of updates so far, or left out. What has no audio gets features of length 0.
+    `step` is the number of updates so far, or left out; `speech_spans_B2` says in which frames speech lies,
+    where masks hide it in the features. What has no audio gets features of length 0.
     """
 
     reported: ClassVar[tuple[str, ...]] = ("total", "correct")

@@ -24,10 +24,10 @@ from asr.models.losses import (
     ctc_loss,
     diagonal_times,
     guided_attention_loss,
-    speech_spans,
 )
 from asr.models.model import Losses, Model, Targets
 from asr.models.parallel_decoder import MaskDecoderConfig, ParallelDecoderConfig
+from asr.padded import speech_spans
 from asr.units import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
@@ -179,8 +179,9 @@ class SpeechModel(Model):
         tokens_BU: Tensor,
         token_lengths_B: Tensor,
         step: int = 0,
+        speech_spans_B2: Tensor | None = None,
     ) -> Losses:
-        """`step` is the number of updates so far, for the schedule of guided attention."""
+        """`step`, the number of updates so far, and `speech_spans_B2` are for guided attention."""
         encoded = self.encode(features_BTF, feature_lengths_B)
         targets = Targets(tokens_BU, token_lengths_B)
         total = encoded[0].new_zeros((), dtype=torch.float32)
@@ -202,7 +203,7 @@ class SpeechModel(Model):
             parts |= judged.parts
             if judged.weights:
                 weights_BHNT = torch.cat(list(judged.weights.values()), dim=1)
-                spans_B2 = self._speech_spans(features_BTF, feature_lengths_B)
+                spans_B2 = self._speech_spans(features_BTF, feature_lengths_B, speech_spans_B2)
                 times_BN, on_path = self._path(spans_B2, encoded, targets, ctc)
                 rows = (times_BN[:, : weights_BHNT.size(2)], judged.num_rows_B, encoded[1])
                 parts |= attention_measures(weights_BHNT.detach(), *rows) | on_path
@@ -235,11 +236,15 @@ class SpeechModel(Model):
         heads = tuple(range(self.decoder.num_heads)) if guided.heads is None else guided.heads
         return {layer % num_layers: heads for layer in layers}
 
-    def _speech_spans(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> Tensor:
+    def _speech_spans(
+        self, features_BTF: Tensor, feature_lengths_B: Tensor, known_B2: Tensor | None = None
+    ) -> Tensor:
         """(B, 2): where the diagonal starts and ends, in encoded steps."""
         guided = self.config.guided_attention
         if guided is not None and guided.trim_silence:
-            return speech_spans(features_BTF, feature_lengths_B) / self.encoder.subsampling_factor
+            if known_B2 is None:
+                known_B2 = speech_spans(features_BTF, feature_lengths_B)
+            return known_B2 / self.encoder.subsampling_factor
         ends_B = feature_lengths_B / self.encoder.subsampling_factor
         return torch.stack([torch.zeros_like(ends_B), ends_B], dim=1)
 

@@ -140,7 +140,12 @@ class Learner:
             batch = batch.to(self.process.device)
             with self.autocast():
                 losses: Losses = self._forward(
-                    batch.features_BTF, batch.feature_lengths_B, batch.tokens_BU, batch.token_lengths_B, step
+                    batch.features_BTF,
+                    batch.feature_lengths_B,
+                    batch.tokens_BU,
+                    batch.token_lengths_B,
+                    step,
+                    batch.speech_spans_B2,
                 )
             scaled: Tensor = self.scaler.scale(losses.total / num_tokens)
             scaled.backward()
@@ -255,6 +260,7 @@ def _split(batch: Batch, middle: int) -> tuple[Batch, Batch]:
             feature_lengths_B=batch.feature_lengths_B[rows],
             tokens_BU=batch.tokens_BU[rows],
             token_lengths_B=batch.token_lengths_B[rows],
+            speech_spans_B2=None if batch.speech_spans_B2 is None else batch.speech_spans_B2[rows],
         )
 
     return part(slice(None, middle)), part(slice(middle, None))
