@@ -77,7 +77,7 @@ class TrainConfig(Config):
     clip_norm: float = pydantic.Field(default=5.0, gt=0)
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    """Of matrix products. auto: bf16 where a trial finds it at least 1.5 times as fast as float32."""
+    """Of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
     compile: bool = False

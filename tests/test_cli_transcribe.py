@@ -222,7 +222,7 @@ def test_language_model(talker: str, capsys: pytest.CaptureFixture[str]) -> None
 def test_device_is_said(talker: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert transcribe(talker, "a.wav", "--device", "cpu") == 0
-    assert "device: cpu (1 thread)" in caplog.messages
+    assert "device: cpu (1 thread), float32" in caplog.messages
 
 
 @pytest.mark.usefixtures("audio")

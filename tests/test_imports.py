@@ -50,7 +50,7 @@ LAYERS = [
             "augment",
             "batch_order",
         ),
-        *("batch_builder", "batches", "text_batches", "models/"),
+        *("batch_builder", "batches", "text_batches", "models/", "precision"),
     ],
     ["scoring/", "decoding/", "whisper/"],
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models import int8
-from asr.models.int8 import Int8Linear, is_bfloat16_fast, is_int8_exact, is_int8_fast
+from asr.models.int8 import Int8Linear, is_int8_exact
 
 # M rows, N outputs, K inputs
 
@@ -88,23 +86,12 @@ def test_inputs_in_half_precision() -> None:
     assert torch.equal(layer(x_MK), layer(x_MK.float()))
 
 
-@pytest.mark.parametrize("seconds, expected", [((0.3, 0.1), True), ((0.14, 0.1), False)])
-def test_trial(monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, float], expected: bool) -> None:
-    """By the time of float32, then that of the other."""
-    monkeypatch.setattr(int8, "is_int8_exact", lambda: True)
-    for trial in (is_int8_fast, is_bfloat16_fast):
-        left = list(seconds)
-        monkeypatch.setattr(int8, "_time", lambda run, left=left: left.pop(0))
-        assert trial() is expected
-
-
 @pytest.mark.parametrize("products", [300.0, None], ids=["wrong", "none"])
-def test_trial_of_a_processor_without(monkeypatch: pytest.MonkeyPatch, products: float | None) -> None:
+def test_a_processor_without(monkeypatch: pytest.MonkeyPatch, products: float | None) -> None:
     def forward(self: Int8Linear, x: Tensor) -> Tensor:
         if products is None:
             raise RuntimeError("not here")
         return torch.full((len(x), self.out_features), products)
 
-    monkeypatch.setattr(int8, "_time", lambda run: math.nan)
     monkeypatch.setattr(Int8Linear, "forward", forward)
-    assert not is_int8_exact() and not is_int8_fast()
+    assert not is_int8_exact()

@@ -323,15 +323,20 @@ def test_compiling_on_a_cpu_is_refused(tiny_run: TinyRun) -> None:
         train(tiny_run("train.compile=true"))
 
 
-@pytest.mark.parametrize(("quicker", "chosen"), [(2.0, "bf16"), (1.2, "float32")])
-def test_precision_is_chosen_by_measuring(
-    monkeypatch: pytest.MonkeyPatch, quicker: float, chosen: str
+@pytest.mark.parametrize(("instructions", "chosen"), [("amx_bf16", "bf16"), ("avx512_vnni", "float32")])
+def test_precision_is_chosen_by_the_processor(
+    monkeypatch: pytest.MonkeyPatch, instructions: str, chosen: str
 ) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
+    assert choose_precision("auto", Process(0, 1, torch.device("cpu"))) == chosen
+
+
+def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     from asr.train import learner
 
-    seconds = {torch.float32: 1.0, torch.bfloat16: 1.0 / quicker}
-    monkeypatch.setattr(learner, "_time_product", lambda dtype, device: seconds[dtype])
-    assert choose_precision("auto", Process(0, 1, torch.device("cpu"))) == chosen
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    monkeypatch.setattr(learner, "sum_over_processes", lambda values, process: list(values))  # the other: 0
+    assert choose_precision("auto", Process(0, 2, torch.device("cpu"))) == "float32"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

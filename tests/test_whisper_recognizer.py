@@ -25,7 +25,8 @@ from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import transcribe_utterances
 from asr.manifest import Utterance
-from asr.models.int8 import Int8Linear, is_int8_exact, is_int8_fast
+from asr.models.int8 import Int8Linear, is_int8_exact
+from asr.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
@@ -384,12 +385,24 @@ def test_what_whisper_is_not_for(
 
 
 def test_eight_bits_where_there_are_none(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.models.int8.is_int8_exact", lambda: False)
-    monkeypatch.setattr("asr.transcription.whisper_recognizer.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.precision.is_int8_exact", lambda: False)
     loaded = load_model(models["ggml"], "cpu")
     assert isinstance(loaded, WhisperRecognizer) and isinstance(loaded.model.decoder.output, torch.nn.Linear)
     with pytest.raises(UserError, match="take float32"):
         load_model(models["ggml"], "cpu", "int8")
+
+
+def test_the_clock_does_not_choose_the_arithmetic(
+    models: dict[str, str], wav: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a busy machine makes of any timing."""
+    results = []
+    for step in (1.0, -1.0):
+        clock = (step * count**2 for count in itertools.count())
+        monkeypatch.setattr("time.perf_counter", lambda clock=clock: next(clock))
+        assert cli.main(["transcribe", wav, *FAST, "--model", models["ggml"], "--format", "json"]) == 0
+        results.append(capsys.readouterr().out)
+    assert results[0] == results[1] and json.loads(results[0])[0]["arithmetic"].endswith(" on cpu")
 
 
 @pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
@@ -401,7 +414,11 @@ def test_eight_bits(files: list[Path], models: dict[str, str]) -> None:
     assert any(transcript.text for transcript in together)
     for transcript, path in zip(together, files, strict=True):
         assert transcript.text == read(quantised, [path], 1, ENGLISH)[0].text
-    for precision, expected in (("float32", False), ("int8", True), ("auto", is_int8_fast())):
+    for precision, expected in (
+        ("float32", False),
+        ("int8", True),
+        ("auto", is_fast("int8", torch.device("cpu"))),
+    ):
         loaded = load_model(models["ggml"], "cpu", precision)  # type: ignore[arg-type]
         assert isinstance(loaded, WhisperRecognizer)
         assert isinstance(loaded.model.decoder.output, Int8Linear) is expected
@@ -429,13 +446,55 @@ def test_a_folder_of_outputs_is_resumed(
     assert Path("out/a.srt").stat().st_mtime_ns > before
 
 
+def test_a_folder_goes_on_in_its_arithmetic(
+    models: dict[str, str],
+    wav: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On another machine: here one that has, or lacks, instructions for 8 bits."""
+    caplog.set_level("INFO")
+    command = [
+        "transcribe",
+        wav,
+        *FAST,
+        "--output-dir",
+        "out",
+        "--format",
+        "jsonl",
+        "--model",
+        models["ggml"],
+    ]
+    assert cli.main([*command, "--set", "precision=float32"]) == 0
+    made = Path("out/a.jsonl").read_bytes()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
+    monkeypatch.setattr("asr.precision.is_int8_exact", lambda: True)
+    Path("out/a.jsonl").unlink()  # this one is to be made again
+    assert cli.main(command) == 0
+    assert Path("out/a.jsonl").read_bytes() == made
+    assert "out: goes on in float32 on cpu, as it was begun" in caplog.messages
+    assert json.loads(made)["arithmetic"] == "float32 on cpu"
+    assert '"arithmetic": "float32 on cpu"' in Path("out/.asr-transcribe.jsonl").read_text()
+    # What is asked for by name is done, and all anew, as with any other setting.
+    assert cli.main([*command, "--set", "precision=bf16"]) == 0
+    assert json.loads(Path("out/a.jsonl").read_bytes())["arithmetic"] == "bf16 on cpu"
+    # What cannot go on stops.
+    journal = Path("out/.asr-transcribe.jsonl")
+    journal.write_text(journal.read_text().replace("bf16 on cpu", "int8 on cpu"))
+    monkeypatch.setattr("asr.precision.is_int8_exact", lambda: False)
+    assert cli.main(command) == 2
+    message = capsys.readouterr().err
+    assert "was begun in int8 on cpu" in message and "--set precision=float32" in message
+
+
 def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"id": "u1", "audio": wav, "duration": 1.0, "text": "C Z EIGHT"}
     Path("test.jsonl").write_text(json.dumps(line) + "\n")
     command = ["evaluate", models["ggml"], "test.jsonl", *FAST]
     assert cli.main([*command, "--json", "--output-dir", "out"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert list(record["ways"]) == ["greedy"]
+    assert list(record["ways"]) == ["greedy"] and record["precision"] in ("float32", "int8", "int8_bf16")
     assert record["ways"]["greedy"]["decoding"]["beam"] == 1
     assert "c z 8" in Path("out/reference.trn").read_text()
     assert (

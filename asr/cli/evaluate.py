@@ -140,11 +140,13 @@ def run_whisper(args: argparse.Namespace) -> int:
     recognizer = WhisperRecognizer(
         load_whisper(args.model), args.device, settings.precision, settings.segmentation, settings.checks
     )
-    logger.info("device: %s", describe_device(recognizer.device))
+    logger.info("device: %s, %s", describe_device(recognizer.device), recognizer.precision)
     request = Request(batch_size=args.batch_size, whisper=settings.whisper)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         split = transcribe_utterances(recognizer, utterances, request, progress.advance)
-    return _report(args, split, utterances, settings.scoring.normalize, recognizer.device)
+    return _report(
+        args, split, utterances, settings.scoring.normalize, recognizer.device, recognizer.precision
+    )
 
 
 def _report(
@@ -153,6 +155,7 @@ def _report(
     utterances: Sequence[Utterance],
     normalizer: Normalizer,
     device: torch.device,
+    precision: str = "float32",
 ) -> int:
     from asr.cli.evaluation_output import describe_ways, print_json, print_table
     from asr.evaluation import describe_device, score_ways, write_texts
@@ -172,6 +175,7 @@ def _report(
                 "language_model": args.language_model,
                 "lexicon": args.lexicon,
                 "device": describe_device(device),
+                "precision": precision,
                 "failed": split.faults,
                 "ways": describe_ways(split, scores),
             }

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 from asr.cli.options import add_decoding_options
 from asr.decoding.methods import METHODS
@@ -15,6 +15,7 @@ from asr.errors import UserError
 
 if TYPE_CHECKING:
     from asr.transcription.audio_paths import Recording
+    from asr.transcription.output_folder import OutputFolder
     from asr.transcription.settings import TranscriptionSettings
     from asr.transcripts.transcript import Transcript
 
@@ -174,11 +175,9 @@ def _to_folder(
     formats: Sequence[str],
 ) -> int:
     from asr.cli.transcription_job import Job
-    from asr.transcription.output_folder import OutputFolder
-    from asr.transcription.settings import describe_making
     from asr.transcripts.writers import format_transcript
 
-    folder = OutputFolder(args.output_dir, formats, describe_making(args.model, args.knowledge, settings))
+    folder, settings = _open_folder(args, settings, formats)
     folder.check(recordings)
 
     def write(recording: Recording, transcript: Transcript) -> None:
@@ -201,6 +200,48 @@ def _to_folder(
         logger.info("%d of %d were finished by an earlier call", job.num_skipped, len(recordings))
     job.transcribe(wanted)
     return job.finish()
+
+
+def _open_folder(
+    args: argparse.Namespace, settings: TranscriptionSettings, formats: Sequence[str]
+) -> tuple[OutputFolder, TranscriptionSettings]:
+    """The folder, and the settings with its precision: where both are left to us, it goes on as it began."""
+    from asr.precision import Precision, describe_arithmetic, resolve_precision
+    from asr.transcription.output_folder import OutputFolder
+    from asr.transcription.settings import describe_making
+    from asr.transcription.transcriber import choose_device
+    from asr.whisper.loading import is_whisper
+
+    def resolve(precision: Precision) -> tuple[OutputFolder, TranscriptionSettings, str]:
+        device = choose_device(args.device)
+        precision = resolve_precision(precision, device, is_whisper(args.model))
+        arithmetic = describe_arithmetic(precision, device)
+        making = describe_making(args.model, args.knowledge, settings, arithmetic)
+        folder = OutputFolder(args.output_dir, formats, making)
+        return folder, settings.model_copy(update={"precision": precision}), arithmetic
+
+    folder, resolved, arithmetic = resolve(settings.precision)
+    earlier = folder.earlier_arithmetic
+    if earlier is None or earlier == arithmetic:
+        return folder, resolved
+    precision, _, device = earlier.partition(" on ")
+    if precision not in get_args(Precision):
+        return folder, resolved
+    if settings.precision not in ("auto", precision) or args.device.partition(":")[0] not in ("auto", device):
+        return (
+            folder,
+            resolved,
+        )  # another arithmetic was asked for: as with any other setting, all is done anew
+    if args.device == "auto":
+        args.device = device
+    logger.info("%s: goes on in %s, as it was begun", args.output_dir, earlier)
+    try:
+        return resolve(cast("Precision", precision))[:2]
+    except UserError as error:
+        raise UserError(
+            f"{args.output_dir}: was begun in {earlier}, which cannot go on here: {error}. Give another "
+            f"--output-dir, or do all anew by --set precision={resolved.precision} --device cpu"
+        ) from None
 
 
 # --- live -----------------------------------------------------------------------------------------

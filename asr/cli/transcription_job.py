@@ -173,7 +173,7 @@ def load_transcriber(args: argparse.Namespace, settings: TranscriptionSettings) 
         segmentation=settings.segmentation,
         checks=settings.checks,
     )
-    logger.info("device: %s", describe_device(recognizer.device))
+    logger.info("device: %s, %s", describe_device(recognizer.device), recognizer.precision)
     return recognizer
 
 

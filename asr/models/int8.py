@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 # M rows, N outputs, K inputs
 
 LARGEST = 127
 MIDDLE = 128  # stands for 0 among the inputs, which the processor wants without a sign
-TRIALS, TRIAL_ROWS = 5, 300
 
 
 class Int8Linear(nn.Module):
@@ -60,6 +55,7 @@ class Int8Linear(nn.Module):
         return y_MN.unflatten(0, x.shape[:-1])
 
 
+@torch.inference_mode()
 def is_int8_exact() -> bool:
     """Whether this processor multiplies in 8 bits without errors.
 
@@ -71,31 +67,3 @@ def is_int8_exact() -> bool:
     except (AttributeError, RuntimeError):
         return False
     return torch.allclose(products_MN, torch.tensor(512.0), rtol=1e-5)
-
-
-@torch.inference_mode()
-def is_int8_fast() -> bool:
-    """Whether products in 8 bits are exact here, and at least 1.5 times as fast as in float32."""
-    if not is_int8_exact():
-        return False
-    x_MK, weight_NK = torch.ones(TRIAL_ROWS, 512), torch.ones(2048, 512)
-    layer = Int8Linear(weight_NK)
-    return _time(lambda: F.linear(x_MK, weight_NK)) >= 1.5 * _time(lambda: layer(x_MK))
-
-
-@torch.inference_mode()
-def is_bfloat16_fast() -> bool:
-    """Whether it multiplies matrices at least 1.5 times as fast as float32."""
-    left_MK, right_NK = torch.ones(TRIAL_ROWS, 512), torch.ones(2048, 512)
-    halves = left_MK.bfloat16(), right_NK.bfloat16()
-    return _time(lambda: F.linear(left_MK, right_NK)) >= 1.5 * _time(lambda: F.linear(*halves))
-
-
-def _time(run: Callable[[], Tensor]) -> float:
-    """Seconds, at best."""
-    times = []
-    for _ in range(TRIALS):
-        started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return min(times)

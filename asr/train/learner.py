@@ -18,6 +18,7 @@ from asr.batch_builder import Batch
 from asr.errors import UserError
 from asr.models import Model
 from asr.models.model import Losses
+from asr.precision import is_fast
 from asr.run import RunConfig
 from asr.train.distributed import Process, sum_gradients, sum_over_processes
 from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
@@ -193,34 +194,16 @@ class Learner:
 
 
 def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> Precision:
-    """auto: bf16 where it multiplies matrices at least 1.5 times as fast as float32, found by trying."""
+    """auto: bf16 where the processors of all processes have instructions for it, else float32."""
     if wanted != "auto":
         return wanted
-    seconds = {dtype: _time_product(dtype, process.device) for dtype in (torch.float32, torch.bfloat16)}
-    # Together, so that all processes choose the same.
-    float32, bfloat16 = sum_over_processes([seconds[torch.float32], seconds[torch.bfloat16]], process)
-    ratio = float32 / bfloat16
-    chosen: Precision = "bf16" if ratio >= 1.5 else "float32"
+    (num_fast,) = sum_over_processes([float(is_fast("bf16", process.device))], process)
+    chosen: Precision = "bf16" if num_fast == process.world_size else "float32"
+    reason = "has" if chosen == "bf16" else "lacks"
     logger.info(
-        "train.precision = auto: bf16 multiplies matrices %.1f times as fast here, taking %s", ratio, chosen
+        "train.precision = auto: %s, since the %s %s fast bf16", chosen, process.device.type.upper(), reason
     )
     return chosen
-
-
-def _time_product(dtype: torch.dtype, device: torch.device) -> float:
-    """The quickest of ten products of the size that a model has."""
-    left, right = (
-        torch.ones(1500, 512, dtype=dtype, device=device),
-        torch.ones(2048, 512, dtype=dtype, device=device),
-    )
-    times = []
-    for _ in range(10):
-        started = time.perf_counter()
-        nn.functional.linear(left, right)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

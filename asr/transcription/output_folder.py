@@ -36,6 +36,8 @@ class OutputFolder:
         self._done: dict[
             str, dict[str, Any]
         ] = {}  # name of a recording -> its newest line, if it is of the end
+        self.earlier_arithmetic: str | None = None
+        """That of earlier calls which were equal in all else, the latest of them."""
         self._read_journal()
 
     def paths(self, recording: Recording) -> dict[str, Path]:
@@ -143,6 +145,9 @@ class OutputFolder:
         outputs, name = line["outputs"], line["name"]
         if not {"audio", "audio_stamp", "made_by", "is_whole"} <= line.keys():
             return
+        made_by = line["made_by"]
+        if self._made_by == made_by | {"arithmetic": self._made_by.get("arithmetic")}:
+            self.earlier_arithmetic = made_by.get("arithmetic")
         self._announced |= dict.fromkeys(outputs, line)
         if line["is_whole"]:
             self._done[name] = line

@@ -25,6 +25,7 @@ from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, resolve_method
 from asr.errors import UserError
 from asr.models.clock import make_clock
+from asr.precision import Precision
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.knowledge import Knowledge, load_own_decoding
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig
@@ -36,7 +37,7 @@ from asr.transcription.timestamps import (
     split_words,
     time_words,
 )
-from asr.transcription.transcriber import Precision, Request, Transcriber, choose_device, pad_audio
+from asr.transcription.transcriber import Request, Transcriber, choose_device, pad_audio
 from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment
 from asr.whisper.decoding import WhisperDecodingConfig
@@ -76,7 +77,7 @@ def load_model(
     """The model of a run or checkpoint, both folders, or a Whisper model: its files, or its name on the hub.
 
     Without `source`: what the environment names in ASR_MODEL, else whisper-base. `auto` takes a GPU if there
-    is one. `precision` auto: 8 bits for Whisper on a CPU that is fast with them, else float32.
+    is one. `precision` auto: 8 bits for Whisper on a CPU with instructions for them, else float32.
     """
     source = find_default_model() if source is None else source
     if is_whisper(source):
@@ -116,8 +117,6 @@ class Recognizer(Transcriber):
                 "this model has neither a CTC head nor attention, and nothing else tells when a word was "
                 "said: decode it with asr evaluate, or train one with model.ctc_weight above 0"
             )
-        if precision == "int8":
-            raise UserError("precision int8 is for Whisper models; take float32, or bf16 or fp16 on a GPU")
         super().__init__(device, precision)
         self.system = system
         longest = system.config.batches.max_utterance_seconds  # training used none above

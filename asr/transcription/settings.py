@@ -16,11 +16,11 @@ from asr.decoding.search import DecodingConfig
 from asr.english.letters import join_letters
 from asr.english.normalizer import normalize_english
 from asr.errors import UserError
+from asr.precision import Precision
 from asr.text import Rule, check_rules, normalize
 from asr.transcription.knowledge import Knowledge
 from asr.transcription.segmentation import SegmentationConfig
 from asr.transcription.streaming import StreamingConfig
-from asr.transcription.transcriber import Precision
 from asr.transcripts.subtitles import SubtitlesConfig
 from asr.whisper.decoding import WhisperDecodingConfig
 from asr.whisper.loading import find_whisper_weights, is_whisper
@@ -74,8 +74,8 @@ class WhisperEvaluationSettings(Config):
     scoring: ScoringConfig = ScoringConfig()
     """How texts are made alike."""
     precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU. int8 is for Whisper on a CPU; auto: that where a
-    trial finds it at least 1.5 times as fast as float32, and float32 otherwise."""
+    """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
+    auto: one of these where the processor has instructions for them, and float32 otherwise."""
 
 
 class TranscriptionSettings(Config):
@@ -94,8 +94,8 @@ class TranscriptionSettings(Config):
     streaming: StreamingConfig = StreamingConfig()
     """When live text becomes final."""
     precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU. int8 is for Whisper on a CPU; auto: that where a
-    trial finds it at least 1.5 times as fast as float32, and float32 otherwise."""
+    """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
+    auto: one of these where the processor has instructions for them, and float32 otherwise."""
 
 
 LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise
@@ -132,7 +132,9 @@ def merge_settings(
     return list(given.values())
 
 
-def describe_making(model: str, knowledge: Knowledge, settings: TranscriptionSettings) -> dict[str, object]:
+def describe_making(
+    model: str, knowledge: Knowledge, settings: TranscriptionSettings, arithmetic: str
+) -> dict[str, object]:
     """All that a transcript depends on, but for the audio; for an OutputFolder."""
     weights = find_whisper_weights(model) if is_whisper(model) else find_model(model) / "model.safetensors"
     files = {"model": weights, **knowledge.files}
@@ -140,7 +142,8 @@ def describe_making(model: str, knowledge: Knowledge, settings: TranscriptionSet
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
         for name, path in files.items()
     }
-    return {"version": __version__, **stamps, "settings": settings.model_dump(mode="json")}
+    told = settings.model_dump(mode="json", exclude={"precision"})
+    return {"version": __version__, **stamps, "settings": told, "arithmetic": arithmetic}
 
 
 def print_settings(settings: Config) -> None:

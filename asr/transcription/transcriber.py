@@ -14,7 +14,6 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
+from asr.precision import Precision, describe_arithmetic, resolve_precision
 from asr.transcription.joining import End, Recognized, Recording, assemble
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
 from asr.transcription.sources import (
@@ -39,15 +39,7 @@ from asr.whisper.decoding import WhisperDecodingConfig
 
 # B segments, S samples
 
-Precision = Literal["auto", "float32", "bf16", "fp16", "int8"]
-# Of autocast. Only Whisper on a CPU has 8 bits, by itself.
-DTYPES = {
-    "auto": torch.float32,
-    "float32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "int8": torch.float32,
-}
+DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches among whose segments those of similar length are sought
 
 Pending = list[tuple[Recording, int, AudioSegment]]
@@ -91,9 +83,11 @@ class Transcriber(abc.ABC):
     """Between two words, and two segments."""
     segmentation: SegmentationConfig
 
-    def __init__(self, device: str, precision: Precision) -> None:
+    def __init__(self, device: str, precision: Precision, has_int8: bool = False) -> None:
         self.device = choose_device(device)
-        self.dtype = DTYPES[precision]
+        self.precision = resolve_precision(precision, self.device, has_int8)
+        self.dtype = DTYPES.get(self.precision, torch.float32)
+        self.arithmetic = describe_arithmetic(self.precision, self.device)
 
     # --- what a kind of model says of itself ------------------------------------------------------
 
@@ -220,7 +214,10 @@ class Transcriber(abc.ABC):
 
     def assemble(self, recording: Recording) -> Transcript | UserError:
         """A recording of which all segments are recognized."""
-        return assemble(recording, self.separator)
+        transcript = assemble(recording, self.separator)
+        if isinstance(transcript, UserError):
+            return transcript
+        return replace(transcript, arithmetic=self.arithmetic)
 
     # --- from a file to segments, in the reading thread ------------------------------------------
 

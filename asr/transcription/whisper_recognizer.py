@@ -6,7 +6,6 @@ features -> model.encode -> decode_windows -> align_tokens -> time_words
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -17,11 +16,11 @@ import torch
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.models.int8 import is_bfloat16_fast, is_int8_exact, is_int8_fast
+from asr.precision import Precision
 from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
-from asr.transcription.transcriber import Precision, Request, Transcriber, pad_audio
+from asr.transcription.transcriber import Request, Transcriber, pad_audio
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.whisper.alignment import align_tokens
 from asr.whisper.decoding import (
@@ -40,7 +39,6 @@ from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
 
-log = logging.getLogger(__name__)
 Heard = TypeVar("Heard")
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is told
@@ -79,13 +77,11 @@ class WhisperRecognizer(Transcriber):
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
     ) -> None:
-        super().__init__(device, precision)
+        super().__init__(device, precision, has_int8=True)
         self.system = system
         self.model = system.model.to(self.device).eval()
-        if precision == "auto" and self.device.type == "cpu" and is_int8_fast():
-            precision = "int8"
-        if precision == "int8":
-            self._quantise()
+        if self.precision.startswith("int8"):
+            self.model.quantise(torch.bfloat16 if self.precision == "int8_bf16" else torch.float32)
         self.front_end = system.front_end.to(self.device)
         self.checks = checks or ChecksConfig()
         if "max_skipped_seconds" not in self.checks.model_fields_set:
@@ -95,15 +91,6 @@ class WhisperRecognizer(Transcriber):
         self.window_samples = count_window_samples(system, 0, None)
         window_seconds = self.window_samples / self.sample_rate
         self.segmentation = fill_windows(segmentation or SegmentationConfig()).limited(window_seconds)
-
-    def _quantise(self) -> None:
-        if self.device.type != "cpu":
-            raise UserError(f"precision int8 on {self.device.type}: it is for a CPU; take bf16 or fp16")
-        if not is_int8_exact():
-            raise UserError("precision int8: this processor multiplies no 8 bits exactly; take float32")
-        dtype = torch.bfloat16 if is_bfloat16_fast() else torch.float32
-        self.model.quantise(dtype)
-        log.info("weights in 8 bits, attention in %s", str(dtype).removeprefix("torch."))
 
     def check(self, request: Request) -> None:
         if request.language_model is not None or request.decoding != DecodingConfig():
@@ -126,7 +113,7 @@ class WhisperRecognizer(Transcriber):
         transcript = assemble(recording, self.separator_in(language))
         if isinstance(transcript, UserError):
             return transcript
-        return replace(transcript, language=language)
+        return replace(transcript, language=language, arithmetic=self.arithmetic)
 
     # --- segments ---------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class Transcript:
     """What is missing, such as the rest of a file that breaks off."""
     language: str | None = None
     """Code of what is spoken; None: the model knows one language, and nobody asked."""
+    arithmetic: str = ""
+    """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
 
     @property
     def text(self) -> str:

@@ -92,6 +92,8 @@ def describe(transcript: Transcript) -> dict[str, Any]:
         record["speaker"] = transcript.speaker
     if transcript.language is not None:
         record["language"] = transcript.language
+    if transcript.arithmetic:
+        record["arithmetic"] = transcript.arithmetic
     if transcript.warnings:
         record["warnings"] = list(transcript.warnings)
     return record | {"segments": [_describe_segment(segment) for segment in transcript.segments]}
