@@ -64,7 +64,8 @@ def test_one_utterance(reference, hypothesis, counts, rate) -> None:
     found = score(reference, hypothesis)
     assert found.counts == Counts(*counts)
     assert found.error_rate == rate
-    assert score(reference, hypothesis, align="sclite").counts.errors == sum(counts[1:])
+    errors = 0 if reference == "Cat" else sum(counts[1:])  # sclite does not look at case
+    assert score(reference, hypothesis, align="sclite").counts.errors == errors
 
 
 def test_counts_add_up() -> None:

@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--align",
         choices=("jiwer", "sclite"),
         default="jiwer",
-        help="fewest errors, or the costs of NIST sclite, 4 for a substitution and 3 else (default: jiwer)",
+        help="fewest errors, or as NIST sclite counts by default: its costs, no regard to case, the best of "
+        "alternatives such as { a / b } (default: jiwer)",
     )
     parser.add_argument(
         "--show",

@@ -10,6 +10,7 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError
 from asr.scoring.alignments import Method, Operation, Unit, split_units
+from asr.scoring.alternatives import read_as_sclite
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
 
@@ -76,7 +77,8 @@ def score(
 
     Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
     missing: its words count as deleted, and `Score.missing` names it. `align` says how errors are told
-    apart: by the fewest edits, as jiwer does, or by the costs of NIST sclite (see asr.scoring.alignments).
+    apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by its costs, without
+    regard to case, with the best of alternatives such as `{ a / b }`.
     """
     if not 0 < confidence < 1 or resamples < 0:
         raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
@@ -89,12 +91,16 @@ def score(
             raise UserError(
                 f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all"
             )
+    given = said
+    if align == "sclite":
+        said, heard = _read_all_as_sclite(names, said, heard, unit)
     pairs = (
         (split_units(reference, unit), split_units(hypothesis or "", unit))
         for reference, hypothesis in zip(said, heard, strict=True)
     )
     return Score(
         ids=names,
+        given_references=given,
         references=said,
         hypotheses=heard,
         speakers=None if who is None else tuple(str(speaker) for speaker in who),
@@ -105,6 +111,21 @@ def score(
         confidence=confidence,
         seed=seed,
     )
+
+
+def _read_all_as_sclite(
+    names: tuple[str, ...], said: tuple[str, ...], heard: tuple[str | None, ...], unit: Unit
+) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    pairs = []
+    for name, reference, hypothesis in zip(names, said, heard, strict=True):
+        try:
+            first, second = read_as_sclite(reference, hypothesis or "")
+        except UserError as error:
+            raise UserError(f"utterance {name}: {error}") from None
+        if unit != "words" and "{" in reference + (hypothesis or ""):
+            raise UserError(f"utterance {name}: alternatives are chosen by words only; expected unit words")
+        pairs.append((first, None if hypothesis is None else second))
+    return tuple(first for first, _ in pairs), tuple(second for _, second in pairs)
 
 
 def _match(

@@ -111,6 +111,8 @@ class Score:
     """What `score` found. Print it for a table; what takes time is found when it is first asked for."""
 
     ids: tuple[str, ...]
+    given_references: tuple[str, ...]
+    """As they were given; `references` has the alternatives that were chosen for these hypotheses."""
     references: tuple[str, ...]
     hypotheses: tuple[str | None, ...]
     """None where the hypothesis is missing: all of its reference is deleted then."""
@@ -214,6 +216,7 @@ class Score:
         return dataclasses.replace(
             self,
             ids=pick(self.ids),
+            given_references=pick(self.given_references),
             references=pick(self.references),
             hypotheses=pick(self.hypotheses),
             speakers=None if self.speakers is None else pick(self.speakers),

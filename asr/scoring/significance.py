@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -123,13 +124,19 @@ def compare(first: Score, second: Score, names: tuple[str, str] = ("first", "sec
     Settings of the bootstrap are those of the first score.
     """
     second = _match(first, second, names)
+    # Other alternatives were chosen, so that places in one reference are none in the other.
+    unlike = [
+        n
+        for n, pair in enumerate(zip(first.references, second.references, strict=True))
+        if len(set(pair)) > 1
+    ]
     differences_P = first.errors_P - second.errors_P
     return Comparison(
         names=names,
         error_rates=(first.error_rate, second.error_rate),
         rate_name=RATE_NAMES[first.unit],
         confidence=first.confidence,
-        matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits)),
+        matched_pairs=compute_matched_pairs(*count_segment_errors(first.edits, second.edits, unlike)),
         mcnemar=compute_mcnemar(first.errors_P == 0, second.errors_P == 0),
         signed_ranks=_rank_speakers(first, differences_P),
         bootstrap=_bootstrap(first, differences_P) if first.resamples else None,
@@ -154,7 +161,7 @@ def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
                 "paired tests need the same utterances in both"
             )
         second = second.select([places[id] for id in first.ids])
-    for id, one, other in zip(first.ids, first.references, second.references, strict=True):
+    for id, one, other in zip(first.ids, first.given_references, second.given_references, strict=True):
         if one != other:
             raise UserError(
                 f"utterance {id} has two references, {one!r} for {names[0]} and {other!r} for {names[1]}; "
@@ -163,11 +170,14 @@ def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
     return second
 
 
-def count_segment_errors(first: Edits, second: Edits) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of either system in each stretch of an utterance between GOOD_UNITS_BETWEEN correct units.
+def count_segment_errors(
+    first: Edits, second: Edits, whole: Sequence[int] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of either system in each segment of an utterance between GOOD_UNITS_BETWEEN correct units.
 
     Errors of both are sorted along each reference, an insertion before the unit that follows it. Two
-    neighbours belong together unless enough correct units lie between.
+    neighbours belong together unless enough correct units lie between. Each of the pairs `whole` is one
+    segment.
     """
     system_E = np.repeat([0, 1], [len(first), len(second)])
     pair_E = np.concatenate([first.pair_E, second.pair_E])
@@ -180,7 +190,8 @@ def count_segment_errors(first: Edits, second: Edits) -> tuple[np.ndarray, np.nd
     # After an insertion, the unit that follows may be correct already.
     good_between = unit_E[1:] - (unit_E + ~is_insertion_E)[:-1]
     starts_E = np.ones(len(order), bool)
-    starts_E[1:] = (pair_E[1:] != pair_E[:-1]) | (good_between >= GOOD_UNITS_BETWEEN)
+    is_parted = (good_between >= GOOD_UNITS_BETWEEN) & ~np.isin(pair_E[1:], whole)
+    starts_E[1:] = (pair_E[1:] != pair_E[:-1]) | is_parted
     segment_E = np.cumsum(starts_E) - 1
     num_segments = int(starts_E.sum())
     errors_M = [np.bincount(segment_E[system_E == system], minlength=num_segments) for system in (0, 1)]

@@ -1,0 +1,135 @@
+"""Texts as NIST sclite reads them by default: case ignored, marks removed, the best alternatives chosen."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from asr.errors import UserError
+from asr.manifest import shorten
+
+# sclite's costs in thousandths. The null word, @, stands for an alternative without words.
+NULL = "@"
+GAP_COST, SUBSTITUTION_COST, NULL_GAP_COST = 3000, 4000, 1
+MAX_CELLS = 4_000_000
+"""Of a pair with alternatives: some 2,000 words on each side, which take seconds."""
+
+_TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
+_MARKS = re.compile(r"[{}@;*\\]")
+_TAGS = re.compile(r"(?<!\\);.*")
+_TOKEN = re.compile(r"\s*([{}]|[^\s{}]+)")
+_TOKEN_IN_BRACES = re.compile(r"\s*([{}/]|[^\s{}/]+)")
+
+
+class _Network(NamedTuple):
+    """The words of a text with alternatives, each after all that it may follow."""
+
+    words: list[str]
+    """The first one, "", is the beginning of the text."""
+    previous: list[list[int]]
+    """For each word, the indices of the words that may stand before it."""
+    last: list[int]
+    """The words that may end the text."""
+
+
+def read_as_sclite(reference: str, hypothesis: str) -> tuple[str, str]:
+    """The words of both sides that `sclite` without options compares.
+
+    A to Z become lower case. Of alternatives, `{ a / b c / @ }`, those stay that make the alignment
+    cheapest; @ is no word. Tags (`word;tag`), backslashes and a star at the end of a word are left out.
+    """
+    reference, hypothesis = reference.translate(_TO_LOWER), hypothesis.translate(_TO_LOWER)
+    if not _MARKS.search(reference + hypothesis):
+        return reference, hypothesis
+    first, second = _choose_words(_build_network(reference), _build_network(hypothesis))
+    return " ".join(first), " ".join(second)
+
+
+def _build_network(text: str) -> _Network:
+    network = _Network([""], [[]], [0])
+    ends = network.last  # of all that stands before the next word
+    open_braces: list[
+        tuple[list[int], list[int]]
+    ] = []  # what stands before one, and the ends of its alternatives
+    position, text = 0, text.rstrip()
+    while position < len(text):
+        match = (_TOKEN_IN_BRACES if open_braces else _TOKEN).match(text, position)
+        assert match is not None
+        token, before_token, position = match[1], text[: match.start(1)][-1:], match.end()
+        if token == "{" and (not before_token or before_token.isspace() or before_token in "{}/"):
+            open_braces.append((ends, []))
+        elif token in "{}" and not open_braces:
+            raise _bad_braces(text)
+        elif token not in "{}/" or not open_braces:
+            network.words.append(_strip_marks(token))
+            network.previous.append(ends)
+            ends = [len(network.words) - 1]
+        else:
+            start, alternatives = open_braces[-1]
+            if ends is not start:  # sclite passes over an alternative of nothing at all
+                alternatives += ends
+            ends = start
+            if token == "}":
+                open_braces.pop()
+                ends = alternatives
+                if not alternatives:
+                    raise _bad_braces(text)
+    if open_braces:
+        raise _bad_braces(text)
+    return network._replace(last=ends)
+
+
+def _strip_marks(word: str) -> str:
+    stripped = _TAGS.sub("", word).replace("\\", "") or word
+    return stripped[:-1] if len(stripped) > 1 and stripped.endswith("*") else stripped
+
+
+def _bad_braces(text: str) -> UserError:
+    return UserError(
+        f"{shorten(text)}: expected alternatives as in sclite's `{{ a / b c / @ }}`, each brace with its "
+        "partner and a space before it, and @ for no word; mend the text, or align as jiwer does"
+    )
+
+
+def _choose_words(reference: _Network, hypothesis: _Network) -> tuple[list[str], list[str]]:
+    """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions."""
+    both = (reference, hypothesis)
+    if all(network.previous[1:] == [[n] for n in range(len(network.words) - 1)] for network in both):
+        first, second = ([word for word in network.words[1:] if word != NULL] for network in both)
+        return first, second
+    if sum(map(len, reference.previous)) * sum(map(len, hypothesis.previous)) > MAX_CELLS:
+        raise UserError(
+            f"{len(reference.words):,} words against {len(hypothesis.words):,}, with alternatives, are too "
+            "long to align; cut the utterance, or align as jiwer does"
+        )
+    costs: list[list[int]] = []
+    steps: list[list[tuple[int, int]]] = []  # the cell that each one is reached from
+    for i, said in enumerate(reference.words):
+        costs.append([])
+        steps.append([])
+        deletion_cost = NULL_GAP_COST if said == NULL else GAP_COST
+        for j, heard in enumerate(hypothesis.words):
+            # min takes the first of equal ones.
+            options = []
+            if i and j:
+                pair_cost = SUBSTITUTION_COST * (said != heard) if NULL not in (said, heard) else 2 * GAP_COST
+                cells = [(a, b) for a in reference.previous[i] for b in hypothesis.previous[j]]
+                options.append(min((costs[a][b] + pair_cost, (a, b)) for a, b in cells))
+            if j:
+                gap = NULL_GAP_COST if heard == NULL else GAP_COST
+                options.append(min((costs[i][b] + gap, (i, b)) for b in hypothesis.previous[j]))
+            if i:
+                options.append(min((costs[a][j] + deletion_cost, (a, j)) for a in reference.previous[i]))
+            cost, step = min(options, key=lambda option: option[0]) if options else (0, (0, 0))
+            costs[i].append(cost)
+            steps[i].append(step)
+    _, (i, j) = min((costs[a][b], (a, b)) for a in reference.last for b in hypothesis.last)
+    said_words, heard_words = [], []
+    while i or j:
+        a, b = steps[i][j]
+        if a != i and reference.words[i] != NULL:
+            said_words.append(reference.words[i])
+        if b != j and hypothesis.words[j] != NULL:
+            heard_words.append(hypothesis.words[j])
+        i, j = a, b
+    return said_words[::-1], heard_words[::-1]

@@ -1,0 +1,130 @@
+"""Texts are read as NIST sclite reads them: case, alternatives, tags; golden counts are its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.scoring import alternatives
+from asr.scoring.alternatives import read_as_sclite
+from asr.scoring.counting import score
+from asr.scoring.significance import compare
+
+needs_sclite = pytest.mark.skipif(
+    shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"
+)
+
+# Counted by sclite 2.10 without options: correct, substituted, deleted, inserted.
+GOLDEN = [
+    ("a { b / c d } e", "A c d E", (4, 0, 0, 0)),
+    ("a (uh) b", "a b", (2, 0, 1, 0)),  # may be left out with its option -D only
+    ("a (uh) b", "a uh b", (2, 1, 0, 0)),
+    ("a { b / @ } c", "a c", (2, 0, 0, 0)),
+    ("a { b / { c / d } } c", "a d c", (3, 0, 0, 0)),
+    ("a b", "{ a / x } b", (2, 0, 0, 0)),
+    ("\u00c4 b", "\u00e4 b", (1, 1, 0, 0)),
+    ("a { b / } c", "a c", (2, 0, 1, 0)),
+    ("a {b/c}c", "a c c", (3, 0, 0, 0)),
+    ("a b;tag* x*", "a b x", (3, 0, 0, 0)),
+    ("x/y z", "x y z", (1, 1, 0, 1)),
+    ("{ a / b } / c", "b / c", (3, 0, 0, 0)),
+    ("{ @ / @ }", "x", (0, 0, 0, 1)),
+]
+
+
+def count(reference: str, hypothesis: str) -> tuple[int, int, int, int]:
+    counts = score(reference, hypothesis, align="sclite", resamples=0).counts
+    return counts.correct, counts.substitutions, counts.deletions, counts.insertions
+
+
+def cost(counts: tuple[int, ...]) -> int:
+    return 4 * counts[1] + 3 * (counts[2] + counts[3])
+
+
+@pytest.mark.parametrize(("reference", "hypothesis", "expected"), GOLDEN)
+def test_marks_are_read_as_sclite_reads_them(
+    reference: str, hypothesis: str, expected: tuple[int, ...]
+) -> None:
+    assert count(reference, hypothesis) == expected
+
+
+def make_texts(words: list[str]) -> st.SearchStrategy[str]:
+    def join(parts: list[str]) -> str:
+        return " ".join(parts)
+
+    plain = st.lists(st.sampled_from(words), min_size=1, max_size=3).map(join)
+    deep = st.recursive(
+        plain,
+        lambda inner: st.lists(inner, min_size=1, max_size=3).map(
+            lambda parts: "{ " + " / ".join(parts) + " }"
+        ),
+        max_leaves=4,
+    )
+    return st.lists(deep, max_size=4).map(join)
+
+
+def run_sclite(pairs: list[tuple[str, str]]) -> list[tuple[int, ...]]:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, side in (("ref", 0), ("hyp", 1)):
+            lines = (f"{pair[side]} (s-{number})\n" for number, pair in enumerate(pairs))
+            Path(folder, name).write_text("".join(lines))
+        arguments = "-r ref trn -h hyp trn -i spu_id -o pra stdout"
+        command = ["sctk", "sclite", *arguments.split()]
+        output = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^id: \(s-(\d+)\)\nScores: \(#C #S #D #I\) ([\d ]+)$", output, re.MULTILINE)
+    counts = {int(number): tuple(map(int, line.split())) for number, line in found}
+    return [counts[number] for number in range(len(pairs))]
+
+
+@needs_sclite
+@settings(max_examples=3, deadline=None, phases=[Phase.generate])  # shrinking would start sclite for minutes
+@given(st.data())
+def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject) -> None:
+    """With null words, alignments of the same cost may differ in what they count; without, nothing may."""
+    words = ["a", "B", "b", "c", "(uh)", "C;t", "c*", "Uh"]
+    texts = make_texts(data.draw(st.sampled_from([words, [*words, "@"]])))
+    pairs = data.draw(st.lists(st.tuples(texts, texts), min_size=20, max_size=40))
+    for (reference, hypothesis), theirs in zip(pairs, run_sclite(pairs), strict=True):
+        ours = count(reference, hypothesis)
+        if "@" in reference + hypothesis:
+            assert cost(ours) == cost(theirs), (reference, hypothesis)
+        else:
+            assert ours == theirs, (reference, hypothesis)
+
+
+@pytest.mark.parametrize("text", ["a { b", "a } b", "a{b / c}", "{ }", "{ / }", "{ a / { } }", "{ " * 5000])
+def test_braces_that_sclite_cannot_read_are_refused(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r"utterance 1: .*expected alternatives as in sclite's `\{ a / b c / @ \}`"
+    ):
+        score(text, "a", align="sclite")
+    assert score(text, text).error_rate == 0  # jiwer knows no marks
+
+
+def test_alternatives_are_chosen_among_words_only_and_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="expected unit words"):
+        score("{ a / b }", "b", align="sclite", unit="characters")
+    assert score("A;x", "a", align="sclite", unit="characters").error_rate == 0
+    monkeypatch.setattr(alternatives, "MAX_CELLS", 10)
+    with pytest.raises(UserError, match="too long to align"):
+        read_as_sclite("{ a / b } c d e", "a b c d")
+    assert read_as_sclite("a;x " * 9, "a " * 9)  # no alternatives, no limit
+
+
+def test_systems_that_chose_other_alternatives_are_compared() -> None:
+    references = ["{ going to / gonna } eat now please", "Yes"] * 9
+    first = score(references, ["gonna eat now please", "no"] * 9, align="sclite")
+    second = score(references, ["going to drink now please", "yes"] * 9, align="sclite")
+    assert first.references != second.references and first.given_references == tuple(references)
+    comparison = compare(first, second)
+    # Each utterance is one segment: their words have other places.
+    assert comparison.matched_pairs.segments == 18
+    assert (first.counts.errors, second.counts.errors) == (9, 9)
