@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.errors import UserError
-from asr.transcription.joining import End, Recognized, Recording, assemble, join_segments, join_words
+from asr.transcription.joining import (
+    End,
+    Recognized,
+    Recording,
+    assemble,
+    clip_words,
+    join_segments,
+    join_words,
+)
+from asr.transcription.segmentation import AudioSegment
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 
@@ -80,3 +92,41 @@ def test_recordings_that_break_off_say_so() -> None:
     assert transcript.text == "w1.0" and transcript.warnings == ("cut short",)
     error = UserError("no audio")
     assert assemble(Recording("c.wav", end=End(0.0, error)), " ") is error
+
+
+def build_place(*speech: tuple[float, float], end: float = 10.0) -> AudioSegment:
+    return AudioSegment(0.0, np.zeros(round(end * 100), np.float32), 100, speech=speech)
+
+
+def test_words_stay_inside_the_spans_of_speech() -> None:
+    words = [Word("early", 0.0, 2.5, 0.9), Word("late", 2.5, 6.4, 0.9), Word("next", 6.4, 7.5, 0.9)]
+    clipped = clip_words(words, build_place((2.0, 3.0), (6.5, 8.0)))
+    times = [(word.start, word.end) for word in clipped]
+    assert times == [(2.0, 2.5), (2.5, 3.0), (6.5, 7.5)]
+    missed = [Word("missed by the VAD", 3.5, 5.0, 0.9)]
+    assert clip_words(missed, build_place((2.0, 3.0), (6.5, 8.0))) == missed
+    assert clip_words(words, build_place()) == words, "nobody looked where speech is"
+
+
+@given(
+    times=st.lists(st.floats(0.0, 10.0), max_size=60),
+    speech=st.lists(st.floats(0.0, 10.0), max_size=6, unique=True),
+    step=st.sampled_from([0.0, 0.02, 0.5]),
+)
+@settings(deadline=None)
+def test_clipped_words_are_in_order_and_have_a_length(
+    times: list[float], speech: list[float], step: float
+) -> None:
+    times = sorted(round(time / step) * step if step else time for time in times)
+    words = [Word(str(start), start, end, 0.9) for start, end in pairwise(times)]
+    edges = sorted(speech)
+    clipped = clip_words(words, build_place(*zip(edges[::2], edges[1::2], strict=False)))
+    assert [word.text for word in clipped] == [word.text for word in words]
+    assert all(word.end - word.start > 0.019 for word in clipped)
+    assert all(before.end <= after.start + 1e-9 for before, after in pairwise(clipped))
+    assert all(word.start >= 0 and word.end <= 10 + 1e-9 for word in clipped)
+
+
+def test_more_words_than_there_is_time_for_share_it() -> None:
+    clipped = clip_words([Word("a", 0.1, 0.1, 0.9)] * 40, build_place(end=0.2))
+    assert all(word.end > word.start >= 0 for word in clipped)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asr.errors import UserError
 from asr.transcription.segmentation import AudioSegment
 from asr.transcription.sources import Source, describe_source
 from asr.transcripts.transcript import Segment, Transcript, Word
+
+SHORTEST_WORD = 0.02  # seconds; alignment may leave a word without a step of its own
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,35 @@ def _is_same_time(word: Word, other: Word) -> bool:
 
 def _middle(word: Word) -> float:
     return (word.start + word.end) / 2
+
+
+def clip_words(words: Sequence[Word], segment: AudioSegment) -> list[Word]:
+    """The same words, each inside the span of speech that it is in, and none without length.
+
+    Alignment hands out all of the time, pauses too: to the first word after a pause or the last one before.
+    """
+    clipped = [_clip(word, segment.speech) for word in words]
+    shortest = min(SHORTEST_WORD, (segment.end - segment.start) / max(len(words), 1))
+    free = segment.start
+    for index, word in enumerate(clipped):
+        start = max(word.start, free)
+        free = max(word.end, start + shortest)
+        clipped[index] = replace(word, start=start, end=free)
+    limit = segment.end
+    for index, word in reversed(list(enumerate(clipped))):
+        end = min(word.end, limit)
+        limit = max(segment.start, min(word.start, end - shortest))
+        clipped[index] = replace(word, start=limit, end=end)
+    return clipped
+
+
+def _clip(word: Word, speech: Sequence[tuple[float, float]]) -> Word:
+    """To the span that it shares most time with; a word outside of all stays, since the VAD missed it."""
+    shared = [(min(word.end, end) - max(word.start, start), start, end) for start, end in speech]
+    most, start, end = max(shared, default=(0.0, 0.0, 0.0))
+    if most <= 0:
+        return word
+    return replace(word, start=max(word.start, start), end=min(word.end, end))
 
 
 def make_segment(

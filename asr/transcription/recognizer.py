@@ -26,7 +26,7 @@ from asr.decoding.search import DecodingConfig, resolve_method
 from asr.errors import UserError
 from asr.models.clock import make_clock
 from asr.precision import Precision
-from asr.transcription.joining import Recognized, make_segment
+from asr.transcription.joining import Recognized, clip_words, make_segment
 from asr.transcription.knowledge import Knowledge, load_own_decoding
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcription.sources import AudioFile, AudioPart
@@ -217,7 +217,7 @@ class Recognizer(Transcriber):
                 replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
                 for word in time_words(spans, token_times, self.clock, heard.audio_S, rate)
             ]
-            text = tokenizer.decode(reading.tokens)
+            text, words = tokenizer.decode(reading.tokens), clip_words(words, segment)
             results.append((reading, make_segment(segment, text, words, reading.method, reading.warnings)))
         return results
 

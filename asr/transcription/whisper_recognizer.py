@@ -17,7 +17,7 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.precision import Precision
-from asr.transcription.joining import End, Recognized, Recording, assemble, make_segment
+from asr.transcription.joining import End, Recognized, Recording, assemble, clip_words, make_segment
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
 from asr.transcription.transcriber import Request, Transcriber, pad_audio
@@ -120,15 +120,15 @@ class WhisperRecognizer(Transcriber):
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         """Where Whisper passes over speech, all stretches of the segment are heard again, each by itself."""
         results = self._recognize_once(segments, request)
-        if request.whisper.task == "translate":  # its words are not said when the times of words say so
-            return results
         rows = [row for row, segment in enumerate(segments) if self._is_passed_over(segment, results[row])]
+        if request.whisper.task == "translate":  # the times of its words are not those of the speech
+            rows.clear()
         pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
         heard = iter(self._in_batches(pieces, request, lambda batch: self._recognize_once(batch, request)))
         for row in rows:
             parts = [next(heard) for _ in segments[row].speech]
             results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
-        return results
+        return [clip(result, segment) for result, segment in zip(results, segments, strict=True)]
 
     def _is_passed_over(self, segment: AudioSegment, result: Recognized) -> bool:
         """Whether a long stretch of speech, of several, has no word."""
@@ -324,7 +324,7 @@ class WhisperRecognizer(Transcriber):
             whole = [token for stretch in stretches for token in stretch.tokens]
             (words,) = self.time([place], asked, [whole], config)
             texts = [self.system.tokenizer.decode(stretch.tokens).strip() for stretch in stretches]
-            for segment in make_segments(place.start, reading, stretches, texts, words):
+            for segment in make_segments(place, reading, stretches, texts, words):
                 found = Recognized(segment, None, None, reading.language)
                 recording.recognized[recording.num_segments] = found
                 recording.num_segments += 1
@@ -339,6 +339,13 @@ class WhisperRecognizer(Transcriber):
             audio_S, done = audio_S[step:], done + step
             request.report(step / self.sample_rate)
         recording.end = End(total / self.sample_rate, fault)
+
+
+def clip(found: Recognized, segment: AudioSegment) -> Recognized:
+    """The same with its words in the spans of speech."""
+    old = found.segment
+    words = clip_words(old.words, segment)
+    return replace(found, segment=make_segment(old, old.text, words, old.decoding, old.warnings))
 
 
 def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: str) -> Recognized:
@@ -360,7 +367,7 @@ def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
 
 
 def make_segments(
-    offset: float,
+    place: AudioSegment,
     reading: WhisperReading,
     stretches: Sequence[Stretch],
     texts: Sequence[str],
@@ -368,10 +375,11 @@ def make_segments(
 ) -> Iterator[Segment]:
     """One for each stretch of a window; the first one has the warnings."""
     past, warnings = 0, reading.warnings
+    all_words = clip_words(shift_words(words, place.start), place)
     for stretch, text in zip(stretches, texts, strict=True):
         first, past = past, past + len(stretch.tokens)
-        own = shift_words([word for word in words if first <= word.token < past], offset)
-        start, end = offset + stretch.start, offset + stretch.end
+        own = [timed for word, timed in zip(words, all_words, strict=True) if first <= word.token < past]
+        start, end = place.start + stretch.start, place.start + stretch.end
         confidence = sum(word.confidence for word in own) / len(own) if own else 0.0
         yield Segment(start, end, text, tuple(own), confidence, reading.method, warnings)
         warnings = ()
