@@ -5,21 +5,40 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
 
 from asr.errors import UserError
+from asr.foreign_names import FOREIGN_NAMES
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(pydantic.BaseModel)
 
 MAX_CONFIG_BYTES = 1_000_000  # a run file has some sixty lines; anything near this is not one
 MAX_DEPTH = 20
 
 
-class Config(pydantic.BaseModel):
+class _CheckedType(ModelMetaclass):
+    """A wrong value in Python, as in DecodingConfig(beam=0), is an error of the user like one in a file.
+
+    Pydantic does not come by here when it builds a section inside of another.
+    """
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except pydantic.ValidationError as error:
+            raise UserError(_explain(error, self, self.__name__, values, {}, set())) from None  # type: ignore[arg-type]
+
+
+class Config(pydantic.BaseModel, metaclass=_CheckedType):
     """Base of every section. The string below a field is its documentation: `asr info CONF` prints it."""
 
     model_config = pydantic.ConfigDict(
@@ -68,7 +87,7 @@ def _build(
     overrides: Sequence[str],
 ) -> ConfigType:
     for override in overrides:
-        _apply_override(tree, override)
+        _apply_override(tree, override, config_class)
     try:
         # By way of JSON, whose strict mode knows that a list may fill a tuple and a string a path.
         return config_class.model_validate_json(json.dumps(tree))
@@ -81,6 +100,38 @@ def dump_config(config: Config) -> str:
     """The effective settings as YAML that `load_config` reads back to an equal config."""
     tree = json.loads(config.model_dump_json())
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def describe_choices(config_class: type[Config]) -> dict[str, list[str]]:
+    """What each key that leaves a choice may be: the words, the kinds of its section, null."""
+    choices: dict[str, dict[str, None]] = {}
+    for key, field in _known_keys(config_class):
+        choices.setdefault(key, {}).update(dict.fromkeys(_find_choices(field.annotation)))
+    return {key: list(own) for key, own in choices.items() if len(own) > 1}
+
+
+_PLAIN_TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _find_choices(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif annotation is type(None):
+        yield "null"
+    elif annotation in _PLAIN_TYPES:
+        yield _PLAIN_TYPES[annotation]
+    elif isinstance(annotation, type) and issubclass(annotation, Config):
+        fields = annotation.model_fields
+        kinds = (
+            [f"type: {kind}" for kind in _find_choices(fields["type"].annotation)] if "type" in fields else []
+        )
+        yield from kinds or [f"a section of {', '.join(fields)}"]
+    elif get_origin(annotation) is tuple:
+        parts = dict.fromkeys(part for option in get_args(annotation) for part in _find_choices(option))
+        yield from parts if len(parts) > 1 else ("a list",)
+    elif get_origin(annotation) in (Union, UnionType, Annotated):
+        for option in get_args(annotation):
+            yield from _find_choices(option)
 
 
 def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
@@ -149,7 +200,10 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
         if not isinstance(node, yaml.MappingNode):
             raise UserError(f"{source}: expected `key: value` lines, found {node.tag.rpartition(':')[2]}")
         _index_keys(node, "", lines, source)
-        return loader.construct_document(node), lines
+        try:
+            return loader.construct_document(node), lines
+        except ValueError as error:  # a number of thousands of digits
+            raise UserError(f"{source}: not a value of a config ({error})") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -186,11 +240,13 @@ def _index_keys(node: yaml.Node, prefix: str, lines: dict[str, int], source: str
             _index_keys(item, f"{prefix}{index}.", lines, source)
 
 
-def _apply_override(tree: dict[str, Any], override: str) -> None:
+def _apply_override(tree: dict[str, Any], override: str, config_class: type[Config]) -> None:
     key, equals, value = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not equals or not all(names):
-        raise UserError(f"override {override!r}: expected key=value, for example train.seed=1")
+        raise UserError(
+            f"override {override!r}: expected key=value, for example {_find_example(config_class)}"
+        )
     section = tree
     for depth, name in enumerate(names[:-1]):
         inner = section.setdefault(name, {})
@@ -218,7 +274,7 @@ def _explain(
     lines: dict[str, int],
     overridden: set[str],
 ) -> str:
-    known = list(_known_keys(config_class))
+    known = {key: _first_sentence(field.description or "") for key, field in _known_keys(config_class)}
     messages = []
     for fault in error.errors(include_url=False):
         key = _dotted_key(fault, tree)
@@ -231,7 +287,7 @@ def _explain(
     return "\n".join(messages)
 
 
-def _explain_fault(fault: Any, key: str, known: list[str]) -> str:
+def _explain_fault(fault: Any, key: str, known: dict[str, str]) -> str:
     given = _shorten(fault["input"])
     if fault["type"] == "extra_forbidden":
         return f"unknown key {key} (value {given}){_suggest(key, known)}"
@@ -263,6 +319,10 @@ def _dotted_key(fault: Any, tree: dict[str, Any]) -> str:
     return ".".join(names)
 
 
+def _first_sentence(documentation: str) -> str:
+    return re.split(r"(?<=[.;:])\s", " ".join(documentation.split()))[0].rstrip(".;:")
+
+
 def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
     while key:
         if key in lines:
@@ -276,24 +336,49 @@ def _shorten(value: Any) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def _suggest(key: str, known: list[str]) -> str:
-    """The nearest known key: among those of the same section first, then one of that name elsewhere."""
-    if key in known:
-        return "; it belongs to another type of this section"
+def _suggest(key: str, known: dict[str, str]) -> str:
+    """The known key that is meant: of this name elsewhere, of this meaning, or of a similar name."""
     section, _, name = key.rpartition(".")
     siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
-    everywhere = {other.rpartition(".")[2]: other for other in known}
+    everywhere: dict[str, str] = {}
+    for other in sorted(known, key=lambda other: other.count(".")):  # the nearest to the root first
+        everywhere.setdefault(other.rpartition(".")[2], other)
+    if key in known:
+        return "; it belongs to another type of this section"
+    if name in everywhere:
+        return f"; did you mean {everywhere[name]}?"
+    if (meant := _translate(section, name, known)) is not None:
+        return f"; did you mean {meant}? ({known[meant]})"
     for candidates in (siblings, everywhere):
         if near := difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6):
             return f"; did you mean {candidates[near[0]]}?"
-    return "; `asr info` on a config lists the known keys"
+    there = f"{section} has" if siblings and section else "the sections are"
+    return f"; {there} {', '.join(siblings or (other for other in known if '.' not in other))}"
 
 
-def _known_keys(annotation: Any, prefix: str = "") -> Iterator[str]:
-    """Every dotted key that a config class, or a union of them, accepts."""
+def _translate(section: str, name: str, known: Iterable[str]) -> str | None:
+    """Our key for what other toolkits call `name`, of the same section if it can be."""
+    for meant in FOREIGN_NAMES.get(name.lower().replace("-", "_"), ()):
+        sibling = f"{section}.{meant.rpartition('.')[2]}"
+        found = [other for other in known if other == meant or other.endswith(f".{meant}")]
+        if found:
+            return sibling if sibling in known and section.endswith(("encoder", "decoder")) else found[0]
+    return None
+
+
+def _find_example(config_class: type[Config]) -> str:
+    """The first setting of one word or number, as it is by default: `seed=0`."""
+    for key, field in _known_keys(config_class):
+        if isinstance(field.default, (str, int, float)):
+            return f"{key}={field.default}"
+    return "key=1"
+
+
+def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key that a config class, or a union of them, accepts, and its field."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         for name, field in annotation.model_fields.items():
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", field
             yield from _known_keys(field.annotation, f"{prefix}{name}.")
     elif get_origin(annotation) in (Union, UnionType, Annotated):
         for option in get_args(annotation):

@@ -44,6 +44,8 @@ def claim_folder(folder: str | Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "ab")  # noqa: SIM115
+    except ValueError:
+        raise UserError(f"{str(folder)!r}: a path holds no null character; correct it") from None
     except OSError as error:
         raise UserError(f"{path}: cannot write there ({error.strerror})") from None
     with file:

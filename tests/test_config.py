@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr.config import Config, describe_config, dump_config, load_config
+from asr.config import Config, describe_choices, describe_config, dump_config, load_config
 from asr.errors import UserError
 
 
@@ -84,7 +84,9 @@ FAULTS = [
     # run file, overrides, what the message must hold
     ("train:\n  learning_rat: 1e-3\n  steps: 3\n", [], "run.yaml:2: unknown key train.learning_rat (value 0.001); did you mean train.learning_rate?"),
     ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); did you mean train.learning_rate?"),
-    ("train:\n  steps: 3\n  zzz: 1\n", [], "unknown key train.zzz (value 1); `asr info`"),
+    ("train:\n  steps: 3\n  zzz: 1\n", [], "unknown key train.zzz (value 1); train has learning_rate, steps, speeds, limit"),
+    ("train: {steps: 3}\nzzz: 1\n", [], "unknown key zzz (value 1); the sections are train, model"),
+    ("train:\n  steps: 3%s\n" % ("0" * 5000), [], "run.yaml: not a value of a config (Exceeds the limit"),
     ("train:\n  steps: three\n", [], "run.yaml:2: train.steps = 'three': expected a valid integer"),
     ("train:\n  steps: 2.0\n", [], "train.steps = 2.0: expected a valid integer"),
     ("train:\n  steps: true\n", [], "train.steps = True: expected a valid integer"),
@@ -113,7 +115,7 @@ FAULTS = [
     ("--- {train: {steps: 1}}\n--- {train: {steps: 1}}\n", [], "not valid YAML"),
     ("[" * 500_000, [], "run.yaml: nested more than 20 deep"),
     ("train: {steps: 3}\n", ["train.step=5"], "override of {path}: unknown key train.step (value 5); did you mean train.steps?"),
-    ("train: {steps: 3}\n", ["train.steps"], "override 'train.steps': expected key=value"),
+    ("train: {steps: 3}\n", ["train.steps"], "override 'train.steps': expected key=value, for example train.learning_rate=0.001"),
     ("train: {steps: 3}\n", ["=5"], "override '=5': expected key=value"),
     ("train: {steps: 3}\n", ["train..steps=5"], "expected key=value"),
     ("train: {steps: 3}\n", ["train.steps.deep=5"], "train.steps is 3, not a section"),
@@ -154,6 +156,24 @@ def test_describe_prints_every_key_with_its_documentation() -> None:
     assert [key for key, _, _ in described] == [
         "train.learning_rate", "train.steps", "train.speeds", "train.limit", "model.type", "model.cells",
     ]  # fmt: skip
+
+
+def test_choices_are_words_kinds_or_null() -> None:
+    assert describe_choices(Run) == {
+        "train.limit": ["a whole number", "null"],
+        "model": ["type: recurrent", "type: attention"],
+        "model.type": ["recurrent", "attention"],
+    }
+
+
+def test_a_wrong_value_in_python_is_an_error_of_the_user() -> None:
+    """As one in a file: never pydantic's own, which asks for its documentation."""
+    with pytest.raises(UserError, match=r"Optimizer: steps = 'x': expected a valid integer"):
+        Optimizer(steps="x")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"Optimizer: unknown key step \(value 1\); did you mean steps\?"):
+        Optimizer(steps=1, step=1)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="limit 4 is over steps 3"):
+        Optimizer(steps=3, limit=4)
 
 
 def test_configs_do_not_change() -> None:

@@ -68,3 +68,8 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
         other.kill()
     with pytest.raises(OSError, match="disk"), claim_folder(folder):  # a killed one claims nothing
         raise OSError("disk")  # what goes wrong within is not blamed on the claim
+
+
+def test_a_null_character_in_a_path_is_refused() -> None:
+    with pytest.raises(UserError, match="no null character"), claim_folder("a\0b"):
+        pass

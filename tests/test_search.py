@@ -15,7 +15,6 @@ from decoding_examples import (
     random_encoded,
     rank_all,
 )
-from pydantic import ValidationError
 
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
@@ -69,7 +68,7 @@ def test_a_language_model_is_never_ignored(
 
 
 def test_more_hypotheses_than_beams_are_refused() -> None:
-    with pytest.raises(ValidationError, match="nbest = 5, but a beam of 3"):
+    with pytest.raises(UserError, match="nbest = 5, but a beam of 3"):
         DecodingConfig(beam=3, nbest=5)
 
 

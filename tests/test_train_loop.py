@@ -96,6 +96,22 @@ def test_every_system_resumes_exactly(
     assert_equal_bits(whole, train(build("run")))
 
 
+@pytest.mark.parametrize(
+    ("key", "overrides"),
+    [
+        ("data.train", ()),
+        ("data.dev", ()),
+        ("start_from", ()),
+        ("augment.noise.recordings", ("augment.noise.kinds=[recorded]", "augment.noise.probability=1")),
+    ],
+)
+def test_a_missing_file_is_named_by_its_setting(
+    tiny_run: TinyRun, key: str, overrides: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError, match=rf"^{key} = no/such/file: not found \(seen from "):
+        train(tiny_run(f"{key}=no/such/file", *overrides))
+
+
 def test_termination_saves_and_resumes(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

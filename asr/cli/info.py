@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.config import describe_config
+    from asr.config import describe_choices, describe_config
     from asr.errors import UserError
     from asr.run import RunConfig
     from asr.whisper.loading import is_whisper
@@ -45,9 +45,12 @@ def run(args: argparse.Namespace) -> int:
         if path.is_dir():
             model, path = describe_model(path)
         config = RunConfig.load(path, args.overrides)
-    rows = list(describe_config(config))
+    rows, choices = list(describe_config(config)), describe_choices(type(config))
     if args.json:
-        settings = {key: {"value": value, "help": documentation} for key, value, documentation in rows}
+        settings = {
+            key: {"value": value, "help": documentation, "choices": choices.get(key)}
+            for key, value, documentation in rows
+        }
         described = {"model": model, "settings": settings} if model else settings
         print(json.dumps(described, ensure_ascii=False, indent=2, default=str))
         return 0
@@ -59,6 +62,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}")
         for line in textwrap.wrap(documentation, width=96):
             print(f"    {line}")
+        if key in choices:
+            print(
+                textwrap.fill(
+                    ", ".join(choices[key]), 96, initial_indent="    One of: ", subsequent_indent="    "
+                )
+            )
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,7 @@ from asr.tokenizer import Tokenizer
 from asr.train.distributed import Process, run_on_main_first
 from asr.train.start import complete, take_over, take_over_tokenizer
 from asr.units import SPECIAL_TOKENS
+from asr.whisper.loading import is_whisper
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,14 @@ class TrainingData:
             feature_lengths_B=batch.feature_lengths_B[rows],
             tokens_BU=batch.tokens_BU[rows],
             token_lengths_B=batch.token_lengths_B[rows],
+        )
+
+
+def require_file(key: str, path: str) -> None:
+    """Refuse a path of the config that is not there, by the name of its setting."""
+    if not os.path.exists(path):
+        raise UserError(
+            f"{key} = {path}: not found (seen from {os.getcwd()}); prepare it, or correct the path"
         )
 
 
@@ -141,6 +151,9 @@ def find_unseen_labels(
 
 def read_training_texts(config: RunConfig) -> Iterator[str]:
     """All that a language model learns from."""
+    require_file("data.train", config.data.train)
+    for index, path in enumerate(config.data.text):
+        require_file(f"data.text.{index}", path)
     return itertools.chain(
         read_sentences(config.data.train, config.text),
         *(read_text_file(path, config.text) for path in config.data.text),
@@ -152,6 +165,14 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     if config.train.select_by == "bleu":
         load_sacrebleu()
     checkpoints = find_checkpoints(Path(config.output_dir))
+    require_file("data.train", config.data.train)
+    require_file("data.dev", config.data.dev)
+    for index, path in enumerate(config.data.text):
+        require_file(f"data.text.{index}", path)
+    if config.augment.noise.recordings is not None:
+        require_file("augment.noise.recordings", config.augment.noise.recordings)
+    if config.start_from is not None and not (checkpoints or is_whisper(config.start_from)):
+        require_file("start_from", config.start_from)
     if checkpoints:
         system = load_any_system(checkpoints[-1], to_train=True)
         return replace(system, config=complete(config, system.config.model))
@@ -186,6 +207,7 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
 
 def train_tokenizer(config: RunConfig) -> Tokenizer:
     """From the training texts, or from the labels of the training set."""
+    require_file("data.train", config.data.train)
     labels = build_labels(config)
     if labels is None:
         return Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))

@@ -15,6 +15,7 @@ from asr.config import Config, load_config
 from asr.decoding.fusion import FusionModel, Together
 from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
 from asr.sentences import read_sentences
 from asr.whisper.loading import is_whisper
 
@@ -85,6 +86,11 @@ class OwnDecoding(Config):
         return ", ".join(parts) or "as by default"
 
     def find(self, folder: Path) -> Knowledge:
+        for key, name in (("language_model", self.language_model), ("lexicon", self.lexicon)):
+            if name is not None and not (folder / name).exists():
+                raise UserError(
+                    f"{folder / OWN_DECODING}: {key} = {name}: not there; copy it there, or remove the line"
+                )
         language_model, lexicon = (
             None if name is None else str(folder / name) for name in (self.language_model, self.lexicon)
         )

@@ -10,7 +10,7 @@ import pydantic
 
 from asr import __version__
 from asr.checkpoint import find_model
-from asr.config import Config, build_config, describe_config
+from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.english.letters import join_letters
@@ -148,5 +148,8 @@ def describe_making(
 
 def print_settings(settings: Config) -> None:
     """Every key with its default and what it means."""
+    choices = describe_choices(type(settings))
     for key, value, documentation in describe_config(settings):
         print(f"{key} = {value!r}\n    {documentation}")
+        if key in choices:
+            print(f"    One of: {', '.join(choices[key])}")
