@@ -23,6 +23,7 @@ from asr.recipe.report import SMOKE_WARNING, format_html, format_markdown
 from asr.recipe.results import explain_comparison
 from asr.recipe.stages import run_recipe
 from asr.scoring.counting import count_word_errors
+from asr.scoring.intervals import Interval
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +265,15 @@ def test_html_escapes_what_it_shows(tmp_path: Path) -> None:
 )
 def test_the_test_in_plain_words(rates: tuple[float, float], verdict: str, p: float, end: str) -> None:
     assert explain_comparison(("new", "old"), rates, verdict, p, None).endswith(end)
+
+
+def test_a_difference_that_speakers_decide_is_explained() -> None:
+    said = explain_comparison(("new", "old"), (0.03, 0.04), "undecided", 0.003, Interval(-0.03, 0.01))
+    assert (
+        "to +1.00). If both were equally good, chance alone would part them this far 0.3 % of the time"
+        in said
+    )
+    assert said.endswith("by speaker the interval contains 0, so this test set cannot tell which is better.")
 
 
 # --- curves -------------------------------------------------------------------------------------

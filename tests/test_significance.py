@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -209,3 +210,71 @@ def test_scores_of_different_texts_are_refused() -> None:
         UserError, match=r"first counts words aligned as jiwer, second words aligned as sclite"
     ):
         compare(one, score({"a": "x y", "b": "z"}, {"a": "x"}, align="sclite"))
+
+
+# --- systems that differ by speaker -------------------------------------------------------------
+
+
+def simulate(num_speakers: int, mean_difference: float, rng: np.random.Generator) -> tuple[Score, Score]:
+    """Two systems whose rates differ from speaker to speaker; on average over all people by so much."""
+    rates_S2 = np.clip(0.12 + rng.normal(0, 0.06, (num_speakers, 2)), 0.01, 0.5)
+    rates_S2[:, 0] += mean_difference
+    references = {f"{s} {n}": "a b c d e f g h" for s in range(num_speakers) for n in range(15)}
+    speakers = {id: id.split()[0] for id in references}
+
+    def hear(system: int) -> dict[str, str]:
+        wrong = rng.random((len(references), 8)) < np.repeat(rates_S2[:, system], 15)[:, None]
+        return {
+            id: " ".join(np.where(row, "x", list("abcdefgh")))
+            for id, row in zip(references, wrong, strict=True)
+        }
+
+    one, other = (score(references, hear(system), speakers=speakers, resamples=400) for system in (0, 1))
+    return one, other
+
+
+def count_verdicts(num_speakers: int, number: int, mean_difference: float = 0.0) -> tuple[float, float]:
+    """Shares of test sets on which the verdict, and the matched pairs alone, tell the systems apart."""
+    rng = np.random.default_rng(num_speakers)
+    found = [compare(*simulate(num_speakers, mean_difference, rng)) for _ in range(number)]
+    verdicts = [comparison.verdict != "undecided" for comparison in found]
+    return float(np.mean(verdicts)), float(np.mean([comparison.p < 0.05 for comparison in found]))
+
+
+def test_verdicts_are_seldom_wrong_where_systems_differ_by_speaker() -> None:
+    """No difference over all people: 5 % of 40 verdicts may be wrong; more than 7 has a chance of 1 in 1,000."""
+    wrong, wrong_by_errors = count_verdicts(10, 40)
+    assert wrong <= 7 / 40
+    assert wrong_by_errors > 0.25  # the matched pairs alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_speakers", [3, 6, 10, 30])
+def test_verdicts_over_many_test_sets(num_speakers: int) -> None:
+    """400 of each: more than 8 % has a chance of 1 in 200 at a true 5 %. And a true difference is found."""
+    wrong, wrong_by_errors = count_verdicts(num_speakers, 400)
+    assert wrong < 0.08 and wrong_by_errors > 0.25
+    found, _ = count_verdicts(num_speakers, 50, mean_difference=0.2)
+    assert found > (0.9 if num_speakers >= 10 else 0.3)
+
+
+def test_a_difference_that_depends_on_the_speakers_is_said_to() -> None:
+    rng = np.random.default_rng(0)
+    found = (compare(*simulate(10, 0.0, rng), ("new", "old")) for _ in range(30))
+    comparison = next(one for one in found if one.p < 0.01 and one.verdict == "undecided")
+    interval = comparison.bootstrap.interval
+    assert interval.low < 0 < interval.high
+    assert str(comparison).startswith(
+        "no sure difference between new and old, as it depends on the speakers: "
+    )
+    # Without speakers there are only the errors to go by.
+    one, other = simulate(10, 0.3, np.random.default_rng(0))
+    assert compare(one, other).verdict == "worse"
+    nameless = [score(each.references, each.hypotheses) for each in (one, other)]
+    assert compare(*nameless).verdict == "worse"
+
+
+def test_the_asked_confidence_decides() -> None:
+    one, other = simulate(10, 0.15, np.random.default_rng(3))
+    strict, usual = (compare(replace(one, confidence=confidence), other) for confidence in (0.999999, 0.95))
+    assert usual.verdict == "worse" and strict.verdict == "undecided"
