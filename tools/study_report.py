@@ -52,9 +52,9 @@ def format_page(results: Record, pictures: Mapping[str, str]) -> str:
 
 
 _LEGEND = (
-    "Of several runs, figures are medians, and test WER is that of all their errors. Test chose nothing; dev "
-    "chose checkpoints, and the decoding unless the study sets it. Minutes: time of the updates. Real time: "
-    "seconds of computing for a second of audio, in batches."
+    "Of several runs, figures are medians, and test WER is that of all their errors. Dev chose checkpoints, "
+    "and the decoding unless the study sets it; what chose the settings is not recorded here. Minutes: time "
+    "of the updates. Real time: seconds of computing for a second of audio, in batches."
 )
 _SEEDS = (
     "What several seeds say of a string counts as if it were several strings, so these chances are somewhat "

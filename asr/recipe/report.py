@@ -23,9 +23,9 @@ Results = Mapping[str, Any]  # of results.json
 SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
 _HEADINGS = ("system", "WER %", "95 % interval", "CER %", "decoding", "parameters", "training", "real time")
 _LEGEND = (
-    "WER and CER: word and character errors on test, which nothing was chosen by. Decoding: the way that did "
-    "best on dev. Training: time of the updates. Real time: seconds of computing for a second of audio, in "
-    "batches."
+    "WER and CER: word and character errors on test. Decoding: the way that did best on dev. What chose the "
+    "settings of the confs is not recorded here. Training: time of the updates. Real time: seconds of "
+    "computing for a second of audio, in batches."
 )
 
 
