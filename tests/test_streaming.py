@@ -111,6 +111,34 @@ def test_what_changes_from_decoding_to_decoding_is_not_final() -> None:
     assert len(ended.words) == 5 and ended.tentative == ()
 
 
+@pytest.mark.parametrize("first", [0.0, 0.1, 0.2, 0.3])
+def test_a_word_at_a_cut_is_taken_from_the_segment_that_has_it_whole(first: float) -> None:
+    """Speech without a pause is cut, and both segments have what is around the cut."""
+    cuts: list[float] = []
+
+    def speak_on(words: list[Word], segment: AudioSegment) -> list[Word]:
+        if segment.cut_after is not None:
+            cuts.append(segment.cut_after)
+        starts = [start for start in first + 0.4 * np.arange(40) if segment.start <= start < segment.end]
+        return [
+            Word(
+                f"w{start:.1f}" if start + 0.4 <= segment.end else "half",
+                start,
+                min(start + 0.4, segment.end),
+                0.5,
+            )
+            for start in starts
+        ]
+
+    noise_S = np.random.default_rng(0).choice([-0.3, 0.3], 12 * RATE).astype(np.float32)
+    silence_S = np.zeros(RATE, np.float32)
+    texts = listen(np.concatenate([silence_S, noise_S, silence_S]), RATE // 10, Listener(speak_on))
+    assert len(cuts) >= 2
+    final = [word for text in texts for word in text.words if word.start < cuts[-1]]
+    assert [word.text for word in final] == [f"w{word.start:.1f}" for word in final]
+    assert len(final) > 15 and np.allclose(np.diff([word.start for word in final]), 0.4)
+
+
 @pytest.mark.parametrize(("language", "separator"), [(None, " "), ("en", " "), ("ja", "")])
 def test_words_are_joined_as_in_the_language_that_is_heard(language: str | None, separator: str) -> None:
     texts = listen(speak([-6, -9, -12], [0.2, 0.2, 1.0]), RATE // 10, Listener(language=language))

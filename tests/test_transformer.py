@@ -143,6 +143,26 @@ def test_step_by_step_equals_teacher_forcing(positions: dict[str, Any]) -> None:
     torch.testing.assert_close(torch.cat(steps, dim=1), expected_BUV, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("split", [[1] * 9, [2, 1, 3, 1, 2], [4, 5]], ids=str)
+@pytest.mark.parametrize("window", [1, 2, 7, 8])
+def test_step_by_step_with_a_window(window: int, split: list[int]) -> None:
+    """Each token sees itself and `window` tokens before it, whether they come alone or together."""
+    decoder = build_decoder(window=window, num_layers=1)
+    tokens_BU = torch.randint(VOCAB_SIZE, (3, 9))
+    full_BUV, _ = decoder(tokens_BU, *random_encoded())
+    state = decoder.start(*random_encoded())
+    steps = [decoder.step(part, state)[0] for part in tokens_BU.split(split, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), full_BUV, rtol=0, atol=1e-5)
+    other_BU = (tokens_BU + 1) % VOCAB_SIZE
+    for place in range(9):
+        unseen = torch.arange(9) < place - window
+        beyond_BUV, _ = decoder(torch.where(unseen, other_BU, tokens_BU), *random_encoded())
+        torch.testing.assert_close(beyond_BUV[:, place], full_BUV[:, place], rtol=0, atol=1e-6)
+        first = torch.arange(9) == max(place - window, 0)
+        within_BUV, _ = decoder(torch.where(first, other_BU, tokens_BU), *random_encoded())
+        assert (within_BUV[:, place] - full_BUV[:, place]).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda tree: "-".join(tree.values()))
 def test_selected_beams_go_on_as_if_they_had_been_there_from_the_start(positions: dict[str, Any]) -> None:
     decoder = build_decoder(positions=positions)
