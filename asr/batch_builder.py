@@ -99,6 +99,8 @@ class Inputs:
     """Where the labels come from that the model is to learn; None: the tokens are those of the text."""
     step_times: Callable[[int], np.ndarray] | None = None
     """The middles of so many encoded steps, in seconds; needed with labels."""
+    has_ctc: bool = True
+    """Whether the model learns by CTC, which needs a frame for each token."""
     num_views: int = 1
     """How often each utterance of an epoch stands in its batch, row below row, each time with other masks."""
 
@@ -197,7 +199,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             signal, applied = self._read_features(utterance, epoch, self._cache)
             seconds = utterance.duration / applied.speed
             num_frames = len(signal)
-        num_needed = 1 if epoch is None else needed_frames(tokens)
+        num_needed = 1 if epoch is None or not self._inputs.has_ctc else needed_frames(tokens)
         num_encoded = int(self._inputs.num_encoded_frames(torch.tensor([num_frames])))
         if num_encoded < num_needed:
             raise UserError(

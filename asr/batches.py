@@ -164,7 +164,7 @@ class TrainingSet:
 
 
 def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig) -> TrainingSet:
-    """Leaves out what is too short, too long or has too many tokens for CTC; says how many and which.
+    """Leave out what is too short, too long or, with CTC, has too many tokens; say how many and which.
 
     Frames are counted at the fastest speed, so that the same utterances are left out in every epoch.
     """
@@ -172,7 +172,8 @@ def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig)
     needed_N = np.empty(len(manifest), dtype=np.int64)
     for position, utterance in enumerate(manifest):
         id_hashes_N[position] = hash_names([utterance.id])[0]
-        needed_N[position] = needed_frames(encode_text(utterance, inputs))
+        tokens = encode_text(utterance, inputs)
+        needed_N[position] = needed_frames(tokens) if inputs.has_ctc else 1
     seconds_N = manifest.durations
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
     feature_lengths_N = inputs.front_end.num_frames(torch.from_numpy(samples_N).long())
@@ -182,7 +183,7 @@ def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig)
         f"longer than batches.max_utterance_seconds = {config.max_utterance_seconds}": (
             seconds_N > config.max_utterance_seconds
         ),
-        "fewer frames behind the encoder than CTC needs for their tokens": frames_N < needed_N,
+        "fewer frames behind the encoder than their tokens need": frames_N < needed_N,
     }
     for reason, is_out_N in reasons.items():
         if count := is_out_N.sum():

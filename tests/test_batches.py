@@ -322,7 +322,7 @@ def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) ->
         (
             {},
             {"num_encoded_frames": lambda lengths: lengths // 10},
-            "fewer frames behind the encoder than CTC needs",
+            "fewer frames behind the encoder than their tokens need",
         ),
     ],
 )
@@ -348,6 +348,17 @@ def test_what_cannot_be_trained_on_is_left_out_and_said(
     shown = f"{len(out)} of 40 utterances are left out of training ({message}"
     [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert shown in warning and warning.endswith(f"{', '.join(out[:5])}, ...")
+
+
+def test_without_ctc_no_text_is_too_long(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither when a training is planned nor when a batch is built."""
+    tenth = {"num_encoded_frames": lambda lengths: lengths // 10}
+    by_ctc = build(manifest, build_inputs(AugmentConfig(), **tenth))
+    without = build(manifest, build_inputs(AugmentConfig(), **tenth, has_ctc=False))
+    assert len(by_ctc.training_set.positions_N) < len(without.training_set.positions_N) == 40
+    caplog.clear()
+    assert sum(map(len, without.epoch_batches(0))) == 40
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_frames_are_counted_at_the_fastest_speed(manifest: Manifest) -> None:

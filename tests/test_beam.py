@@ -76,7 +76,7 @@ def test_an_exhaustive_beam_finds_what_brute_force_finds(
         found = search_beams(model, encoded_BTD, lengths_B, config, language_model, ctc_weight=ctc_weight)
         for row, length in enumerate(lengths_B.tolist()):
             encoded_TD = encoded_BTD[row, :length]
-            longest = min(3, length)
+            longest = 3 if ctc_weight == 0 else min(3, length)
             expected = rank_all(model, encoded_TD, config, longest, ctc_weight, language_model)[:5]
             assert texts(found[row])[: len(expected)] == [text for _, text in expected]
             scores = [hypothesis.score for hypothesis in found[row]][: len(expected)]
@@ -164,7 +164,7 @@ def test_a_wider_beam_finds_no_worse(name: str = "transformer-hybrid") -> None:
 
 @torch.inference_mode()
 def test_a_decoder_that_never_ends_is_stopped() -> None:
-    """At one token a step, or earlier on demand; the end that it never said is in its score."""
+    """At one token a step, or elsewhere on demand; the end that it never said is in its score."""
     model = build_talker("lstm-hybrid")
     assert model.decoder is not None
     model.decoder.output.bias.data[NUM_SPECIAL] = 1e3
@@ -174,6 +174,22 @@ def test_a_decoder_that_never_ends_is_stopped() -> None:
     assert all(hypotheses[0].log_probability < -900 for hypotheses in found)
     limited = search_beams(model, *encoded, DecodingConfig(beam=1, max_tokens=3))
     assert [hypotheses[0].tokens for hypotheses in limited] == [(NUM_SPECIAL,) * 3] * 2
+    lifted = search_beams(model, *encoded, DecodingConfig(beam=1, max_tokens=20))
+    assert [hypotheses[0].tokens for hypotheses in lifted] == [(NUM_SPECIAL,) * 20] * 2
+    joint = search_beams(model, *encoded, DecodingConfig(beam=1, max_tokens=20), ctc_weight=0.1)
+    assert [len(hypotheses[0].tokens) <= steps for hypotheses, steps in zip(joint, (9, 4), strict=True)] == [
+        True
+    ] * 2
+
+
+@torch.inference_mode()
+def test_without_a_ctc_head_a_text_may_have_more_tokens_than_steps() -> None:
+    """One for every two frames of features: here two for each step of four frames."""
+    model = build_talker("single-summary")
+    assert model.decoder is not None and model.ctc_head is None and model.subsampling_factor == 4
+    model.decoder.output.bias.data[NUM_SPECIAL] = 1e3
+    found = search_beams(model, *random_encoded(model, [9, 4]), DecodingConfig(beam=1))
+    assert [hypotheses[0].tokens for hypotheses in found] == [(NUM_SPECIAL,) * 18, (NUM_SPECIAL,) * 8]
 
 
 @torch.inference_mode()

@@ -87,7 +87,9 @@ def test_decoder_equals_a_plain_loop(name: str, max_tokens: int | None) -> None:
         encoded_BTD, lengths_B = random_encoded(model)
         decoded = decode_greedily(model, encoded_BTD, lengths_B, max_tokens)
         for row, length in enumerate(LENGTHS):
-            limit = length if max_tokens is None else min(length, max_tokens)
+            limit = length if model.ctc_head is not None else 2 * length
+            if max_tokens is not None and length:
+                limit = max_tokens
             assert decoded[row] == decode_plainly(model, encoded_BTD[row, :length], limit)
             endings.add(
                 "limit" if len(decoded[row]) == limit else "at once" if not decoded[row] else "between"
@@ -108,12 +110,14 @@ def test_an_utterance_is_decoded_the_same_alone_and_in_a_batch(name: str) -> Non
 @every_decoder
 @torch.inference_mode()
 def test_a_decoder_that_never_ends_is_stopped(name: str) -> None:
-    """At one token a step, or earlier on demand; without steps there is nothing to say."""
+    """At one token a step, or two where no CTC head forbids it; at another number on demand; and with no steps at none."""
     model = build_talker(name, NUM_SPECIAL, 1e4)
     encoded = random_encoded(model)
-    assert decode_greedily(model, *encoded) == [[NUM_SPECIAL] * length for length in LENGTHS]
-    limited = decode_greedily(model, *encoded, max_tokens=4)
-    assert limited == [[NUM_SPECIAL] * min(length, 4) for length in LENGTHS]
+    per_step = 1 if model.ctc_head is not None else model.subsampling_factor // 2
+    assert decode_greedily(model, *encoded) == [[NUM_SPECIAL] * per_step * length for length in LENGTHS]
+    for max_tokens in (4, 50):
+        limited = decode_greedily(model, *encoded, max_tokens=max_tokens)
+        assert limited == [[NUM_SPECIAL] * max_tokens * bool(length) for length in LENGTHS]
     assert decode_greedily(model, *encoded, max_tokens=0) == [[] for _ in LENGTHS]
 
 

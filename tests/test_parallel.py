@@ -67,7 +67,7 @@ def test_no_text_is_longer_than_the_positions_that_were_learned() -> None:
     model = build_model(config, NUM_FEATURES, VOCAB_SIZE).eval()
     torch.nn.init.constant_(model.decoder.length_predictor.count.bias, 3.0)
     found = decode_parallel(model, random_encoded(model, LENGTHS), beam=3, nbest=3)
-    assert [max(len(text.tokens) for text in texts) for texts in found] == [4, 1, 4, 4]
+    assert [max(len(text.tokens) for text in texts) for texts in found] == [4, 2, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ def test_no_text_is_longer_than_the_positions_that_were_learned() -> None:
         {"beam": 4, "nbest": 4},
         {"beam": 30, "nbest": 30, "length_bonus": 1.5, "length_normalization": 0.5},
         {"beam": 5, "nbest": 2, "max_tokens": 2},
+        {"beam": 30, "nbest": 30, "max_tokens": 15},
     ],
 )
 @torch.no_grad()
@@ -90,7 +91,7 @@ def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
         own = alone(encoded, row)
         mean = decoder.length_predictor(*own).item()
         expected = []
-        for count in range(min(LENGTHS[row], config.get("max_tokens", 99)) + 1):
+        for count in range(config.get("max_tokens", 2 * LENGTHS[row]) + 1):
             scores_1UV, _ = decoder(torch.tensor([count]), count, decoder.remember(*own))
             said = say(scores_1UV[0], range(UNK_ID, VOCAB_SIZE))
             below, above = ((count + half - mean) / math.e for half in (-0.5, 0.5))
@@ -122,7 +123,7 @@ def test_the_text_ends_before_the_first_end(end_bias: float, max_tokens: int | N
         scores_1UV, weights = decoder(*alone(encoded, row), decoder.last_heads)
         said = say(scores_1UV[0], range(EOS_ID, VOCAB_SIZE))
         before = itertools.takewhile(lambda pair: pair[0] != EOS_ID, said)
-        text = list(itertools.islice(before, min(LENGTHS[row], max_tokens or 99)))
+        text = list(itertools.islice(before, max_tokens or 99))
         total, rest = sum(log_probability for _, log_probability in text), said[len(text) :]
         if rest:  # the end, whether said or forced
             total += scores_1UV[0].double().log_softmax(-1)[len(text), EOS_ID].item()
@@ -135,7 +136,7 @@ def test_the_text_ends_before_the_first_end(end_bias: float, max_tokens: int | N
     if end_bias == 10:
         assert found == [0] * 4
     if end_bias == -10:
-        assert found == [min(12, length, max_tokens or 99) for length in LENGTHS]
+        assert found == [min(12, max_tokens or 99)] * 4
 
 
 @given(

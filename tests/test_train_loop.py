@@ -218,6 +218,20 @@ def spoil_losses(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[int], boo
     monkeypatch.setattr(SpeechModel, "forward", forward)
 
 
+def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
+    process, used = Process(0, 1, torch.device("cpu")), {}
+    for weight, guided in ((0.3, "{}"), (0.0, "null")):
+        config = tiny_run(
+            "model.encoder.subsampling.factor=8",
+            f"model.ctc_weight={weight}",
+            f"model.guided_attention={guided}",
+        )
+        system = prepare_system(config, process)
+        groups = TrainingData(system, process).epoch(0, 0)
+        used[weight] = sum(len(batch) for group in groups for batch in group)
+    assert 0 < used[0.3] < used[0.0] == 48
+
+
 def test_a_bad_update_is_skipped_and_named(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

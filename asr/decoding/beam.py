@@ -203,7 +203,9 @@ def search_beams(
     weights = Weights(1 - ctc_weight, ctc_weight, config.language_model_weight)
     factor = PRESELECTION if ctc_weight > 0 or weights.language_model > 0 else 1.0
     beams = Beams(model, encoded_BTD, lengths_B, weights, language_model, math.ceil(factor * config.beam))
-    limits_B = lengths_B if config.max_tokens is None else lengths_B.clamp(max=config.max_tokens)
+    limits_B = model.limit_tokens(lengths_B, config.max_tokens)
+    if ctc_weight > 0:
+        limits_B = limits_B.minimum(lengths_B)  # CTC has no alignment of more
     if beams.decoder is not None:
         limits_B = limits_B.clamp(max=beams.decoder.max_tokens)
     longest = int(limits_B.max())

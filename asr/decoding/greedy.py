@@ -26,12 +26,11 @@ def decode_ctc_greedily(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> lis
 def decode_greedily(
     model: SpeechModel, encoded_BTD: Tensor, encoded_lengths_B: Tensor, max_tokens: int | None = None
 ) -> list[list[int]]:
-    """The decoder's likeliest token after those before, until it ends; at most one for each encoded step."""
+    """The decoder's likeliest token after those before, until it ends, or at the model's limit."""
     assert isinstance(model.decoder, Decoder)
     state = model.decoder.start(encoded_BTD, encoded_lengths_B)
     batch = len(encoded_BTD)
-    limits_B = encoded_lengths_B.clamp(max=model.decoder.max_tokens)
-    limits_B = limits_B if max_tokens is None else limits_B.clamp(max=max_tokens)
+    limits_B = model.limit_tokens(encoded_lengths_B, max_tokens).clamp(max=model.decoder.max_tokens)
     tokens_B1 = torch.full((batch, 1), SOS_ID, device=encoded_BTD.device)
     is_done_B = limits_B == 0
     decoded: list[Tensor] = []

@@ -39,7 +39,8 @@ class DecodingConfig(Config):
     factors, and drop half of a long utterance. (With joint, CTC sees to that.)"""
     max_tokens: int | None = pydantic.Field(default=None, gt=0)
     """Of a text, unless its length follows from CTC's steps (so with attention, joint, parallel without
-    gaps, CTC with a language model); null: one for each encoded step."""
+    gaps, CTC with a language model). null: one for each encoded step, which CTC never exceeds; without a CTC
+    head one for every two frames of features; with parallel_end one for each query."""
     mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
     """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)

@@ -27,7 +27,8 @@ def decode_in_parallel(
     """Of utterances that all have encoded steps."""
     decoder = model.decoder
     if isinstance(decoder, LengthDecoder):
-        return _decode_by_length(decoder, encoded_BTD, lengths_B, config)
+        limits_B = model.limit_tokens(lengths_B, config.max_tokens).clamp(max=decoder.max_positions)
+        return _decode_by_length(decoder, encoded_BTD, lengths_B, limits_B, config)
     if isinstance(decoder, EndDecoder):
         return _decode_to_end(decoder, encoded_BTD, lengths_B, config)
     assert isinstance(decoder, MaskDecoder)
@@ -36,10 +37,9 @@ def decode_in_parallel(
 
 
 def _decode_by_length(
-    decoder: LengthDecoder, encoded_BTD: Tensor, lengths_B: Tensor, config: DecodingConfig
+    decoder: LengthDecoder, encoded_BTD: Tensor, lengths_B: Tensor, limits_B: Tensor, config: DecodingConfig
 ) -> N_BEST:
     """The likeliest lengths are tried, as many as the beam is wide, and ranked with the text of each."""
-    limits_B = _limit(lengths_B, config).clamp(max=decoder.max_positions)
     counts_C = torch.arange(int(limits_B.max()) + 1, device=lengths_B.device)
     means_B = decoder.length_predictor(encoded_BTD, lengths_B)
     chances_BC = decoder.length_predictor.log_probability(counts_C, means_B[:, None])
@@ -69,7 +69,9 @@ def _decode_to_end(
     said_BU, tokens_BU = _choose(scores_BUV, EOS_ID)
     queries_U = torch.arange(tokens_BU.size(1), device=lengths_B.device)
     ends_B = queries_U.masked_fill(tokens_BU != EOS_ID, tokens_BU.size(1)).amin(1)
-    counts_B = ends_B.minimum(queries_B).minimum(_limit(lengths_B, config))
+    counts_B = ends_B.minimum(queries_B)
+    if config.max_tokens is not None:
+        counts_B = counts_B.clamp(max=config.max_tokens)
     at_end_B1 = counts_B.clamp(max=tokens_BU.size(1) - 1)[:, None]
     end_B = scores_BUV.float().log_softmax(-1)[..., EOS_ID].gather(1, at_end_B1)[:, 0]
     # With all queries used up, none is left that could say the end.
@@ -135,10 +137,6 @@ def _fill_gaps(
 
 
 # --- shared -------------------------------------------------------------------------------------
-
-
-def _limit(lengths_B: Tensor, config: DecodingConfig) -> Tensor:
-    return lengths_B if config.max_tokens is None else lengths_B.clamp(max=config.max_tokens)
 
 
 def _choose(scores_RUV: Tensor, first_token: int) -> tuple[Tensor, Tensor]:

@@ -106,6 +106,7 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
         config.text,
         config.augment,
         partial(subsampled_lengths, factor=system.model.subsampling_factor),
+        has_ctc=getattr(system.model, "ctc_head", None) is not None,
         num_views=system.model.num_views,
     )
     if isinstance(system.model, LabelModel):
