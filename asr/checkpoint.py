@@ -38,6 +38,7 @@ from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
+from asr.whisper.loading import NAMES as WHISPER_NAMES
 
 FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
@@ -226,7 +227,10 @@ def find_model(path: str | Path) -> Path:
         return path / "model"
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]
-    raise UserError(f"{path}: no model here; give the output_dir of a training or one of its checkpoints")
+    hint = "" if path.exists() else f", or the name of a Whisper model: {', '.join(WHISPER_NAMES)}"
+    raise UserError(
+        f"{path}: no model here; give the output_dir of a training or one of its checkpoints{hint}"
+    )
 
 
 def versions() -> dict[str, str]:

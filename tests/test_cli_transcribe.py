@@ -174,6 +174,59 @@ def test_wrong_settings(
     assert message in capsys.readouterr().err
 
 
+def test_threads(talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    assert transcribe(talker, "a.wav", "--threads", "2") == transcribe(talker, "a.wav", "-t", "0") == 0
+    assert found == [2] and transcribe(talker, "a.wav", "--threads", "-1") == 2
+
+
+@pytest.mark.usefixtures("audio")
+def test_clip(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part of a recording, with the times of the whole."""
+    soundfile.write("long.wav", make_speechlike(3.0, seed=3), 16_000)
+    records = []
+    for clip in ("0,1.5", "1.5,2.5", "0:01.5", "9"):
+        assert transcribe(talker, "long.wav", "--format", "jsonl", "--clip", clip) == (clip == "9")
+        records.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    assert [one["duration"] for record in records for one in record] == [1.5, 1.0, 1.5]
+    (middle,) = records[1]
+    assert all(1.5 <= word["start"] <= 2.5 for one in middle["segments"] for word in one["words"])
+    assert middle["segments"]
+
+
+@pytest.mark.parametrize("clip", ["5,2", "a,b", "1,2,3,4", "", "-1,2", "1:2:3:4"])
+def test_a_wrong_clip(clip: str, talker: str, audio: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "a.wav", f"--clip={clip}") == 2
+    assert f"--clip {clip}: expected" in capsys.readouterr().err
+
+
+def test_another_clip_is_done_anew(talker: str, audio: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for clip, expected in (("0,0.3", "1 transcribed; "), ("0,0.3", "0 transcribed, 1 f"), ("0,0.4", "1 tr")):
+        assert transcribe(talker, "a.wav", "--output-dir", "out", "--clip", clip) == 0
+        assert caplog.messages[-1].startswith(expected)
+
+
+@pytest.mark.usefixtures("audio")
+def test_all_formats(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(talker, "a.wav", "-o", "out", "--output_format", "all") == 0
+    assert sorted(path.suffix[1:] for path in Path("out").glob("a.*")) == sorted(WRITERS)
+    assert transcribe(talker, "a.wav", "--format", "all") == 2
+    assert "give --output-dir" in capsys.readouterr().err
+
+
+def test_languages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["transcribe", "--language", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 100 and "de   german" in lines
+
+
+def test_a_misspelt_model_is_told_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["transcribe", "a.wav", "--model", "larg-v3"]) == 2
+    assert "larg-v3: no model here" in (message := capsys.readouterr().err) and "large-v3, " in message
+
+
 def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["transcribe", "--set", "list"]) == 0
     out = capsys.readouterr().out

@@ -33,7 +33,7 @@ from whisper_examples import (
 from asr.cli import main
 from asr.errors import UserError
 from asr.whisper import ggml
-from asr.whisper.loading import is_whisper, load_whisper, read_checkpoint
+from asr.whisper.loading import find_files, is_whisper, load_whisper, read_checkpoint, require_language
 from asr.whisper.naming import rename_weights, split_weights
 from asr.whisper.vocabulary import write_ranks
 
@@ -184,6 +184,40 @@ def test_a_name_on_the_hub_is_found_in_the_cache(cache: Path, name: str, form: s
     torch.testing.assert_close(weight, WEIGHTS["decoder.token_embedding.weight"])
 
 
+def test_names_as_in_other_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr("asr.whisper.loading._fetch", lambda name: asked.append(name) or tmp_path)
+    for name, hub_name in (
+        ("tiny", "openai/whisper-tiny"),
+        ("base.en", "openai/whisper-base.en"),
+        ("large", "openai/whisper-large-v3"),
+        ("large-v1", "openai/whisper-large"),
+        ("turbo", "openai/whisper-large-v3-turbo"),
+        ("distil-large-v3", "distil-whisper/distil-large-v3"),
+        ("whisper-small", "openai/whisper-small"),
+    ):
+        assert is_whisper(name)
+        find_files(name)
+        assert asked[-1] == hub_name
+    assert not is_whisper("large-v4")
+    (tmp_path / "tiny").mkdir()  # the folder of a run
+    assert not is_whisper("tiny") and find_files("tiny") == Path("tiny")
+
+
+def test_english_only_models_refuse_other_languages_before_loading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("asr.whisper.loading._fetch", lambda name: pytest.fail(f"{name} was fetched"))
+    english = write_ggml(tmp_path / "ggml.bin", WEIGHTS)
+    for model in ("base.en", "distil-small.en", "openai/whisper-tiny.en", english):
+        for language, task in (("de", "transcribe"), (None, "translate")):
+            with pytest.raises(UserError, match="this model knows English"):
+                require_language(model, language, task)  # type: ignore[arg-type]
+        require_language(model, "en", "transcribe")
+    require_language("large-v3", "de", "translate")
+
+
 @pytest.mark.usefixtures("cache")
 def test_a_name_without_cache_and_network() -> None:
     with pytest.raises(UserError, match=r"openai/whisper-base: not in the cache, .* give the path"):
@@ -193,7 +227,9 @@ def test_a_name_without_cache_and_network() -> None:
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("name", ["../whisper-missing", "-x/whisper", "whisper--x", "a/whisper..b"])
 def test_a_name_that_the_hub_cannot_have(name: str) -> None:
-    with pytest.raises(UserError, match=r"no such file or folder, and no name on the hub.* give the path"):
+    with pytest.raises(
+        UserError, match=r"no such file or folder, and no name of a Whisper model; give the path"
+    ):
         load_whisper(name)
 
 

@@ -446,6 +446,20 @@ def test_a_folder_of_outputs_is_resumed(
     assert Path("out/a.srt").stat().st_mtime_ns > before
 
 
+def test_hotwords(models: dict[str, str], wav: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[WhisperDecodingConfig] = []
+    decode = WhisperRecognizer.decode
+
+    def note(self: WhisperRecognizer, part: Any, config: WhisperDecodingConfig) -> Any:
+        asked.append(config)
+        return decode(self, part, config)
+
+    monkeypatch.setattr(WhisperRecognizer, "decode", note)
+    command = ["transcribe", wav, *FAST, "--model", models["ggml"], "--hotwords", "Ada: 1, Lovelace,"]
+    assert cli.main(command) == 0
+    assert asked[0].hotwords == ("Ada: 1", "Lovelace")
+
+
 def test_a_folder_goes_on_in_its_arithmetic(
     models: dict[str, str],
     wav: str,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from asr.errors import UserError
 
@@ -26,6 +27,22 @@ COMMANDS = {
     "convert": ("convert", "write the model of a run, or a Whisper model, as a folder to pass on"),
     "info": ("info", "explain every setting of a config, or what is in a trained model"),
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser of a command, whose errors show its own usage and the nearest option."""
+
+    aliases: Iterable[str] = ()
+    """Other names that are understood."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [*self._option_string_actions, *self.aliases]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; `{self.prog} --help` shows what there is"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return namespace, unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     chosen = next((word for word in arguments if word in COMMANDS), None)
-    parser = argparse.ArgumentParser(
+    past = arguments.index("--") if "--" in arguments else len(arguments)  # then names of files
+    arguments = [*map(_with_dashes, arguments[:past]), *arguments[past:]]
+    parser = _Parser(
         prog="asr",
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
         epilog="`asr COMMAND --help` explains a command. Results go to standard output.",
@@ -66,6 +85,9 @@ def _run(arguments: list[str]) -> int:
             module = importlib.import_module(f"asr.cli.{module_name}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
+            if name == "transcribe":
+                subparser.aliases = module.RULES
+                arguments = module.translate_options(arguments)
     args = parser.parse_args(arguments)
     if args.version:
         from asr import __version__
@@ -76,3 +98,9 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     return int(args.run(args))
+
+
+def _with_dashes(word: str) -> str:
+    """The name of an option as it is written here: --output_dir is --output-dir."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else word

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from asr.cli.options import add_decoding_options
+from asr.cli.options import add_decoding_options, prepare_device
 from asr.decoding.methods import METHODS
 from asr.errors import UserError
 
@@ -76,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from asr.whisper.loading import is_whisper
 
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    prepare_device(args)
     if is_whisper(args.model):
         return run_whisper(args)
     if args.set == ["list"]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast, get_args
 
-from asr.cli.options import add_decoding_options
+from asr.cli.options import add_decoding_options, prepare_device
+from asr.cli.whisper_options import RULES, translate_options
 from asr.decoding.methods import METHODS
 from asr.errors import UserError
 
@@ -21,12 +23,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+__all__ = ["RULES", "add_arguments", "run", "translate_options"]
+
 # As in asr.transcripts.writers, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
 STREAM_RATE = 16_000  # Hz
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "asr transcribe AUDIO... [--model MODEL] [--language CODE] [--format FORMAT] [--output-dir DIR] "
+        "[OPTIONS]"
+    )
     parser.add_argument(
         "audio",
         metavar="AUDIO",
@@ -36,32 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="folder of a run or of one of its checkpoints, or a Whisper model: a .pt or ggml file, "
-        "a folder, a name such as whisper-small (default: ASR_MODEL in the environment, else whisper-base)",
+        help="a Whisper model: a name such as tiny, base.en, large-v3, turbo or distil-large-v3, a .pt or "
+        "ggml file, or a folder; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in "
+        "the environment, else whisper-base)",
     )
     parser.add_argument(
-        "-r", "--recursive", action="store_true", help="take all audio files in the folders that are given"
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        action="append",
-        help="what to write; may be given several times with --output-dir (default: txt)",
-    )
-    parser.add_argument(
-        "--output-dir",
-        metavar="DIR",
-        help="write a file for each recording and format there, and skip what an earlier call has finished; "
-        "without it, the text goes to standard output",
-    )
-    parser.add_argument(
-        "--decoding",
-        choices=METHODS,
-        help="how the text is found (default: auto, the best that MODEL can do)",
-    )
-    add_decoding_options(parser, "segments")
-    parser.add_argument(
-        "--language", metavar="CODE", help="Whisper: what is spoken, such as de (default: it tells by itself)"
+        "--language",
+        metavar="CODE",
+        help="Whisper: what is spoken, such as de or German; `--language list` shows them all (default: it "
+        "tells by itself)",
     )
     parser.add_argument("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     parser.add_argument(
@@ -70,19 +61,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Whisper: what may have been said before, such as names and their spelling",
     )
     parser.add_argument(
+        "--format",
+        choices=(*FORMATS, "all"),
+        action="append",
+        help="what to write; may be given several times, or all, with --output-dir (default: txt)",
+    )
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="write a file for each recording and format there, and skip what an earlier call has finished; "
+        "without it, the text goes to standard output",
+    )
+    parser.add_argument(
+        "-r", "--recursive", action="store_true", help="take all audio files in the folders that are given"
+    )
+    parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any other setting, such as subtitles.line_width=32; `--set list` explains them all",
+        help="any other setting, such as precision=float32 or subtitles.line_width=32; `--set list` explains "
+        "them all",
     )
-    parser.add_argument(
+    more = parser.add_argument_group(
+        "more", "Options of openai-whisper, whisper-ctranslate2, whisperX and whisper.cpp are understood too."
+    )
+    more.add_argument(
+        "--clip",
+        metavar="START,END",
+        help="only this part, in seconds or as minutes:seconds; without END, to the end",
+    )
+    more.add_argument(
+        "--hotwords", metavar="WORDS", help="Whisper: words that are likely, with commas between them"
+    )
+    more.add_argument(
+        "--decoding",
+        choices=METHODS,
+        help="how the text is found (default: auto, the best that MODEL can do)",
+    )
+    add_decoding_options(more, "segments")
+    more.add_argument(
         "--plot-attention",
         metavar="OUT.png",
         help="of one recording, draw where the decoder looks for each token, or what CTC hears; several "
         "segments become OUT-001.png and so on",
     )
-    parser.add_argument(
+    more.add_argument(
         "--stream",
         action="store_true",
         help="live: raw PCM (16 kHz, 16 bits, mono, little-endian) on standard input, words as they become "
@@ -99,9 +123,15 @@ def run(args: argparse.Namespace) -> int:
         load_transcription_settings,
         print_settings,
     )
+    from asr.whisper.languages import LANGUAGES
+    from asr.whisper.loading import is_whisper, require_language
 
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())
+        return 0
+    if args.language == "list":
+        for code, name in LANGUAGES.items():
+            print(f"{code:5}{name}")
         return 0
     if not (args.audio or args.stream):
         raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
@@ -110,11 +140,16 @@ def run(args: argparse.Namespace) -> int:
         logger.info("model: %s", args.model)
     if args.plot_attention and (args.stream or args.output_dir):
         raise UserError("--plot-attention goes with neither --stream nor --output-dir; leave it out")
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
+    args.clip = None if args.clip is None else read_clip(args.clip)
+    if args.clip and args.stream:
+        raise UserError("--clip is about files, and --stream reads what comes; leave it out")
+    prepare_device(args)
     args.knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
     settings = load_transcription_settings(_own_options(args), args.set, args.knowledge)
-    formats = list(dict.fromkeys(args.format or ["txt"]))
+    if is_whisper(args.model):
+        require_language(args.model, settings.whisper.language, settings.whisper.task)
+    formats = list(FORMATS) if args.format and "all" in args.format else args.format or ["txt"]
+    formats = list(dict.fromkeys(formats))
     if args.stream:
         return _stream(args, settings, formats)
     recordings = find_recordings(args.audio, args.recursive)
@@ -131,8 +166,31 @@ def _own_options(args: argparse.Namespace) -> dict[str, object]:
 
     texts = {"language": args.language, "task": args.task, "prompt": args.prompt}
     quoted = {f"whisper.{name}": json.dumps(text) for name, text in texts.items() if text is not None}
+    if args.hotwords is not None:
+        words = [word.strip() for word in args.hotwords.split(",")]
+        quoted["whisper.hotwords"] = json.dumps([word for word in words if word])
     beam = "whisper.beam" if is_whisper(args.model) else "decoding.beam"
     return {"decoding.method": args.decoding, beam: args.beam, **quoted}
+
+
+def read_clip(text: str) -> tuple[float, float | None]:
+    """Start and end in seconds of 60,90 or 1:00,1:30; the end is None where there is none."""
+    match = re.fullmatch(r"((?:\d+:){0,2}\d+(?:\.\d*)?)(?:,((?:\d+:){0,2}\d+(?:\.\d*)?)?)?", text.strip())
+    if match is None:
+        several = " (of several parts each in a call of its own)" if text.count(",") > 1 else ""
+        raise UserError(f"--clip {text}: expected START,END such as 60,90 or 1:00,1:30{several}")
+    times = [None if part is None else _to_seconds(part) for part in match.groups()]
+    start, end = times[0] or 0.0, times[1]
+    if end is not None and end <= start:
+        raise UserError(f"--clip {text}: expected an END after START")
+    return start, end
+
+
+def _to_seconds(text: str) -> float:
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
 
 
 # --- where it goes --------------------------------------------------------------------------------
@@ -216,7 +274,7 @@ def _open_folder(
         device = choose_device(args.device)
         precision = resolve_precision(precision, device, is_whisper(args.model))
         arithmetic = describe_arithmetic(precision, device)
-        making = describe_making(args.model, args.knowledge, settings, arithmetic)
+        making = describe_making(args.model, args.knowledge, settings, arithmetic) | {"clip": args.clip}
         folder = OutputFolder(args.output_dir, formats, making)
         return folder, settings.model_copy(update={"precision": precision}), arithmetic
 
@@ -228,10 +286,7 @@ def _open_folder(
     if precision not in get_args(Precision):
         return folder, resolved
     if settings.precision not in ("auto", precision) or args.device.partition(":")[0] not in ("auto", device):
-        return (
-            folder,
-            resolved,
-        )  # another arithmetic was asked for: as with any other setting, all is done anew
+        return folder, resolved  # asked for by name: as with any other setting, all is done anew
     if args.device == "auto":
         args.device = device
     logger.info("%s: goes on in %s, as it was begun", args.output_dir, earlier)

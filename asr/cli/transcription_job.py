@@ -56,7 +56,7 @@ class Job:
         if not recordings:
             return
         recognizer = load_transcriber(self._args, self._settings)
-        seconds = [_measure(recording) for recording in recordings]
+        seconds = [_measure(recording, self._args.clip) for recording in recordings]
         with AudioProgress(sum(seconds)) as self._progress:
             results = self._results(recognizer, recordings)
             for recording, length, result in zip(recordings, seconds, results, strict=True):
@@ -74,7 +74,7 @@ class Job:
             check_drawing(recognizer, Path(self._args.plot_attention))
         knowledge = load_knowledge(self._args, recognizer)
         with contextlib.ExitStack() as stack:
-            parts = [_to_part(recording, stack) for recording in recordings]
+            parts = [_to_part(recording, stack, self._args.clip) for recording in recordings]
             for part, result in recognizer.transcribe_files(
                 parts,
                 self._args.batch_size,
@@ -177,21 +177,27 @@ def load_transcriber(args: argparse.Namespace, settings: TranscriptionSettings) 
     return recognizer
 
 
-def _measure(recording: Recording) -> float:
-    """Seconds, from the header alone; 0 where it does not say."""
+def _measure(recording: Recording, clip: tuple[float, float | None] | None) -> float:
+    """Seconds to read, from the header alone; 0 where it does not say."""
     if recording.path == STANDARD_INPUT:
         return 0.0
     try:
-        return audio.read_info(recording.path).seconds or 0.0
+        seconds = audio.read_info(recording.path).seconds or 0.0
     except UserError:
         return 0.0  # what is wrong is said when it is read
+    start, end = clip or (0.0, None)
+    return max(0.0, min(seconds, end or seconds) - start)
 
 
-def _to_part(recording: Recording, stack: contextlib.ExitStack) -> AudioPart:
+def _to_part(
+    recording: Recording, stack: contextlib.ExitStack, clip: tuple[float, float | None] | None
+) -> AudioPart:
     """What to read. Decoders jump about in a file, so that standard input is written to one first."""
+    start, end = clip or (0.0, None)
+    duration = None if end is None else end - start
     if recording.path != STANDARD_INPUT:
-        return AudioPart(recording.path, id=recording.name)
+        return AudioPart(recording.path, start, duration, id=recording.name)
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asr-"))) / STANDARD_INPUT_FILE
     with open(path, "wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return AudioPart(path, id=recording.name)
+    return AudioPart(path, start, duration, id=recording.name)

@@ -70,7 +70,7 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"device {name}: cannot be used here ({reason}); expected auto, cpu or cuda"
+            f"device {name}: cannot be used here ({reason}); expected auto, cpu, cuda or cuda:1"
         ) from None
     return device
 

@@ -18,11 +18,22 @@ from asr.whisper.huggingface import FILES, PICKLED, find_weights, is_huggingface
 from asr.whisper.naming import Checkpoint
 from asr.whisper.openai import RANKS, read_openai
 from asr.whisper.pickles import is_torch_file
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.tokenizer import Task, WhisperTokenizer, require_english
 from asr.whisper.vocabulary import FILE_NAME, Vocabulary, read_huggingface_vocabulary, read_ranks
 
 log = logging.getLogger(__name__)
 
+# Names as in openai-whisper and faster-whisper, and where the hub has them.
+NAMES = {
+    name: f"openai/whisper-{name}"
+    for name in (
+        *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+        *("large-v2", "large-v3", "large-v3-turbo"),
+    )
+}
+NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
+for _name in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
+    NAMES[f"distil-{_name}"] = f"distil-whisper/distil-{_name}"
 SHORT_NAME = re.compile(r"whisper-[\w.-]+")  # of OpenAI's own models
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -90,10 +101,16 @@ def is_whisper(source: str | Path) -> bool:
             return is_ggml_file(path) or is_torch_file(path)
     except OSError:
         return False
-    name = str(source)
-    return SHORT_NAME.fullmatch(name) is not None or (
-        HUB_NAME.fullmatch(name) is not None and "whisper" in name.lower()
-    )
+    return "whisper" in (_find_hub_name(str(source)) or "").lower()
+
+
+def require_language(source: str | Path, language: str | None, task: Task) -> None:
+    """Refuse what an English-only model does not know, before its weights are fetched or loaded."""
+    if language in (None, "en") and task == "transcribe":
+        return
+    is_file = Path(source).exists()
+    if not (read_checkpoint(source).config.is_multilingual if is_file else not str(source).endswith(".en")):
+        require_english(language, task)
 
 
 def find_files(source: str | Path) -> Path:
@@ -101,11 +118,19 @@ def find_files(source: str | Path) -> Path:
     path, name = Path(source), str(source)
     if path.exists():
         return path
+    hub_name = _find_hub_name(name)
+    if hub_name is None:
+        raise _no_model(name)
+    return _fetch(hub_name)
+
+
+def _find_hub_name(name: str) -> str | None:
+    """Of a model that is given by its name."""
+    if name in NAMES:
+        return NAMES[name]
     if SHORT_NAME.fullmatch(name):
-        return _fetch(f"openai/{name}")
-    if HUB_NAME.fullmatch(name):
-        return _fetch(name)
-    raise _no_model(name)
+        return f"openai/{name}"
+    return name if HUB_NAME.fullmatch(name) else None
 
 
 def find_whisper_weights(source: str | Path) -> Path:
@@ -188,6 +213,6 @@ def _fetch(name: str) -> Path:
 
 def _no_model(name: str) -> UserError:
     return UserError(
-        f"{name}: no such file or folder, and no name on the hub, such as openai/whisper-base; give the path "
-        "of a Whisper model or its name there"
+        f"{name}: no such file or folder, and no name of a Whisper model; give the path of one, its name on "
+        f"the hub, such as openai/whisper-base, or one of {', '.join(NAMES)}"
     )

@@ -112,11 +112,7 @@ class WhisperTokenizer:
         """What the decoder begins with. English-only models take neither a language nor a task."""
         end = [] if times else [self.no_times]
         if not self.is_multilingual:
-            if (language is not None and find_language(language) != "en") or task != "transcribe":
-                raise UserError(
-                    f"language {language}, task {task}: this model knows English, and no translation; "
-                    "take one without .en in its name"
-                )
+            require_english(language, task)
             return [self.start, *end]
         if language is None:
             raise UserError("this model knows many languages; name the one that is spoken, such as en")
@@ -185,3 +181,12 @@ class WhisperTokenizer:
             place = unions.index(lowest)
             parts[place : place + 2] = [parts[place] + parts[place + 1]]
         return tuple(self._ids[part] for part in parts)
+
+
+def require_english(language: str | None, task: Task) -> None:
+    """What an English-only model refuses."""
+    if (language is not None and find_language(language) != "en") or task != "transcribe":
+        raise UserError(
+            f"language {language}, task {task}: this model knows English, and no translation; "
+            "take one without .en in its name"
+        )
