@@ -21,6 +21,7 @@ from system_examples import WORDS, save_talker
 
 from asr import cli
 from asr.decoding.checks import ChecksConfig
+from asr.transcription.output_folder import SEGMENT_LOGS
 from asr.transcripts.writers import WRITERS
 
 
@@ -396,6 +397,64 @@ def test_an_interrupted_folder_is_resumed(
     assert caplog.messages[-1] == "0 transcribed, 4 finished before"
     assert transcribe(talker, *arguments, "--beam", "1") == 0
     assert caplog.messages[-1].startswith("4 transcribed; ")
+
+
+ONE_BY_ONE = ("--batch-size", "1", "--set", "segmentation.method=energy")
+
+
+def write_four_phrases(path: Path) -> None:
+    phrases = [np.append(make_speechlike(0.6, seed=seed), np.zeros(16_000)) for seed in range(4)]
+    soundfile.write(path, np.concatenate(phrases), 16_000)
+
+
+def test_an_interrupted_recording_goes_on_where_it_stopped(
+    talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from asr.transcription.recognizer import Recognizer
+
+    caplog.set_level("INFO")
+    write_four_phrases(audio / "long.wav")
+    short = ["long.wav", *ONE_BY_ONE, "--format", "json"]
+    assert transcribe(talker, *short, "--output-dir", "whole") == 0
+    decode, num_batches = Recognizer.recognize, 0
+
+    def break_down(*arguments: Any) -> Any:
+        nonlocal num_batches
+        num_batches += 1
+        if num_batches == 3:
+            raise KeyboardInterrupt
+        return decode(*arguments)
+
+    monkeypatch.setattr(Recognizer, "recognize", break_down)
+    assert transcribe(talker, *short, "--output-dir", "out") == 130
+    assert list(Path("out").iterdir()) == [Path("out", SEGMENT_LOGS)]
+    caplog.clear()
+    assert transcribe(talker, *short, "--output-dir", "out") == 0
+    assert "long.wav: 2 segments were finished by an earlier call" in caplog.messages
+    assert listing(Path("out")) == listing(Path("whole")) and not Path("out", SEGMENT_LOGS).exists()
+
+
+@pytest.mark.parametrize("name", ["txt", "srt"])
+def test_text_comes_while_a_recording_is_being_decoded(
+    talker: str, audio: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from asr.transcription.recognizer import Recognizer
+
+    write_four_phrases(audio / "long.wav")
+    decode, shown = Recognizer.recognize, []
+
+    def look(*arguments: Any) -> Any:
+        shown.append(capsys.readouterr().out)
+        return decode(*arguments)
+
+    monkeypatch.setattr(Recognizer, "recognize", look)
+    assert transcribe(talker, "long.wav", *ONE_BY_ONE, "--format", name) == 0
+    num_held = {"txt": 0, "srt": 1}[name]  # a cue may stay until the next one begins
+    assert [bool(text) for text in shown] == [False] * (1 + num_held) + [True] * (3 - num_held)
+    text = "".join(shown) + capsys.readouterr().out
+    monkeypatch.setattr(Recognizer, "recognize", decode)
+    assert transcribe(talker, "long.wav", *ONE_BY_ONE, "--format", name, "--output-dir", "out") == 0
+    assert Path("out", f"long.{name}").read_text() == text
 
 
 @pytest.mark.usefixtures("audio")

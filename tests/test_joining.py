@@ -15,7 +15,6 @@ from asr.transcription.joining import (
     Recording,
     assemble,
     clip_words,
-    join_segments,
     join_words,
 )
 from asr.transcription.segmentation import AudioSegment
@@ -72,7 +71,10 @@ def test_segments_keep_text_and_times_of_their_words() -> None:
         recognize(words_at(2.0, 3.0, 4.0, shift=0.02), 2.6, None),
         recognize(words_at(6.0), None, None),
     ]
-    joined = join_segments(found, " ")
+    recording = Recording("a.wav", end=End(7.0, None))
+    for one in found:
+        recording.add(one)
+    joined = recording.take_final(lambda language: " ")
     assert [segment.text for segment in joined] in (
         ["w1.0 w2.0", "w3.0 w4.0", "w6.0"],
         ["w1.0 w2.0 w3.0", "w4.0", "w6.0"],
@@ -82,10 +84,28 @@ def test_segments_keep_text_and_times_of_their_words() -> None:
         assert (segment.start, segment.end) == (segment.words[0].start, segment.words[-1].end)
 
 
+def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
+    found = [
+        recognize(words_at(1.0, 2.0, 3.0), None, 2.6),
+        recognize(words_at(2.0, 3.0, 4.0), 2.6, 4.5),
+        recognize(words_at(4.8), 4.5, None),
+        recognize(words_at(6.0), None, 7.0),
+    ]
+    recording, texts = Recording("a.wav", num_segments=4), []
+    for index in (1, 0, 2, 3):
+        recording.recognized[index] = found[index]
+        texts.append([segment.text for segment in recording.take_final(lambda language: " ")])
+    assert texts == [[], ["w1.0 w2.0"], ["w3.0 w4.0", "w4.8"], []]
+    assert not recording.is_done
+    recording.end = End(8.0, None)
+    assert [segment.text for segment in recording.take_final(lambda language: " ")] == ["w6.0"]
+    assert recording.is_done and len(recording.segments) == 4
+
+
 def test_recordings_that_break_off_say_so() -> None:
-    recording = Recording(
-        "a/b.wav", 1, {0: recognize(words_at(1.0), None, None)}, End(2.5, UserError("cut short"))
-    )
+    recording = Recording("a/b.wav", end=End(2.5, UserError("cut short")))
+    recording.add(recognize(words_at(1.0), None, None))
+    assert len(recording.take_final(lambda language: " ")) == 1
     transcript = assemble(recording, " ")
     assert isinstance(transcript, Transcript)
     assert (transcript.id, transcript.audio, transcript.duration) == ("b", "a/b.wav", 2.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +26,17 @@ from asr.models import build_model
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
 from asr.train.loop import train
+from asr.transcription.joining import Recognized
 from asr.transcription.recognizer import (
     AudioPart,
     Recognizer,
+    Request,
     choose_device,
     how_good,
     load_model,
 )
-from asr.transcription.segmentation import SegmentationConfig
+from asr.transcription.segment_log import SegmentLog
+from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcripts.transcript import Segment, Transcript
 from asr.units import TokenizerConfig
 
@@ -348,3 +351,59 @@ def test_progress_is_told_while_a_long_recording_is_on_its_way(
     assert isinstance(transcript, Transcript)
     assert len(reports) > 4 and max(reports[:-1]) < 10
     assert sum(reports) == pytest.approx(transcript.duration, abs=2.0), "overlaps count twice"
+
+
+def test_segments_come_one_by_one_in_the_order_of_the_files(
+    tiny_run: Callable[..., RunConfig], files: list[Path]
+) -> None:
+    recognizer = build_recognizer(tiny_run, "transformer-ctc")
+    order: list[str] = []
+    request = Request(batch_size=2, report=lambda seconds: order.append("batch"))
+    segments: list[Segment] = []
+    for path, result in recognizer.transcribe_events(files, request):
+        if isinstance(result, Segment):
+            segments.append(result)
+            order.append("segment")
+        else:
+            assert isinstance(result, Transcript) and list(result.segments) == segments
+            assert path == files[order.count("file")]
+            segments.clear()
+            order.append("file")
+    assert order.count("file") == len(files)
+    first = order[: order.index("segment")]
+    assert first.count("batch") < order.count("batch") / 2, "after the first batches, not after all"
+    events = [event for event in order if event != "batch"]
+    assert "segment segment" in " ".join(events), "a long one gives its segments before it ends"
+
+
+@pytest.mark.parametrize("num_batches", [0, 1, 3])
+def test_an_interrupted_recording_goes_on_where_it_stopped(
+    tiny_run: Callable[..., RunConfig], tmp_path: Path, num_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recognizer = build_recognizer(tiny_run, "lstm-ctc")
+    audio.write(tmp_path / "long.wav", np.clip(make_audio(30.0), -1, 1), RATE)
+    ((_, expected),) = recognizer.transcribe_files([tmp_path / "long.wav"], 2)
+    done: list[int] = []
+    decode = recognizer.recognize
+
+    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        if len(done) == num_batches:
+            raise KeyboardInterrupt
+        done.append(len(segments))
+        return decode(segments, request)
+
+    def resume() -> Segment | Transcript | UserError:
+        log = SegmentLog(tmp_path / "log.jsonl", {"model": "tiny"})
+        request = Request(batch_size=2, open_log=lambda source: log)
+        return list(recognizer.transcribe_events([tmp_path / "long.wav"], request))[-1][1]
+
+    monkeypatch.setattr(recognizer, "recognize", recognize)
+    with pytest.raises(KeyboardInterrupt):
+        resume()
+    num_known = sum(done)
+    num_batches = -1  # no interruption
+    done.clear()
+    assert resume() == expected and isinstance(expected, Transcript)
+    assert num_known + sum(done) >= len(expected.segments) > num_known
+    done.clear()
+    assert resume() == expected and not done, "all is known now"

@@ -6,7 +6,7 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from asr.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
+from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
@@ -324,6 +325,28 @@ def test_no_word_of_a_long_utterance_counts_twice(
     texts = split.ways["greedy"].texts
     assert texts == {"long": " ".join(word.text for word in spoken), "short": "short"}
     assert split.ways["greedy"].audio_seconds == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("changed", [{}, {"windows": "sequential"}, {"language": None}])
+def test_an_interrupted_recording_goes_on_where_it_stopped(
+    recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    config = ENGLISH.model_copy(update=changed)
+    (expected,) = read(recognizer, files[-1:], 1, config)
+
+    def transcribe(report: Callable[[float], None]) -> object:
+        log = SegmentLog(tmp_path / "log.jsonl", {})
+        request = Request(batch_size=1, whisper=config, report=report, open_log=lambda source: log)
+        return list(recognizer.transcribe_events(files[-1:], request))[-1][1]
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # each time one further segment, or window, is done
+        with pytest.raises(KeyboardInterrupt):
+            transcribe(interrupt)
+    assert len(SegmentLog(tmp_path / "log.jsonl", {})) >= 1
+    assert transcribe(lambda seconds: None) == expected
 
 
 # --- commands -------------------------------------------------------------------------------------

@@ -294,3 +294,21 @@ def test_times_are_rounded_once(seconds: float, shown: str) -> None:
     """0.0025 is stored as a little more; a thousand times that would be exactly 2.5, which rounds to 2."""
     transcript = Transcript("a", "a.wav", 9.0, (Segment(seconds, 5.0, "a"),))
     assert format_transcript("tsv", transcript).splitlines()[1].split("\t")[1] == shown == f"{seconds:.3f}"
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+@pytest.mark.parametrize("several", [True, False])
+def test_segments_one_by_one_make_the_same_text(name: str, several: bool) -> None:
+    if several and not WRITERS[name].holds_several:
+        return
+    given = [MEETING, SILENCE] if several else [MEETING]
+    whole, by_segment = TranscriptStream(name, several=several), TranscriptStream(name, several=several)
+    expected = "".join(whole.add(transcript) for transcript in given) + whole.end()
+    early, text = [], ""
+    for transcript in given:
+        for segment in transcript.segments:
+            early.append(by_segment.add_segment(transcript.id, transcript.audio, segment))
+            text += early[-1]
+        text += by_segment.add(transcript)
+    assert text + by_segment.end() == expected
+    assert any(early) == (name in ("txt", "tsv", "stm", "srt", "vtt"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asr.transcription.audio_paths import Recording
     from asr.transcription.output_folder import OutputFolder
     from asr.transcription.settings import TranscriptionSettings
-    from asr.transcripts.transcript import Transcript
+    from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,11 @@ def _to_standard_output(
         sys.stdout.write(stream.add(transcript))
         sys.stdout.flush()
 
-    job = Job(args, settings, write)
+    def show(recording: Recording, segment: Segment) -> None:
+        sys.stdout.write(stream.add_segment(recording.name, recording.path, segment))
+        sys.stdout.flush()
+
+    job = Job(args, settings, write, show)
     job.transcribe(recordings)
     sys.stdout.write(stream.end())
     return job.finish()
@@ -242,7 +246,7 @@ def _to_folder(
         contents = {name: format_transcript(name, transcript, settings.subtitles) for name in formats}
         folder.write(recording, contents, is_whole=not transcript.warnings)
 
-    job = Job(args, settings, write)
+    job = Job(args, settings, write, open_log=folder.open_log)
     wanted = []
     for recording in recordings:
         if folder.is_done(recording):

@@ -21,9 +21,10 @@ from asr.evaluation import describe_device
 from asr.progress import AudioProgress
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
 from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model
+from asr.transcription.segment_log import SegmentLog
 from asr.transcription.settings import TranscriptionSettings
-from asr.transcription.sources import AudioFile
-from asr.transcripts.transcript import Transcript
+from asr.transcription.sources import AudioFile, Source
+from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +40,15 @@ class Job:
         args: argparse.Namespace,
         settings: TranscriptionSettings,
         write: Callable[[Recording, Transcript], None],
+        show: Callable[[Recording, Segment], None] = lambda recording, segment: None,
+        open_log: Callable[[Recording, int | None], SegmentLog | None] = lambda recording, channel: None,
     ) -> None:
+        """`write` takes each transcript, `show` before that each of its segments as soon as it is final."""
         self._args = args
         self._settings = settings
         self._write = write
+        self._show = show
+        self._open_log = open_log
         self._progress: AudioProgress | None = None
         self._faults: list[str] = []
         self._num_done = 0
@@ -58,33 +64,51 @@ class Job:
         recognizer = load_transcriber(self._args, self._settings)
         seconds = [_measure(recording, self._args.clip) for recording in recordings]
         with AudioProgress(sum(seconds)) as self._progress:
-            results = self._results(recognizer, recordings)
-            for recording, length, result in zip(recordings, seconds, results, strict=True):
+            left = iter(zip(recordings, seconds, strict=True))
+            recording, length = next(left)
+            for result in self._results(recognizer, recordings):
+                if isinstance(result, Segment):
+                    self._show(recording, result)
+                    continue
                 if isinstance(result, UserError):
                     self.fail(recording, str(result))
                     self._progress.advance(length)
                 else:
                     self._take(recording, result)
+                recording, length = next(left, (recording, 0.0))
             self._wall_seconds = self._progress.elapsed
 
     def _results(
         self, recognizer: Transcriber, recordings: Sequence[Recording]
-    ) -> Iterator[Transcript | UserError]:
+    ) -> Iterator[Segment | Transcript | UserError]:
         if self._args.plot_attention:
             check_drawing(recognizer, Path(self._args.plot_attention))
         knowledge = load_knowledge(self._args, recognizer)
+        by_name = {recording.name: recording for recording in recordings}
+
+        def open_log(source: Source) -> SegmentLog | None:
+            assert isinstance(source, AudioPart) and source.id is not None
+            recording = by_name[source.id]
+            if recording.path == STANDARD_INPUT:  # it is not there again
+                return None
+            log = self._open_log(recording, source.channel)
+            if log is not None and len(log):
+                logger.info("%s: %d segments were finished by an earlier call", recording.path, len(log))
+            return log
+
+        request = Request(
+            self._settings.decoding,
+            knowledge,
+            self._args.batch_size,
+            self._settings.whisper,
+            report=self._progress.advance if self._progress is not None else lambda seconds: None,
+            open_log=open_log,
+        )
         with contextlib.ExitStack() as stack:
             parts = [_to_part(recording, stack, self._args.clip) for recording in recordings]
-            for part, result in recognizer.transcribe_files(
-                parts,
-                self._args.batch_size,
-                decoding=self._settings.decoding,
-                language_model=knowledge,
-                whisper=self._settings.whisper,
-                report=self._progress.advance if self._progress is not None else lambda seconds: None,
-            ):
+            for part, result in recognizer.transcribe_events(parts, request):
                 yield result
-                if self._args.plot_attention and not isinstance(result, UserError):
+                if self._args.plot_attention and isinstance(result, Transcript):
                     self._draw(recognizer, recordings[0], part, knowledge)
 
     def _draw(

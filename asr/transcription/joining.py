@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TypeVar
+
+import pydantic
 
 from asr.errors import UserError
+from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment
 from asr.transcription.sources import Source, describe_source
 from asr.transcripts.transcript import Segment, Transcript, Word
+
+Value = TypeVar("Value")
 
 SHORTEST_WORD = 0.02  # seconds; alignment may leave a word without a step of its own
 
@@ -24,16 +30,22 @@ class Recognized:
     """That was told to the model, or that it heard."""
 
 
-@dataclass
-class Recording:
-    """A source on its way: its segments come in any order, each to its own place."""
+RECOGNIZED: pydantic.TypeAdapter[Recognized] = pydantic.TypeAdapter(Recognized)
 
-    source: Source
-    num_segments: int = 0
-    recognized: dict[int, Recognized] = field(default_factory=dict)
-    end: End | None = None
-    reported_seconds: float = 0.0
-    """Of its segments that are recognized."""
+
+@dataclass(frozen=True)
+class Window:
+    """What was found in one window of 30 seconds, where each begins at the end of the text before."""
+
+    segments: tuple[Segment, ...]
+    language: str
+    previous: tuple[int, ...]
+    """Tokens of the text before the next window."""
+    step: int
+    """Samples from the start of this window to that of the next one."""
+
+
+WINDOW: pydantic.TypeAdapter[Window] = pydantic.TypeAdapter(Window)
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,65 @@ class End:
     error: UserError | None
 
 
+@dataclass
+class Recording:
+    """A source on its way: its segments come in any order, each to its own place."""
+
+    source: Source
+    log: SegmentLog | None = None
+    """Where finished segments are kept for a later call."""
+    num_segments: int = 0
+    recognized: dict[int, Recognized] = field(default_factory=dict)
+    """Those whose turn has not come."""
+    end: End | None = None
+    reported_seconds: float = 0.0
+    """Of its segments that are recognized."""
+    segments: list[Segment] = field(default_factory=list)
+    """The final ones."""
+    language: str | None = None
+    """That of its first segment."""
+    _num_taken: int = 0
+    _held: Recognized | None = None  # the newest one; where speech was cut, the next one may change it
+
+    @property
+    def is_done(self) -> bool:
+        return self.end is not None and self._num_taken == self.num_segments
+
+    def recall(self, index: int, place: AudioSegment, kind: pydantic.TypeAdapter[Value]) -> Value | None:
+        """What an earlier call found in the same segment, or window."""
+        return None if self.log is None else self.log.find(index, (place.start, place.end), kind)
+
+    def keep(self, index: int, place: AudioSegment, value: Recognized | Window) -> None:
+        """For a later call, if this one is interrupted."""
+        if self.log is not None:
+            self.log.add(index, (place.start, place.end), asdict(value))
+
+    def add(self, one: Recognized) -> None:
+        self.recognized[self.num_segments] = one
+        self.num_segments += 1
+
+    def take_final(self, separator_in: Callable[[str | None], str]) -> list[Segment]:
+        """The segments that no later one can change, in their order, each of them once."""
+        final = []
+        while (one := self.recognized.pop(self._num_taken, None)) is not None:
+            self._num_taken += 1
+            self.language = self.language or one.language
+            before, self._held = self._held, one
+            if before is not None:
+                left, right = join_segments(before, one, separator_in(self.language))
+                final.append(left)
+                self._held = replace(one, segment=right)
+            if one.cut_after is None:
+                final.append(self._held.segment)
+                self._held = None
+        if self.is_done and self._held is not None:
+            final.append(self._held.segment)
+            self._held = None
+        final = [segment for segment in final if segment.text or segment.warnings]
+        self.segments += final
+        return final
+
+
 def assemble(recording: Recording, separator: str) -> Transcript | UserError:
     """Without anything read, the error; else what was read, with the error as a warning."""
     assert recording.end is not None
@@ -52,26 +123,25 @@ def assemble(recording: Recording, separator: str) -> Transcript | UserError:
         return error
     name, path, _ = describe_source(recording.source)
     warnings = () if error is None else (str(error),)
-    found = [recording.recognized[index] for index in range(recording.num_segments)]
-    segments = tuple(
-        segment for segment in join_segments(found, separator) if segment.text or segment.warnings
-    )
-    return Transcript(name, path, seconds, segments, None, separator, warnings)
+    segments = tuple(recording.segments)
+    return Transcript(name, path, seconds, segments, None, separator, warnings, recording.language)
 
 
-def join_segments(found: Sequence[Recognized], separator: str) -> list[Segment]:
-    """The segments in their order; where speech was cut and they overlap, each word is in one of them."""
-    segments = [one.segment for one in found]
-    for index in range(1, len(found)):
-        before, after, cut = segments[index - 1], segments[index], found[index].cut_before
-        if cut is None or found[index - 1].cut_after != cut:
-            continue
-        parts = join_words(before.words, after.words, cut)
-        for position, old, words in zip((index - 1, index), (before, after), parts, strict=True):
-            if len(words) < len(old.words):
-                text = separator.join(word.text for word in words)
-                segments[position] = make_segment(old, text, words, old.decoding, old.warnings)
-    return segments
+def join_segments(before: Recognized, after: Recognized, separator: str) -> tuple[Segment, Segment]:
+    """Two neighbours; where speech was cut and they overlap, each word is in one of them."""
+    cut = after.cut_before
+    if cut is None or before.cut_after != cut:
+        return before.segment, after.segment
+    left, right = join_words(before.segment.words, after.segment.words, cut)
+    return _keep(before.segment, left, separator), _keep(after.segment, right, separator)
+
+
+def _keep(segment: Segment, words: Sequence[Word], separator: str) -> Segment:
+    """Of its words only these."""
+    if len(words) == len(segment.words):
+        return segment
+    text = separator.join(word.text for word in words)
+    return make_segment(segment, text, words, segment.decoding, segment.warnings)
 
 
 def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tuple[list[Word], list[Word]]:

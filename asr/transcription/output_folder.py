@@ -1,13 +1,15 @@
 """A folder of transcripts: written as wholes, never over what is not ours, and resumed after an interruption.
 
 A journal in the folder has two lines for each recording: before its outputs are written, and after. By it a
-later call knows which outputs are whole, and of which audio, model and settings.
+later call knows which outputs are whole, and of which audio, model and settings. While a recording is being
+decoded, a log of its own has its finished segments, with which a later call begins.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -17,8 +19,10 @@ from typing import Any
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.transcription.audio_paths import Recording
+from asr.transcription.segment_log import SegmentLog
 
 JOURNAL = ".asr-transcribe.jsonl"
+SEGMENT_LOGS = ".asr-transcribe-segments"
 
 Stamp = list[int]  # size in bytes and time of change in nanoseconds
 
@@ -38,6 +42,7 @@ class OutputFolder:
         ] = {}  # name of a recording -> its newest line, if it is of the end
         self.earlier_arithmetic: str | None = None
         """That of earlier calls which were equal in all else, the latest of them."""
+        self._logs: dict[str, list[SegmentLog]] = {}  # name of a recording -> those of its channels
         self._read_journal()
 
     def paths(self, recording: Recording) -> dict[str, Path]:
@@ -85,6 +90,17 @@ class OutputFolder:
         line["is_whole"] = is_whole
         line["outputs"] = others | {output: _stamp(self.folder / output) for output in line["outputs"]}
         self._append(line)
+        for log in self._logs.pop(recording.name, []):
+            log.remove()
+
+    def open_log(self, recording: Recording, channel: int | None = None) -> SegmentLog:
+        """Where its finished segments are kept until its outputs are written."""
+        made_by = {"name": recording.name, "channel": channel, "made_by": self._made_by}
+        made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": _stamp(recording.path)}
+        file = hashlib.sha256(json.dumps([recording.name, channel]).encode()).hexdigest()[:32]
+        log = SegmentLog(self.folder / SEGMENT_LOGS / f"{file}.jsonl", made_by)
+        self._logs.setdefault(recording.name, []).append(log)
+        return log
 
     def _outputs_made(self, recording: Recording) -> dict[str, Stamp | None]:
         """What earlier calls made of the same audio in the same way, in whatever format."""

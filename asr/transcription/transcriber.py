@@ -23,7 +23,8 @@ from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.precision import Precision, describe_arithmetic, resolve_precision
-from asr.transcription.joining import End, Recognized, Recording, assemble
+from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble
+from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
 from asr.transcription.sources import (
     AudioFile,
@@ -34,7 +35,7 @@ from asr.transcription.sources import (
     read_ahead,
     read_source,
 )
-from asr.transcripts.transcript import Transcript
+from asr.transcripts.transcript import Segment, Transcript
 from asr.whisper.decoding import WhisperDecodingConfig
 
 # B segments, S samples
@@ -43,6 +44,8 @@ DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.fl
 WINDOW = 8  # batches among whose segments those of similar length are sought
 
 Pending = list[tuple[Recording, int, AudioSegment]]
+Event = tuple[Source, Segment | Transcript | UserError]
+"""A final segment of a recording, or at its end the whole transcript, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Request:
     whisper: WhisperDecodingConfig = field(default_factory=WhisperDecodingConfig)
     report: Callable[[float], None] = lambda seconds: None
     """Is told of each batch how many seconds of audio are done."""
+    open_log: Callable[[Source], SegmentLog | None] = lambda source: None
+    """Where the finished segments of a recording are kept, in case that it is interrupted."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -133,9 +138,10 @@ class Transcriber(abc.ABC):
             raise UserError("sample_rate belongs to an array of samples; a file tells its own")
         own = make_samples(source, sample_rate) if isinstance(source, np.ndarray) else source
         request = self._make_request(decoding, language_model, whisper, batch_size)
-        ((_, result),) = self._transcribe_all([own], request)
+        *_, (_, result) = self._transcribe_all([own], request)
         if isinstance(result, UserError):
             raise result
+        assert isinstance(result, Transcript)
         return result
 
     def transcribe_files(
@@ -154,13 +160,19 @@ class Transcriber(abc.ABC):
         file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
         request = replace(self._make_request(decoding, language_model, whisper, batch_size), report=report)
+        for source, result in self.transcribe_events(files, request):
+            if not isinstance(result, Segment):
+                yield source, result
+
+    def transcribe_events(
+        self, files: Iterable[AudioFile], request: Request
+    ) -> Iterator[tuple[AudioFile, Segment | Transcript | UserError]]:
+        """Each file's segments in order, as soon as they are final, then its transcript, or the error."""
         for source, result in self._transcribe_all(files, request):
             assert not isinstance(source, Samples)
             yield source, result
 
-    def _transcribe_all(
-        self, sources: Iterable[Source], request: Request
-    ) -> Iterator[tuple[Source, Transcript | UserError]]:
+    def _transcribe_all(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
         """Collects segments until there are enough for full batches of similar lengths."""
         self.check(request)
         waiting: deque[Recording] = deque()  # in the order of the files
@@ -174,50 +186,67 @@ class Transcriber(abc.ABC):
                 else:
                     pending.append((recording, recording.num_segments, segment))
                     recording.num_segments += 1
-                    if self._is_enough(pending, request.batch_size):
-                        self._recognize_pending(pending, request)
+                if self._is_enough(pending, request.batch_size):
+                    yield from self._recognize_pending(pending, waiting, request)
                 yield from self._take_finished(waiting, request)
-            self._recognize_pending(pending, request)
-            yield from self._take_finished(waiting, request)
+            yield from self._recognize_pending(pending, waiting, request)
 
     def _is_enough(self, pending: Pending, batch_size: int) -> bool:
         """One batch of the longest segments, or several of short ones."""
         seconds = sum(segment.end - segment.start for _, _, segment in pending)
         return len(pending) >= WINDOW * batch_size or seconds >= batch_size * self.segmentation.max_seconds
 
-    def _recognize_pending(self, pending: Pending, request: Request) -> None:
-        """In batches of equal padded length; empties the list."""
+    def _recognize_pending(
+        self, pending: Pending, waiting: deque[Recording], request: Request
+    ) -> Iterator[Event]:
+        """In batches of equal padded length, that of the first segment first; empties the list."""
         by_length: dict[int, Pending] = {}
         for item in pending:
             by_length.setdefault(self.padded_length(len(item[2].audio_S), request), []).append(item)
+        places = {id(segment): place for place, (_, _, segment) in enumerate(pending)}
         pending.clear()
-        for items in by_length.values():
-            for first in range(0, len(items), request.batch_size):
-                batch = items[first : first + request.batch_size]
-                results = self.recognize([segment for _, _, segment in batch], request)
-                for (recording, index, segment), result in zip(batch, results, strict=True):
-                    recording.recognized[index] = result
-                    recording.reported_seconds += segment.end - segment.start
-                request.report(sum(segment.end - segment.start for _, _, segment in batch))
+        batches = [
+            items[first : first + request.batch_size]
+            for items in by_length.values()
+            for first in range(0, len(items), request.batch_size)
+        ]
+        for batch in sorted(batches, key=lambda batch: places[id(batch[0][2])]):
+            for (recording, index, segment), result in zip(
+                batch, self._recognize_batch(batch, request), strict=True
+            ):
+                recording.recognized[index] = result
+                recording.reported_seconds += segment.end - segment.start
+            request.report(sum(segment.end - segment.start for _, _, segment in batch))
+            yield from self._take_finished(waiting, request)
 
-    def _take_finished(
-        self, waiting: deque[Recording], request: Request
-    ) -> Iterator[tuple[Source, Transcript | UserError]]:
+    def _recognize_batch(self, batch: Pending, request: Request) -> list[Recognized]:
+        """Decodes a batch, unless an earlier call has: all of it, or its company would be another one."""
+        known = [recording.recall(index, segment, RECOGNIZED) for recording, index, segment in batch]
+        found = [one for one in known if one is not None]
+        if len(found) == len(batch):
+            return found
+        results = self.recognize([segment for _, _, segment in batch], request)
+        for (recording, index, segment), result in zip(batch, results, strict=True):
+            recording.keep(index, segment, result)
+        return results
+
+    def _take_finished(self, waiting: deque[Recording], request: Request) -> Iterator[Event]:
         """From the front of the queue, so that results come in the order of the files."""
-        while waiting and waiting[0].end and len(waiting[0].recognized) == waiting[0].num_segments:
-            recording = waiting.popleft()
+        while waiting:
+            recording = waiting[0]
+            for segment in recording.take_final(self.separator_in):
+                yield recording.source, segment
+            if not recording.is_done:
+                return
+            waiting.popleft()
             assert recording.end is not None
             request.report(  # the pauses
                 max(0.0, recording.end.seconds - recording.reported_seconds)
             )
-            yield recording.source, self.assemble(recording)
-
-    def assemble(self, recording: Recording) -> Transcript | UserError:
-        """A recording of which all segments are recognized."""
-        transcript = assemble(recording, self.separator)
-        if isinstance(transcript, UserError):
-            return transcript
-        return replace(transcript, arithmetic=self.arithmetic)
+            result = assemble(recording, self.separator_in(recording.language))
+            if isinstance(result, Transcript):
+                result = replace(result, arithmetic=self.arithmetic)
+            yield recording.source, result
 
     # --- from a file to segments, in the reading thread ------------------------------------------
 
@@ -226,7 +255,7 @@ class Transcriber(abc.ABC):
     ) -> Iterator[tuple[Recording, AudioSegment | End]]:
         """The segments of each recording, then its end. This runs in a thread; it changes no recording."""
         for source in sources:
-            recording, fault = Recording(source), None
+            recording, fault = Recording(source, request.open_log(source)), None
             segmenter = Segmenter(self.sample_rate, self.segmentation, describe_source(source)[2])
             try:
                 for block in read_source(source, self.sample_rate):

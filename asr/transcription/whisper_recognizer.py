@@ -6,6 +6,8 @@ features -> model.encode -> decode_windows -> align_tokens -> time_words
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -17,11 +19,11 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.precision import Precision
-from asr.transcription.joining import End, Recognized, Recording, assemble, clip_words, make_segment
+from asr.transcription.joining import WINDOW, End, Recognized, Recording, Window, clip_words, make_segment
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
-from asr.transcription.transcriber import Request, Transcriber, pad_audio
-from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcription.transcriber import Event, Request, Transcriber, pad_audio
+from asr.transcripts.transcript import Segment, Word
 from asr.whisper.alignment import align_tokens
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
@@ -105,15 +107,6 @@ class WhisperRecognizer(Transcriber):
 
     def separator_in(self, language: str | None) -> str:
         return "" if language in WITHOUT_SPACES else self.separator
-
-    def assemble(self, recording: Recording) -> Transcript | UserError:
-        """In the language of the first segment; without spaces, there are none between segments either."""
-        languages = [one.language for one in recording.recognized.values() if one.language is not None]
-        language = languages[0] if languages else None
-        transcript = assemble(recording, self.separator_in(language))
-        if isinstance(transcript, UserError):
-            return transcript
-        return replace(transcript, language=language, arithmetic=self.arithmetic)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -281,28 +274,28 @@ class WhisperRecognizer(Transcriber):
 
     # --- windows one after the other --------------------------------------------------------------
 
-    def _transcribe_all(
-        self, sources: Iterable[Source], request: Request
-    ) -> Iterator[tuple[Source, Transcript | UserError]]:
+    def _transcribe_all(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
         if request.whisper.windows == "pauses":
             yield from super()._transcribe_all(sources, request)
             return
         self.check(request)
         for source in sources:
-            recording = Recording(source)
+            recording = Recording(source, request.open_log(source))
+            waiting = deque([recording])
             blocks = read_ahead(read_source(source, self.sample_rate), 60)
             with contextlib.closing(blocks):
-                self._go_through(recording, blocks, request)
-            yield source, self.assemble(recording)
+                for _ in self._go_through(recording, blocks, request):
+                    yield from self._take_finished(waiting, request)
 
-    def _go_through(self, recording: Recording, blocks: Iterator[np.ndarray], request: Request) -> None:
+    def _go_through(
+        self, recording: Recording, blocks: Iterator[np.ndarray], request: Request
+    ) -> Iterator[None]:
         """Each window begins where the last whole stretch of text before it ended."""
-        config = request.whisper
         offset = describe_source(recording.source)[2]
         audio_S, done, total = np.zeros(0, np.float32), 0, 0
-        previous: list[int] = []
+        window: Window | None = None
         fault: UserError | None = None
-        while True:
+        for number in itertools.count():
             try:
                 while len(audio_S) < self.window_samples:
                     block_S = next(blocks)
@@ -313,32 +306,42 @@ class WhisperRecognizer(Transcriber):
                 fault = error
             if not len(audio_S):
                 break
-            place = AudioSegment(
-                offset + done / self.sample_rate, audio_S[: self.window_samples], self.sample_rate
-            )
-            asked = replace(self.encode([place], config), with_times=True, previous=previous)
-            config = config.model_copy(update={"language": asked.languages[0]})
-            (reading,) = self.decode(asked, config)
-            seconds = len(place.audio_S) / self.sample_rate
-            stretches, going_on = split_stretches(self.system.tokenizer, reading.tokens, seconds)
-            whole = [token for stretch in stretches for token in stretch.tokens]
-            (words,) = self.time([place], asked, [whole], config)
-            texts = [self.system.tokenizer.decode(stretch.tokens).strip() for stretch in stretches]
-            for segment in make_segments(place, reading, stretches, texts, words):
-                found = Recognized(segment, None, None, reading.language)
-                recording.recognized[recording.num_segments] = found
-                recording.num_segments += 1
-            if config.condition_on_previous_text:
-                # Not what follows the last whole one, which the next window decodes again.
-                for stretch, text in zip(stretches, texts, strict=True):
-                    if text and stretch.start < stretch.end:
-                        previous += stretch.timed_tokens
-                is_sure = reading.temperature <= SURE_TEMPERATURE
-                previous = previous[-self.model.config.max_tokens :] if is_sure else []
-            step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
-            audio_S, done = audio_S[step:], done + step
-            request.report(step / self.sample_rate)
+            start = offset + done / self.sample_rate
+            place = AudioSegment(start, audio_S[: self.window_samples], self.sample_rate)
+            known = recording.recall(number, place, WINDOW)
+            window = known or self._read_window(place, window, request)
+            recording.keep(number, place, window)
+            for segment in window.segments:
+                recording.add(Recognized(segment, None, None, window.language))
+            audio_S, done = audio_S[window.step :], done + window.step
+            recording.reported_seconds = done / self.sample_rate
+            request.report(window.step / self.sample_rate)
+            yield
         recording.end = End(total / self.sample_rate, fault)
+        yield
+
+    def _read_window(self, place: AudioSegment, before: Window | None, request: Request) -> Window:
+        """What is said in a window that follows on another one."""
+        config, previous = request.whisper, [] if before is None else list(before.previous)
+        if before is not None:
+            config = config.model_copy(update={"language": before.language})
+        asked = replace(self.encode([place], config), with_times=True, previous=previous)
+        (reading,) = self.decode(asked, config)
+        seconds = len(place.audio_S) / self.sample_rate
+        stretches, going_on = split_stretches(self.system.tokenizer, reading.tokens, seconds)
+        whole = [token for stretch in stretches for token in stretch.tokens]
+        (words,) = self.time([place], asked, [whole], config)
+        texts = [self.system.tokenizer.decode(stretch.tokens).strip() for stretch in stretches]
+        segments = tuple(make_segments(place, reading, stretches, texts, words))
+        if config.condition_on_previous_text:
+            # Not what follows the last whole one, which the next window decodes again.
+            for stretch, text in zip(stretches, texts, strict=True):
+                if text and stretch.start < stretch.end:
+                    previous += stretch.timed_tokens
+            is_sure = reading.temperature <= SURE_TEMPERATURE
+            previous = previous[-self.model.config.max_tokens :] if is_sure else []
+        step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
+        return Window(segments, asked.languages[0], tuple(previous), step)
 
 
 def clip(found: Recognized, segment: AudioSegment) -> Recognized:

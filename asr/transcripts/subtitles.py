@@ -80,26 +80,45 @@ class _Piece:
 
 def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:
     """Cues in the order of time, none over another; a cue never reaches over two segments."""
-    groups = [
-        group
-        for segment in sorted(segments, key=lambda segment: segment.start)
-        for group in _divide(_pieces(segment, config), config)
-    ]
-    cues: list[Cue] = []
-    free_ms = 0  # the end of the cue before
-    limit_ms = to_milliseconds(duration)
-    for index, group in enumerate(groups):
-        start_ms = max(free_ms, to_milliseconds(group[0].start))
+    builder = CueBuilder(config)
+    ordered = sorted(segments, key=lambda segment: segment.start)
+    cues = [cue for segment in ordered for cue in builder.add(segment)]
+    return cues + builder.finish(duration)
+
+
+class CueBuilder:
+    """Cues of segments that come one after the other; the last cue may stay until the next one begins."""
+
+    def __init__(self, config: SubtitlesConfig) -> None:
+        self._config = config
+        self._held: list[_Piece] = []  # of the cue before
+        self._free_ms = 0  # the end of the one before that
+
+    def add(self, segment: Segment) -> list[Cue]:
+        """The cues that are certain now."""
+        cues = []
+        for group in _divide(_pieces(segment, self._config), self._config):
+            if self._held:
+                cues.append(self._build(to_milliseconds(group[0].start)))
+            self._held = group
+        return cues
+
+    def finish(self, duration: float) -> list[Cue]:
+        if not self._held:
+            return []
+        end_ms = to_milliseconds(max(piece.end for piece in self._held))
+        return [self._build(max(to_milliseconds(duration), end_ms))]
+
+    def _build(self, next_ms: int) -> Cue:
+        config, group = self._config, self._held
+        start_ms = max(self._free_ms, to_milliseconds(group[0].start))
         end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in group)))
-        following = groups[index + 1][0].start if index + 1 < len(groups) else math.inf
-        next_ms = max(limit_ms, end_ms) if math.isinf(following) else to_milliseconds(following)
         wished_ms = start_ms + to_milliseconds(config.min_seconds)
         end_ms = max(end_ms, min(wished_ms, next_ms))
         # Rounded down, so that the limit holds.
         end_ms = min(end_ms, start_ms + max(1, math.floor(Fraction(config.max_seconds) * 1000)))
-        free_ms = end_ms
-        cues.append(Cue(start_ms, end_ms, tuple(_balance(group, config))))
-    return cues
+        self._free_ms = end_ms
+        return Cue(start_ms, end_ms, tuple(_balance(group, config)))
 
 
 def to_milliseconds(seconds: float) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asr.errors import UserError
-from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, to_milliseconds
+from asr.transcripts.subtitles import Cue, CueBuilder, SubtitlesConfig, build_cues, to_milliseconds
 from asr.transcripts.transcript import Segment, Transcript
 
 WriteOne = Callable[[Transcript, SubtitlesConfig], str]
@@ -27,6 +28,10 @@ class Writer:
     """Before the first recording."""
     holds_several: bool = True
     """Whether one file may hold several recordings. Subtitles belong to one."""
+    is_by_segment: bool = False
+    """Whether each segment has its own lines, which can be written before the next one is there."""
+    write_cue: Callable[[int, Cue], str] | None = None
+    """Of subtitles: a cue and its number, from 1."""
 
 
 def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:
@@ -39,29 +44,62 @@ class TranscriptStream:
     """One stream for all recordings, such as standard output: pieces of text, to be written one by one.
 
     As txt, each line of `several` recordings begins with the path of its audio. json is one array, jsonl
-    has a line for each recording.
+    has a line for each recording. Segments may come before their transcript: what the format can write of
+    them is written at once.
     """
 
     def __init__(self, name: str, config: SubtitlesConfig | None = None, several: bool = True) -> None:
         if several and not WRITERS[name].holds_several:
             raise UserError(f"{name} holds one recording: give --output-dir for one {name} file to each")
         self._name = name
+        self._writer = WRITERS[name]
         self._config = config or SubtitlesConfig()
         self._several = several
         self._is_empty = True
+        self._is_begun = False  # whether segments of the newest recording were written
+        self._cues = CueBuilder(self._config)
+        self._num_cues = 0
+
+    def add_segment(self, id: str, audio: str, segment: Segment) -> str:
+        """What to write now for the next segment of a recording that is on its way."""
+        if self._writer.write_cue is not None:
+            text = self._number(self._cues.add(_clean_segment(segment)) if _clean(segment.text) else [])
+        elif self._writer.is_by_segment and _clean(segment.text):
+            text = self._write(Transcript(id, audio, segment.end, (segment,)))
+        else:
+            return ""
+        self._is_begun = self._is_begun or bool(text)
+        return self._begin(text) if text else ""
 
     def add(self, transcript: Transcript) -> str:
-        """What to write for this recording. After an error, the stream can go on with the next one."""
-        writer = WRITERS[self._name]
-        if self._name == "json":
-            text = _dump_json(describe(transcript), indent=2)
-            before = "[\n" if self._is_empty else ",\n"
+        """What to write for this recording, but for segments that were. After an error, the stream can go on
+        with the next one."""
+        if self._writer.write_cue is not None and self._is_begun:
+            text = self._number(self._cues.finish(transcript.duration))
         else:
-            text = writer.write(transcript, self._config)
-            before = writer.header if self._is_empty else ""
+            text = "" if self._is_begun else self._write(transcript)
+        self._is_begun = False
+        return self._begin(text)
+
+    def _write(self, transcript: Transcript) -> str:
+        if self._name == "json":
+            return _dump_json(describe(transcript), indent=2)
+        text = self._writer.write(transcript, self._config)
         if self._name == "txt" and self._several:
             lines = text.splitlines() or [""]
-            text = "".join(f"{_clean(transcript.audio)}: {line}".rstrip() + "\n" for line in lines)
+            return "".join(f"{_clean(transcript.audio)}: {line}".rstrip() + "\n" for line in lines)
+        return text
+
+    def _number(self, cues: Sequence[Cue]) -> str:
+        assert self._writer.write_cue is not None
+        first, self._num_cues = self._num_cues + 1, self._num_cues + len(cues)
+        return "".join(self._writer.write_cue(number, cue) for number, cue in enumerate(cues, first))
+
+    def _begin(self, text: str) -> str:
+        if self._name == "json":
+            before = "[\n" if self._is_empty else ",\n"
+        else:
+            before = self._writer.header if self._is_empty else ""
         self._is_empty = False
         return before + text
 
@@ -69,7 +107,7 @@ class TranscriptStream:
         """What to write after the last recording."""
         if self._name == "json":
             return "[]\n" if self._is_empty else "\n]\n"
-        return WRITERS[self._name].header if self._is_empty else ""
+        return self._writer.header if self._is_empty else ""
 
 
 # --- plain text and JSON ------------------------------------------------------------------------
@@ -138,31 +176,34 @@ def _dump_json(record: dict[str, Any], indent: int | None = None) -> str:
 # --- subtitles ----------------------------------------------------------------------------------
 
 
-def _write_srt(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_srt_cue(number: int, cue: Cue) -> str:
     """SubRip knows no escapes: only the arrow, which would look like a line of times, is rewritten."""
-    blocks = []
-    for number, cue in enumerate(_cues(transcript, config), 1):
-        times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
-        lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
-        blocks.append(f"{number}\n{times}\n{lines}\n\n")
-    return "".join(blocks)
+    times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
+    lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
+    return f"{number}\n{times}\n{lines}\n\n"
+
+
+def _write_vtt_cue(number: int, cue: Cue) -> str:
+    times = f"{_clock(cue.start_ms, '.')} --> {_clock(cue.end_ms, '.')}"
+    lines = "\n".join(html.escape(line, quote=False) for line in cue.lines)
+    return f"{times}\n{lines}\n\n"
+
+
+def _write_srt(transcript: Transcript, config: SubtitlesConfig) -> str:
+    return "".join(itertools.starmap(_write_srt_cue, enumerate(_cues(transcript, config), 1)))
 
 
 def _write_vtt(transcript: Transcript, config: SubtitlesConfig) -> str:
-    blocks = []
-    for cue in _cues(transcript, config):
-        times = f"{_clock(cue.start_ms, '.')} --> {_clock(cue.end_ms, '.')}"
-        lines = "\n".join(html.escape(line, quote=False) for line in cue.lines)
-        blocks.append(f"{times}\n{lines}\n\n")
-    return "".join(blocks)
+    return "".join(itertools.starmap(_write_vtt_cue, enumerate(_cues(transcript, config), 1)))
 
 
 def _cues(transcript: Transcript, config: SubtitlesConfig) -> list[Cue]:
-    segments = [
-        Segment(segment.start, segment.end, _clean(segment.text), segment.words)
-        for segment in _spoken(transcript)
-    ]
+    segments = [_clean_segment(segment) for segment in _spoken(transcript)]
     return build_cues(segments, transcript.duration, config)
+
+
+def _clean_segment(segment: Segment) -> Segment:
+    return Segment(segment.start, segment.end, _clean(segment.text), segment.words)
 
 
 def _clock(milliseconds: int, mark: str) -> str:
@@ -229,14 +270,14 @@ def _write_trn(transcript: Transcript, config: SubtitlesConfig) -> str:
 
 
 WRITERS: dict[str, Writer] = {
-    "txt": Writer(_write_txt),
+    "txt": Writer(_write_txt, is_by_segment=True),
     "json": Writer(_write_json),
     "jsonl": Writer(_write_jsonl),
-    "srt": Writer(_write_srt, holds_several=False),
-    "vtt": Writer(_write_vtt, header="WEBVTT\n\n", holds_several=False),
-    "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\ttext\n"),
+    "srt": Writer(_write_srt, holds_several=False, write_cue=_write_srt_cue),
+    "vtt": Writer(_write_vtt, header="WEBVTT\n\n", holds_several=False, write_cue=_write_vtt_cue),
+    "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\ttext\n", is_by_segment=True),
     "ctm": Writer(_write_ctm),
-    "stm": Writer(_write_stm),
+    "stm": Writer(_write_stm, is_by_segment=True),
     "trn": Writer(_write_trn),
 }
 
