@@ -349,7 +349,7 @@ def listing(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): path.read_text()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
+        if path.is_file() and not path.relative_to(folder).as_posix().startswith(".")
     }
 
 

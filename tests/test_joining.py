@@ -123,6 +123,9 @@ def test_words_stay_inside_the_spans_of_speech() -> None:
     clipped = clip_words(words, build_place((2.0, 3.0), (6.5, 8.0)))
     times = [(word.start, word.end) for word in clipped]
     assert times == [(2.0, 2.5), (2.5, 3.0), (6.5, 7.5)]
+    spoken = [Word("tail of the one before", 2.8, 6.7, 0.9), Word("just before speech", 5.0, 6.4, 0.9)]
+    assert [word.start for word in clip_words(spoken[:1], build_place((2.0, 3.0), (6.5, 8.0)))] == [6.5]
+    assert [word.start for word in clip_words(spoken[1:], build_place((2.0, 3.0), (6.5, 8.0)))] == [6.5]
     missed = [Word("missed by the VAD", 3.5, 5.0, 0.9)]
     assert clip_words(missed, build_place((2.0, 3.0), (6.5, 8.0))) == missed
     assert clip_words(words, build_place()) == words, "nobody looked where speech is"

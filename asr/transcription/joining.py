@@ -18,6 +18,8 @@ Value = TypeVar("Value")
 
 SHORTEST_WORD = 0.02  # seconds; alignment may leave a word without a step of its own
 
+EARLY_SECONDS = 0.2  # by which alignment may be early
+
 
 @dataclass(frozen=True)
 class Recognized:
@@ -193,12 +195,17 @@ def clip_words(words: Sequence[Word], segment: AudioSegment) -> list[Word]:
 
 
 def _clip(word: Word, speech: Sequence[tuple[float, float]]) -> Word:
-    """To the span that it shares most time with; a word outside of all stays, since the VAD missed it."""
-    shared = [(min(word.end, end) - max(word.start, start), start, end) for start, end in speech]
-    most, start, end = max(shared, default=(0.0, 0.0, 0.0))
-    if most <= 0:
+    """To the last span that it touches; in a pause, to one that begins at once. What the VAD missed stays.
+
+    The last one: attention moves on to the next word while the one before is still being spoken.
+    """
+    touched = [(start, end) for start, end in speech if word.start < end and start < word.end]
+    near = [(start, end) for start, end in speech if word.end <= start < word.end + EARLY_SECONDS]
+    if not touched and not near:
         return word
-    return replace(word, start=max(word.start, start), end=min(word.end, end))
+    start, end = touched[-1] if touched else near[0]
+    start = max(word.start, start)
+    return replace(word, start=start, end=max(start, min(word.end, end)))
 
 
 def make_segment(
