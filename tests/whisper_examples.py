@@ -229,3 +229,77 @@ def read_ggml_plainly(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
             shape = (len(data),) if ".conv" in name and name.endswith("bias") else shape
             weights[name] = torch.from_numpy(data.reshape(shape))
     return sizes, weights
+
+
+def write_ctranslate2(
+    folder: Path, weights: dict[str, Tensor], kind: str = "float32", sizes: dict[str, int] = SIZES
+) -> Path:
+    """As the converter of CTranslate2 does; `kind` is float32, float16, bfloat16, int16 or int8."""
+    folder.mkdir(parents=True, exist_ok=True)
+    types = {"float32": 0, "int8": 1, "int16": 2, "float16": 4, "bfloat16": 5}
+    variables: dict[str, bytes] = {}
+
+    def add(name: str, weight: Tensor, own_kind: str = kind) -> None:
+        if own_kind in ("int8", "int16"):
+            if weight.dim() < 2 or name.endswith("encodings"):
+                return add(name, weight, "float32")
+            largest = weight.abs().flatten(1).amax(1)
+            scale = 127 / largest if own_kind == "int8" else 2**10 / largest.max()
+            add(f"{name}_scale", scale, "float32")
+            scaled = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+            weight = scaled.round().to(getattr(torch, own_kind))
+        weight = weight.to(getattr(torch, own_kind)).contiguous()
+        content = (weight.view(torch.int16) if own_kind == "bfloat16" else weight).numpy().tobytes()
+        head = struct.pack("<B", weight.dim()) + struct.pack(f"<{weight.dim()}I", *weight.shape)
+        variables[name] = head + struct.pack("<BI", types[own_kind], len(content)) + content
+
+    def norm(name: str, theirs: str) -> None:
+        add(f"{name}/gamma", weights[f"{theirs}.weight"])
+        add(f"{name}/beta", weights[f"{theirs}.bias"])
+
+    def linear(name: str, theirs: list[str]) -> None:
+        parts = [weights[f"{one}.weight"] for one in theirs]
+        add(f"{name}/weight", torch.cat(parts))
+        zeros = torch.zeros(len(parts[0]))
+        add(f"{name}/bias", torch.cat([weights.get(f"{one}.bias", zeros) for one in theirs]))
+
+    for place in (1, 2):
+        linear(f"encoder/conv{place}", [f"encoder.conv{place}"])
+    norm("encoder/layer_norm", "encoder.ln_post")
+    norm("decoder/layer_norm", "decoder.ln")
+    for side, count, heads in (
+        ("encoder", sizes["n_audio_layer"], sizes["n_audio_head"]),
+        ("decoder", sizes["n_text_layer"], sizes["n_text_head"]),
+    ):
+        add(f"{side}/position_encodings/encodings", weights[f"{side}.positional_embedding"])
+        variables[f"{side}/num_heads"] = struct.pack("<BBIh", 0, types["int16"], 2, heads)
+        for index in range(count):
+            ours, theirs = f"{side}/layer_{index}", f"{side}.blocks.{index}"
+            norm(f"{ours}/self_attention/layer_norm", f"{theirs}.attn_ln")
+            joined = [f"{theirs}.attn.{part}" for part in ("query", "key", "value")]
+            linear(f"{ours}/self_attention/linear_0", joined)
+            linear(f"{ours}/self_attention/linear_1", [f"{theirs}.attn.out"])
+            if side == "decoder":
+                norm(f"{ours}/attention/layer_norm", f"{theirs}.cross_attn_ln")
+                linear(f"{ours}/attention/linear_0", [f"{theirs}.cross_attn.query"])
+                linear(
+                    f"{ours}/attention/linear_1", [f"{theirs}.cross_attn.{part}" for part in ("key", "value")]
+                )
+                linear(f"{ours}/attention/linear_2", [f"{theirs}.cross_attn.out"])
+            norm(f"{ours}/ffn/layer_norm", f"{theirs}.mlp_ln")
+            linear(f"{ours}/ffn/linear_0", [f"{theirs}.mlp.0"])
+            linear(f"{ours}/ffn/linear_1", [f"{theirs}.mlp.2"])
+    add("decoder/embeddings/weight", weights["decoder.token_embedding.weight"])
+
+    def string(text: str) -> bytes:
+        return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
+
+    content = struct.pack("<I", 6) + string("WhisperSpec") + struct.pack("<II", 3, len(variables))
+    content += b"".join(string(name) + variables[name] for name in sorted(variables))
+    content += (
+        struct.pack("<I", 1) + string("decoder/projection/weight") + string("decoder/embeddings/weight")
+    )
+    (folder / "model.bin").write_bytes(content)
+    (folder / "config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [2, 1]]}))
+    write_huggingface_vocabulary(folder, as_one=True)
+    return folder

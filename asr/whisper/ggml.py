@@ -52,10 +52,7 @@ def is_ggml_file(path: Path) -> bool:
 
 
 def read_ggml(path: Path) -> Checkpoint:
-    try:
-        file = _Mapped(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot read it ({getattr(error, 'strerror', None) or error})") from None
+    file = MappedFile(path)
     if file.take(4, "the magic number").tobytes() != MAGIC:
         raise UserError(f"{path}: does not begin as a model of whisper.cpp does; is it one (ggml-*.bin)?")
     sizes = dict(zip(SIZES, file.integers(len(SIZES), "the sizes"), strict=True))
@@ -70,14 +67,18 @@ def read_ggml(path: Path) -> Checkpoint:
     return Checkpoint("whisper.cpp", config, vocabulary, rename_weights(config, theirs, str(path)))
 
 
-class _Mapped:
+class MappedFile:
     """A file in memory as it lies on the disk, read from its start to its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with open(path, "rb") as file:
-            # Private to us, so that training may write to the weights.
-            self._bytes = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        try:
+            with open(path, "rb") as file:
+                # Private to us, so that training may write to the weights.
+                self._bytes = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"{path}: cannot read it ({reason})") from None
         self._place = 0
 
     @property
@@ -94,11 +95,15 @@ class _Mapped:
         return self._bytes[self._place - num_bytes : self._place]
 
     def integers(self, count: int, what: str) -> list[int]:
-        numbers: list[int] = self.take(4 * count, what).view("<i4").tolist()
+        return self.numbers("<i4", count, what)
+
+    def numbers(self, kind: str, count: int, what: str) -> list[int]:
+        """Whole numbers of a type of numpy."""
+        numbers: list[int] = self.take(np.dtype(kind).itemsize * count, what).view(kind).tolist()
         return numbers
 
 
-def _check_filters(file: _Mapped, num_mels: int) -> None:
+def _check_filters(file: MappedFile, num_mels: int) -> None:
     """The file brings its own; they are those that we compute, or it is not Whisper's."""
     bands, bins = file.integers(2, "the size of the mel filters")
     filters_MK = file.take(4 * bands * bins, "the mel filters").view("<f4")
@@ -107,7 +112,7 @@ def _check_filters(file: _Mapped, num_mels: int) -> None:
         raise UserError(f"{file.path}: its mel filters are not Whisper's, so its features would be others")
 
 
-def _read_vocabulary(file: _Mapped, max_tokens: int) -> Vocabulary:
+def _read_vocabulary(file: MappedFile, max_tokens: int) -> Vocabulary:
     (count,) = file.integers(1, "the size of the vocabulary")
     if count > max_tokens:
         raise UserError(
@@ -124,7 +129,7 @@ def _read_vocabulary(file: _Mapped, max_tokens: int) -> Vocabulary:
     return tuple(tokens)
 
 
-def _read_tensor(file: _Mapped) -> tuple[str, Tensor]:
+def _read_tensor(file: MappedFile) -> tuple[str, Tensor]:
     num_dims, name_bytes, kind = file.integers(3, "the head of a tensor")
     if not (1 <= num_dims <= 3 and 0 < name_bytes <= MAX_NAME_BYTES and (kind in PLAIN or kind in BLOCKS)):
         raise UserError(

@@ -147,7 +147,10 @@ def _read_alignment_heads(folder: Path) -> Any:
     path = folder / "generation_config.json"
     if not path.is_file():
         return None
-    heads = read_json(path, MAX_JSON_BYTES).get("alignment_heads")
+    return parse_alignment_heads(read_json(path, MAX_JSON_BYTES).get("alignment_heads"), path)
+
+
+def parse_alignment_heads(heads: Any, path: Path) -> tuple[tuple[int, int], ...] | None:
     if not heads:
         return None
     if not isinstance(heads, list) or not all(_is_pair(pair) for pair in heads):

@@ -1,4 +1,4 @@
-"""A Whisper model of any form: our folder, one of Hugging Face or its hub, OpenAI's or whisper.cpp's file."""
+"""A Whisper model of any form: folders of ours, Hugging Face, CTranslate2; files of OpenAI or whisper.cpp."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models.whisper import Whisper, WhisperConfig
+from asr.whisper.ctranslate2 import MODEL, is_ctranslate2_folder, read_ctranslate2
 from asr.whisper.folder import is_own_folder, read_folder
 from asr.whisper.ggml import is_ggml_file, read_ggml
 from asr.whisper.huggingface import FILES, PICKLED, find_weights, is_huggingface_folder, read_huggingface
@@ -36,6 +37,7 @@ for _name in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
     NAMES[f"distil-{_name}"] = f"distil-whisper/distil-{_name}"
 SHORT_NAME = re.compile(r"whisper-[\w.-]+")  # of OpenAI's own models
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+OTHERS = (PICKLED, MODEL, "vocabulary.txt")  # to fetch where there are no safetensors
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,11 @@ def find_whisper_weights(source: str | Path) -> Path:
     if not path.is_dir():
         return path
     own = path / "model.safetensors"
-    return own if is_own_folder(path) else next(iter(find_weights(path)), path / "config.json")
+    return own if is_own_folder(path) else next(iter(_find_any_weights(path)), path / "config.json")
+
+
+def _find_any_weights(folder: Path) -> list[Path]:
+    return [folder / MODEL] if is_ctranslate2_folder(folder) else find_weights(folder)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -166,11 +172,13 @@ def _read(path: Path) -> Checkpoint:
     if path.is_dir():
         if is_own_folder(path):
             return read_folder(path)
+        if is_ctranslate2_folder(path):
+            return read_ctranslate2(path)
         if is_huggingface_folder(path):
             return read_huggingface(path)
         raise UserError(
-            f"{path}: no Whisper model in this folder; expected ours (config.yaml, {FILE_NAME}) or one of "
-            "Hugging Face (config.json)"
+            f"{path}: no Whisper model in this folder; expected ours (config.yaml, {FILE_NAME}), one of "
+            "Hugging Face (config.json) or of CTranslate2 (config.json, model.bin)"
         )
     if is_ggml_file(path):
         return read_ggml(path)
@@ -188,8 +196,8 @@ def _fetch(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*FILES, PICKLED], local_files_only=True))
-        if is_huggingface_folder(folder) and find_weights(folder):
+        folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OTHERS], local_files_only=True))
+        if is_huggingface_folder(folder) and _find_any_weights(folder):
             return folder
     except HFValidationError:  # such as ../whisper, which is a path
         raise _no_model(name) from None
@@ -199,7 +207,7 @@ def _fetch(name: str) -> Path:
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*FILES]))
         if not find_weights(folder):
-            folder = Path(snapshot_download(name, allow_patterns=[*FILES, PICKLED]))
+            folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OTHERS]))
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
         raise UserError(

@@ -31,7 +31,7 @@ def read_ranks(path: Path) -> Vocabulary:
             raise UserError(
                 f"{path}:{number}: {line[:40]!r}, but expected a token in base64, a space and a number"
             ) from None
-    return _in_order(ids, path)
+    return in_order(ids, path)
 
 
 def write_ranks(path: Path, vocabulary: Vocabulary) -> None:
@@ -67,10 +67,10 @@ def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
                 f"{path}: the token {token[:40]!r} has the id {str(id)[:40]!r}; expected a number"
             )
         if id < end:
-            ids[id] = _to_bytes(token, path)
+            ids[id] = to_bytes(token, path)
     ids.setdefault(end - 1, b"")  # the empty token of the multilingual vocabulary, where it is left out
     _check_merges(tokens, merges, path)
-    return _in_order(ids, path)
+    return in_order(ids, path)
 
 
 def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _find_end(added_tokens: Any) -> dict[str, int]:
     return {}
 
 
-def _in_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:
+def in_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:
     if sorted(ids) != list(range(len(ids))) or not ids:
         raise UserError(f"{path}: {len(ids):,} tokens, but their ids are not 0, 1, 2 ...; is it whole?")
     if len(set(ids.values())) != len(ids):
@@ -137,7 +137,7 @@ def printable_bytes() -> dict[str, int]:
 _BYTES = printable_bytes()
 
 
-def _to_bytes(token: str, path: Path) -> bytes:
+def to_bytes(token: str, path: Path) -> bytes:
     try:
         return bytes(_BYTES[character] for character in token)
     except KeyError:
