@@ -7,6 +7,8 @@ Full scale is 1. Several channels are averaged, unless one is picked. Times coun
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -29,10 +31,16 @@ from asr.errors import UserError
 
 __all__ = ["AudioError", "AudioInfo", "read", "read_blocks", "read_info", "resample", "write"]
 
+logger = logging.getLogger(__name__)
+
 MAX_READ_SECONDS = 2 * 3600.0  # 460 MB at 16 kHz
 MAX_MIXED_CHANNELS = 8  # 7.1; more is a recording of a microphone array, whose mean nobody wants
 # Float files may go over full scale, and lossy codecs do. 40 dB over it, they hold integers stored as floats.
 MAX_LEVEL = 100.0
+# Of the mean over the channels: those of independent sounds leave half of the power, or an eighth of eight. A
+# channel with the sign reversed leaves what a codec adds, or what differs in gain: -17 dB at 2.5 dB.
+CANCELLED_SHARE = 0.02
+MIN_POWER = 1e-7  # -70 dB of full scale; below there is nothing to lose
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
     with open_audio(request.path) as decoder:
         _check_channel(request, decoder)
         first, count = _locate(request, decoder)
-        mono = (_mix(piece, request.channel) for piece in decoder.frames(first, count))
+        mono = (_mix(piece, request.channel, request.path) for piece in decoder.frames(first, count))
         checked = _check_samples(mono, request, decoder, first, count)
         num_samples = 0
         for piece in _resample_pieces(checked, decoder.sample_rate, request.sample_rate):
@@ -200,7 +208,8 @@ def _check_channel(request: _Request, decoder: Decoder) -> None:
             )
     elif not 0 <= request.channel < decoder.num_channels:
         raise AudioError(
-            f"{request.path}: channel {request.channel} is wanted, expected 0 to {decoder.num_channels - 1}"
+            f"{request.path}: channel {request.channel} is wanted, expected 0 to "
+            f"{decoder.num_channels - 1} (it has {decoder.num_channels}, counted from 0)"
         )
 
 
@@ -233,14 +242,29 @@ def _describe_excess(request: _Request, seconds: float) -> str:
     return f"{request.path}: the part {part} is wanted, but the audio ends at {seconds:.3f} s"
 
 
-def _mix(piece: np.ndarray, channel: int | None) -> np.ndarray:
-    """(frames, channels) -> (frames,)"""
+def _mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
+    """(frames, channels) -> (frames,): the mean; where that cancels the sound out, the first channel."""
     if piece.shape[1] == 1:
         return piece.reshape(-1)
     if channel is not None:
         return np.ascontiguousarray(piece[:, channel])
     with np.errstate(all="ignore"):  # what is not finite will be found
-        return sum(piece.T) / np.float32(piece.shape[1])  # ten times as fast as mean(axis=1)
+        mean = sum(piece.T) / np.float32(piece.shape[1])  # ten times as fast as mean(axis=1)
+        power, mean_power = np.square(piece).mean(), np.square(mean).mean()
+    if power > MIN_POWER and mean_power < CANCELLED_SHARE * power:
+        _say_cancelled(path)
+        return np.ascontiguousarray(piece[:, 0])
+    return mean
+
+
+@functools.lru_cache
+def _say_cancelled(path: Path) -> None:
+    """Once for each file."""
+    logger.warning(
+        "%s: its channels cancel each other out, as when one is wired the wrong way round; the first one is "
+        "taken where they do",
+        path,
+    )
 
 
 def _check_samples(

@@ -98,6 +98,29 @@ def test_mixes_or_picks_channels(tmp_path: Path) -> None:
         assert picked.flags.c_contiguous
 
 
+@pytest.mark.parametrize(("gain", "is_cancelled"), [(-1.0, True), (-0.8, True), (-0.4, False), (0.9, False)])
+def test_channels_that_cancel_each_other_are_not_mixed(
+    gain: float, is_cancelled: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = make_speechlike(3.0)
+    noise = 0.0005 * np.random.default_rng(0).standard_normal(len(left)).astype(np.float32)
+    path = tmp_path / "stereo.wav"
+    soundfile.write(path, np.stack([left, gain * left + noise], axis=1), 16_000, "FLOAT")
+    found = audio.read(path)
+    np.testing.assert_allclose(found, left if is_cancelled else (left + gain * left + noise) / 2, atol=1e-6)
+    audio.read(path)
+    assert caplog.text.count("its channels cancel each other out") == is_cancelled
+
+
+def test_independent_channels_and_silence_are_mixed(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for level in (0.1, 1e-4, 0.0):
+        sound = level * random.standard_normal((16_000, 2)).astype(np.float32)
+        soundfile.write(tmp_path / "stereo.wav", sound, 16_000, "FLOAT")
+        found = audio.read(tmp_path / "stereo.wav", allow_silence=True)
+        np.testing.assert_allclose(found, sound.mean(axis=1), atol=1e-6)
+
+
 def test_picks_from_a_microphone_array(tmp_path: Path) -> None:
     channels = np.stack([SOUND * 0.01 * channel for channel in range(64)], axis=1)
     path = put(tmp_path, encode_sound(channels, RATE, "WAV", "FLOAT"))

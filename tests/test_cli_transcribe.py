@@ -457,6 +457,42 @@ def test_text_comes_while_a_recording_is_being_decoded(
     assert Path("out", f"long.{name}").read_text() == text
 
 
+def test_channels(
+    talker: str, audio: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_four_phrases(audio / "left.wav")
+    left = soundfile.read(audio / "left.wav")[0]
+    right = np.roll(left, 12_800)  # speaks while the other one is silent
+    soundfile.write(audio / "right.wav", right, 16_000)
+    soundfile.write(audio / "call.wav", np.stack([left, right], axis=1), 16_000)
+
+    def hear(path: str, *arguments: str) -> list[str]:
+        assert transcribe(talker, path, *ONE_BY_ONE, *arguments) == 0
+        return capsys.readouterr().out.splitlines()
+
+    by_channel = [hear("left.wav"), hear("right.wav")]
+    assert hear("call.wav", "--channels", "1") == by_channel[0]
+    assert hear("call.wav", "--channels", "2") == by_channel[1] != by_channel[0]
+    called = hear("call.wav", "--channels", "separate")
+    assert [line[:10] for line in called] == ["speaker1: ", "speaker2: "] * 4
+    assert [line[10:] for line in called[::2]] == by_channel[0]
+    assert [line[10:] for line in called[1::2]] == by_channel[1]
+    assert hear("left.wav", "--channels", "separate") == by_channel[0], "of one channel nobody is a speaker"
+    assert hear("call.wav", "--channels", "mix") == hear("call.wav") != by_channel[0]
+    wrong = {"3": "has 2", "0": "channels", "left": "channels"}
+    for value, message in wrong.items():
+        assert transcribe(talker, "call.wav", "--channels", value) != 0
+        assert message in capsys.readouterr().err + caplog.text
+    for option in (("--stream",), ("--plot-attention", "a.png")):
+        assert (
+            transcribe(
+                talker, *(() if option[0] == "--stream" else ("call.wav",)), *option, "--channels", "separate"
+            )
+            == 2
+        )
+        assert "--channels separate" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("audio")
 def test_a_new_model_makes_all_anew(talker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")

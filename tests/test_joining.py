@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from asr.transcription.joining import (
     assemble,
     clip_words,
     join_words,
+    merge_channels,
 )
 from asr.transcription.segmentation import AudioSegment
 from asr.transcripts.transcript import Segment, Transcript, Word
@@ -153,3 +155,20 @@ def test_clipped_words_are_in_order_and_have_a_length(
 def test_more_words_than_there_is_time_for_share_it() -> None:
     clipped = clip_words([Word("a", 0.1, 0.1, 0.9)] * 40, build_place(end=0.2))
     assert all(word.end > word.start >= 0 for word in clipped)
+
+
+def test_channels_become_speakers_in_the_order_of_time(caplog: pytest.LogCaptureFixture) -> None:
+    def build(*starts: float, warning: str = "") -> Transcript:
+        segments = tuple(Segment(start, start + 1, f"at {start}") for start in starts)
+        return Transcript("a", "a.wav", 9.0, segments, warnings=(warning,) if warning else ())
+
+    merged = merge_channels([build(1.0, 5.0, warning="cut short"), build(3.0, warning="cut short")])
+    assert isinstance(merged, Transcript)
+    assert [(one.start, one.speaker) for one in merged.segments] == [
+        *[(1.0, "speaker1"), (3.0, "speaker2"), (5.0, "speaker1")]
+    ]
+    assert merged.warnings == ("cut short",) and merged.text == "at 1.0 at 3.0 at 5.0"
+    error = UserError("no such file")
+    assert merge_channels([build(1.0), error]) is error
+    assert merge_channels([build(1.0), build(1.0)]) == build(1.0), "one voice on both"
+    assert "its channels are all the same" in caplog.text

@@ -41,15 +41,21 @@ EXPECTED = {
     "txt": "good morning\none more\n",
     "srt": "1\n00:00:00,250 --> 00:00:01,250\ngood morning\n\n2\n00:00:03,000 --> 00:00:04,000\none more\n\n",
     "vtt": "WEBVTT\n\n00:00:00.250 --> 00:00:01.250\ngood morning\n\n00:00:03.000 --> 00:00:04.000\none more\n\n",
-    "tsv": "id\tstart\tend\tconfidence\ttext\n"
-    "meeting\t0.250\t1.150\t0.5000\tgood morning\nmeeting\t3.000\t3.900\t0.5000\tone more\n",
+    "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\n"
+    "meeting\t0.250\t1.150\t0.5000\t\tgood morning\nmeeting\t3.000\t3.900\t0.5000\t\tone more\n",
     "ctm": "meeting 1 0.250 0.400 good 0.5000\nmeeting 1 0.750 0.400 morning 0.5000\n"
     "meeting 1 3.000 0.400 one 0.5000\nmeeting 1 3.500 0.400 more 0.5000\n",
     "stm": "meeting 1 unknown 0.250 1.150 <NA> good morning\nmeeting 1 unknown 3.000 3.900 <NA> one more\n",
     "trn": "good morning one more (meeting)\n",
 }
 EXPECTED_OF_SILENCE = {
-    **{"txt": "", "srt": "", "vtt": "WEBVTT\n\n", "tsv": "id\tstart\tend\tconfidence\ttext\n", "ctm": ""},
+    **{
+        "txt": "",
+        "srt": "",
+        "vtt": "WEBVTT\n\n",
+        "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\n",
+        "ctm": "",
+    },
     **{"stm": "silence 1 unknown 0.000 4.000 <NA>\n", "trn": "(silence)\n"},
 }
 
@@ -91,7 +97,7 @@ def test_no_confidence_is_null() -> None:
     (described,) = json.loads(format_transcript("json", transcript))["segments"]
     assert described["confidence"] is None and described["words"][0]["confidence"] is None
     assert format_transcript("ctm", transcript) == "a 1 0.000 1.000 a\n"
-    assert format_transcript("tsv", transcript).splitlines()[1] == "a\t0.000\t1.000\t\ta"
+    assert format_transcript("tsv", transcript).splitlines()[1] == "a\t0.000\t1.000\t\t\ta"
 
 
 def test_ctm_without_words_is_refused() -> None:
@@ -312,3 +318,40 @@ def test_segments_one_by_one_make_the_same_text(name: str, several: bool) -> Non
         text += by_segment.add(transcript)
     assert text + by_segment.end() == expected
     assert any(early) == (name in ("txt", "tsv", "stm", "srt", "vtt"))
+
+
+CALL = Transcript(
+    "call",
+    "call.wav",
+    9.0,
+    (
+        replace(make_segment(1.0, "hello", "there", step=1.0), channel=1),
+        replace(make_segment(1.5, "yes"), channel=2),
+        replace(make_segment(4.0, "bye"), channel=1),
+    ),
+)
+EXPECTED_OF_CALL = {
+    "txt": "speaker1: hello there\nspeaker2: yes\nspeaker1: bye\n",
+    "srt": "1\n00:00:01,000 --> 00:00:02,800\nspeaker1: hello there\n\n"
+    "2\n00:00:01,500 --> 00:00:02,500\nspeaker2: yes\n\n3\n00:00:04,000 --> 00:00:05,000\nspeaker1: bye\n\n",
+    "vtt": "WEBVTT\n\n00:00:01.000 --> 00:00:02.800\n<v speaker1>hello there\n\n"
+    "00:00:01.500 --> 00:00:02.500\n<v speaker2>yes\n\n00:00:04.000 --> 00:00:05.000\n<v speaker1>bye\n\n",
+    "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\ncall\t1.000\t2.800\t0.5000\tspeaker1\thello there\n"
+    "call\t1.500\t1.900\t0.5000\tspeaker2\tyes\ncall\t4.000\t4.400\t0.5000\tspeaker1\tbye\n",
+    "ctm": "call 1 1.000 0.800 hello 0.5000\ncall 1 2.000 0.800 there 0.5000\n"
+    "call 2 1.500 0.400 yes 0.5000\ncall 1 4.000 0.400 bye 0.5000\n",
+    "stm": "call 1 speaker1 1.000 2.800 <NA> hello there\ncall 2 speaker2 1.500 1.900 <NA> yes\n"
+    "call 1 speaker1 4.000 4.400 <NA> bye\n",
+    "trn": "hello there bye (call-1)\nyes (call-2)\n",
+}
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_channels_are_speakers_in_every_format(name: str) -> None:
+    """Someone who interrupts has a cue of his own at that time."""
+    written = format_transcript(name, CALL)
+    if name in ("json", "jsonl"):
+        found = [(one["speaker"], one["channel"]) for one in json.loads(written)["segments"]]
+        assert found == [("speaker1", 1), ("speaker2", 2), ("speaker1", 1)]
+    else:
+        assert written == EXPECTED_OF_CALL[name]

@@ -92,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this part, in seconds or as minutes:seconds; without END, to the end",
     )
     more.add_argument(
+        "--channels",
+        metavar="mix|separate|N",
+        help="of recordings with several channels: mix, their mean; separate, each by itself, as the "
+        "speakers of a call; or the one of this number, from 1 (default: mix)",
+    )
+    more.add_argument(
         "--hotwords", metavar="WORDS", help="Whisper: words that are likely, with commas between them"
     )
     more.add_argument(
@@ -146,6 +152,11 @@ def run(args: argparse.Namespace) -> int:
     prepare_device(args)
     args.knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
     settings = load_transcription_settings(_own_options(args), args.set, args.knowledge)
+    if settings.channels == "separate" and (args.stream or args.plot_attention):
+        raise UserError(
+            "--channels separate is for recordings that are read to their end; with --stream and "
+            "--plot-attention give --channels mix, or the number of one"
+        )
     if is_whisper(args.model):
         require_language(args.model, settings.whisper.language, settings.whisper.task)
     formats = list(FORMATS) if args.format and "all" in args.format else args.format or ["txt"]
@@ -170,7 +181,7 @@ def _own_options(args: argparse.Namespace) -> dict[str, object]:
         words = [word.strip() for word in args.hotwords.split(",")]
         quoted["whisper.hotwords"] = json.dumps([word for word in words if word])
     beam = "whisper.beam" if is_whisper(args.model) else "decoding.beam"
-    return {"decoding.method": args.decoding, beam: args.beam, **quoted}
+    return {"decoding.method": args.decoding, beam: args.beam, "channels": args.channels, **quoted}
 
 
 def read_clip(text: str) -> tuple[float, float | None]:

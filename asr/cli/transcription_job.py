@@ -102,6 +102,7 @@ class Job:
             self._args.batch_size,
             self._settings.whisper,
             report=self._progress.advance if self._progress is not None else lambda seconds: None,
+            channels=self._settings.channels,
             open_log=open_log,
         )
         with contextlib.ExitStack() as stack:

@@ -118,7 +118,8 @@ _TABLE = """
 --chunk-size VALUE                        -> --set=segmentation.max_seconds=VALUE
 --clip-timestamps VALUE                   -> --clip=VALUE
 -ot, --offset-t, -d, --duration           -> ! give --clip START,END in seconds
--di, --diarize, --min-speakers, --max-speakers, --diarize-model -> ! speakers are not told apart here
+-di                                       -> --channels=separate
+--diarize, --min-speakers, --max-speakers, --diarize-model -> ! --channels separate tells channels apart
 -tdrz, --tinydiarize, --speaker-num, --speaker-name, --hf-token -> ! speakers are not told apart here
 -dl, --detect-language                    -> ! --format json tells the language
 --live-transcribe, --live-input-device    -> ! pipe 16 kHz PCM into --stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
@@ -14,10 +15,10 @@ from asr.transcription.segmentation import AudioSegment
 from asr.transcription.sources import Source, describe_source
 from asr.transcripts.transcript import Segment, Transcript, Word
 
+logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 SHORTEST_WORD = 0.02  # seconds; alignment may leave a word without a step of its own
-
 EARLY_SECONDS = 0.2  # by which alignment may be early
 
 
@@ -127,6 +128,29 @@ def assemble(recording: Recording, separator: str) -> Transcript | UserError:
     warnings = () if error is None else (str(error),)
     segments = tuple(recording.segments)
     return Transcript(name, path, seconds, segments, None, separator, warnings, recording.language)
+
+
+def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | UserError:
+    """Of the channels of one recording: their segments in the order of time, each channel a speaker."""
+    good = [result for result in found if isinstance(result, Transcript)]
+    if len(good) < len(found):
+        return next(result for result in found if isinstance(result, UserError))
+    first = good[0]
+    if all(one.segments == first.segments for one in good):
+        if len(good) > 1 and first.segments:
+            logger.warning(
+                "%s: its channels are all the same, so that they tell no speakers apart", first.audio
+            )
+        return first
+    numbered = enumerate(good, 1)
+    segments = [replace(segment, channel=channel) for channel, one in numbered for segment in one.segments]
+    return replace(
+        first,
+        duration=max(one.duration for one in good),
+        segments=tuple(sorted(segments, key=lambda segment: segment.start)),
+        warnings=tuple(dict.fromkeys(warning for one in good for warning in one.warnings)),
+        language=next((one.language for one in good if one.segments), first.language),
+    )
 
 
 def join_segments(before: Recognized, after: Recognized, separator: str) -> tuple[Segment, Segment]:

@@ -20,6 +20,7 @@ from asr.precision import Precision
 from asr.text import Rule, check_rules, normalize
 from asr.transcription.knowledge import Knowledge
 from asr.transcription.segmentation import SegmentationConfig
+from asr.transcription.sources import Channels
 from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
 from asr.whisper.decoding import WhisperDecodingConfig
@@ -93,6 +94,8 @@ class TranscriptionSettings(Config):
     """How srt and vtt divide the text."""
     streaming: StreamingConfig = StreamingConfig()
     """When live text becomes final."""
+    channels: Channels = "mix"
+    """Of recordings with several: mix, their mean; separate, each by itself, as a speaker; or one, from 1."""
     precision: Precision = "auto"
     """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
     auto: one of these where the processor has instructions for them, and float32 otherwise."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
+import pydantic
 
 from asr import audio
 from asr.errors import UserError
@@ -45,6 +46,7 @@ class Samples:
 
 AudioFile = str | Path | AudioPart
 Source = AudioFile | Samples
+Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
 
 
 def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
@@ -69,6 +71,22 @@ def describe_source(source: Source) -> tuple[str, str, float]:
     if isinstance(source, AudioPart):
         return source.id or Path(source.path).stem, str(source.path), source.start
     return Path(source).stem, str(source), 0.0
+
+
+def split_channels(source: Source, channels: Channels) -> list[Source]:
+    """What is transcribed by itself: the mean of all channels, each of them, or one."""
+    if channels == "mix" or isinstance(source, Samples):
+        return [source]
+    part = source if isinstance(source, AudioPart) else AudioPart(source)
+    if channels != "separate":
+        return [replace(part, channel=channels - 1)]
+    try:
+        num_channels = audio.read_info(part.path).num_channels
+    except UserError:
+        return [part]  # what is wrong is said when it is read
+    if not 1 < num_channels <= audio.MAX_MIXED_CHANNELS:
+        return [part]
+    return [replace(part, channel=channel) for channel in range(num_channels)]
 
 
 def read_source(source: Source, sample_rate: int) -> Iterator[np.ndarray]:

@@ -23,17 +23,19 @@ from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.precision import Precision, describe_arithmetic, resolve_precision
-from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble
+from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
 from asr.transcription.sources import (
     AudioFile,
+    Channels,
     Samples,
     Source,
     describe_source,
     make_samples,
     read_ahead,
     read_source,
+    split_channels,
 )
 from asr.transcripts.transcript import Segment, Transcript
 from asr.whisper.decoding import WhisperDecodingConfig
@@ -58,6 +60,8 @@ class Request:
     whisper: WhisperDecodingConfig = field(default_factory=WhisperDecodingConfig)
     report: Callable[[float], None] = lambda seconds: None
     """Is told of each batch how many seconds of audio are done."""
+    channels: Channels = "mix"
+    """Of recordings with several: their mean; separate: each by itself, as a speaker; or one, from 1."""
     open_log: Callable[[Source], SegmentLog | None] = lambda source: None
     """Where the finished segments of a recording are kept, in case that it is interrupted."""
 
@@ -127,18 +131,21 @@ class Transcriber(abc.ABC):
         language_model: FusionModel | None = None,
         whisper: WhisperDecodingConfig | None = None,
         batch_size: int = 8,
+        channels: Channels = "mix",
     ) -> Transcript:
         """One recording: a file, a part of one, or samples (float, mono, in [-1, 1]) with their sample rate.
 
         `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
-        model says. `whisper` is for Whisper's. Raises UserError where nothing can be read. A file that breaks
-        off later gives a transcript of what came before, which says so in its `warnings`.
+        model says. `whisper` is for Whisper's. `channels` "separate": each channel is a speaker's. Raises
+        UserError where nothing can be read. A file that breaks off later gives a transcript of what came
+        before, which says so in its `warnings`.
         """
         if not isinstance(source, np.ndarray) and sample_rate is not None:
             raise UserError("sample_rate belongs to an array of samples; a file tells its own")
         own = make_samples(source, sample_rate) if isinstance(source, np.ndarray) else source
         request = self._make_request(decoding, language_model, whisper, batch_size)
-        *_, (_, result) = self._transcribe_all([own], request)
+        request = replace(request, channels=channels)
+        *_, (_, result) = self._transcribe_channels([own], request)
         if isinstance(result, UserError):
             raise result
         assert isinstance(result, Transcript)
@@ -152,6 +159,7 @@ class Transcriber(abc.ABC):
         decoding: DecodingConfig | None = None,
         language_model: FusionModel | None = None,
         whisper: WhisperDecodingConfig | None = None,
+        channels: Channels = "mix",
         report: Callable[[float], None] = lambda seconds: None,
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
         """Each file with its transcript, or with the error that says why there is none, in the given order.
@@ -159,7 +167,8 @@ class Transcriber(abc.ABC):
         `batch_size` segments, of several files where these are short, are decoded at once. What is heard in a
         file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
-        request = replace(self._make_request(decoding, language_model, whisper, batch_size), report=report)
+        request = self._make_request(decoding, language_model, whisper, batch_size)
+        request = replace(request, channels=channels, report=report)
         for source, result in self.transcribe_events(files, request):
             if not isinstance(result, Segment):
                 yield source, result
@@ -168,9 +177,31 @@ class Transcriber(abc.ABC):
         self, files: Iterable[AudioFile], request: Request
     ) -> Iterator[tuple[AudioFile, Segment | Transcript | UserError]]:
         """Each file's segments in order, as soon as they are final, then its transcript, or the error."""
-        for source, result in self._transcribe_all(files, request):
+        for source, result in self._transcribe_channels(files, request):
             assert not isinstance(source, Samples)
             yield source, result
+
+    def _transcribe_channels(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
+        """All sources; of those whose channels are transcribed one by one, these put together at the end."""
+        groups: deque[tuple[Source, int]] = deque()  # each source, and how many parts it is read in
+
+        def split() -> Iterator[Source]:
+            for source in sources:
+                parts = split_channels(source, request.channels)
+                groups.append((source, len(parts)))
+                yield from parts
+
+        found: list[Transcript | UserError] = []
+        for _, result in self._transcribe_all(split(), request):
+            source, num_parts = groups[0]
+            if not isinstance(result, Segment):
+                found.append(result)
+            elif num_parts == 1:
+                yield source, result
+            if len(found) == num_parts:
+                groups.popleft()
+                yield source, merge_channels(found)
+                found = []
 
     def _transcribe_all(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
         """Collects segments until there are enough for full batches of similar lengths."""

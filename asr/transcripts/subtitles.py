@@ -61,6 +61,8 @@ class Cue:
     start_ms: int
     end_ms: int
     lines: tuple[str, ...]
+    speaker: str | None = None
+    """Whose name stands before the first line."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,14 @@ class _Piece:
 
 
 def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:
-    """Cues in the order of time, none over another; a cue never reaches over two segments."""
-    builder = CueBuilder(config)
-    ordered = sorted(segments, key=lambda segment: segment.start)
-    cues = [cue for segment in ordered for cue in builder.add(segment)]
-    return cues + builder.finish(duration)
+    """Cues in the order of time; a cue never reaches over two segments, nor over another of its speaker."""
+    cues: list[Cue] = []
+    for speaker in dict.fromkeys(segment.speaker for segment in segments):
+        builder = CueBuilder(config)
+        own = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
+        built = [cue for segment in own for cue in builder.add(segment)] + builder.finish(duration)
+        cues += [replace(cue, speaker=speaker) for cue in built]
+    return sorted(cues, key=lambda cue: cue.start_ms)
 
 
 class CueBuilder:

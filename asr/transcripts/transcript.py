@@ -30,6 +30,12 @@ class Segment:
     """How the text was found, such as "joint" or "ctc"."""
     warnings: tuple[str, ...] = ()
     """Why another decoding was taken than the one asked for, or why the text may be wrong."""
+    channel: int | None = None
+    """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
+
+    @property
+    def speaker(self) -> str | None:
+        return None if self.channel is None else f"speaker{self.channel}"
 
 
 @dataclass(frozen=True)

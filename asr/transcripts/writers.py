@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asr.errors import UserError
@@ -115,7 +115,12 @@ class TranscriptStream:
 
 def _write_txt(transcript: Transcript, config: SubtitlesConfig) -> str:
     """A line for each stretch between pauses."""
-    return "".join(f"{_clean(segment.text)}\n" for segment in _spoken(transcript))
+    return "".join(f"{_name_speaker(segment)}{_clean(segment.text)}\n" for segment in _spoken(transcript))
+
+
+def _name_speaker(segment: Segment | Cue) -> str:
+    """Before a text; nothing where nobody knows who speaks."""
+    return "" if segment.speaker is None else f"{segment.speaker}: "
 
 
 def describe(transcript: Transcript) -> dict[str, Any]:
@@ -138,7 +143,8 @@ def describe(transcript: Transcript) -> dict[str, Any]:
 
 
 def _describe_segment(segment: Segment) -> dict[str, Any]:
-    return {
+    speaker = {} if segment.channel is None else {"speaker": segment.speaker, "channel": segment.channel}
+    return speaker | {
         "start": _seconds(segment.start),
         "end": _seconds(segment.end),
         "text": segment.text,
@@ -180,13 +186,14 @@ def _write_srt_cue(number: int, cue: Cue) -> str:
     """SubRip knows no escapes: only the arrow, which would look like a line of times, is rewritten."""
     times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
     lines = "\n".join(line.replace("-->", "→") for line in cue.lines)
-    return f"{number}\n{times}\n{lines}\n\n"
+    return f"{number}\n{times}\n{_name_speaker(cue)}{lines}\n\n"
 
 
 def _write_vtt_cue(number: int, cue: Cue) -> str:
     times = f"{_clock(cue.start_ms, '.')} --> {_clock(cue.end_ms, '.')}"
     lines = "\n".join(html.escape(line, quote=False) for line in cue.lines)
-    return f"{times}\n{lines}\n\n"
+    voice = "" if cue.speaker is None else f"<v {cue.speaker}>"
+    return f"{times}\n{voice}{lines}\n\n"
 
 
 def _write_srt(transcript: Transcript, config: SubtitlesConfig) -> str:
@@ -203,7 +210,7 @@ def _cues(transcript: Transcript, config: SubtitlesConfig) -> list[Cue]:
 
 
 def _clean_segment(segment: Segment) -> Segment:
-    return Segment(segment.start, segment.end, _clean(segment.text), segment.words)
+    return replace(segment, text=_clean(segment.text))
 
 
 def _clock(milliseconds: int, mark: str) -> str:
@@ -226,6 +233,7 @@ def _write_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
             _decimal(segment.start),
             _decimal(segment.end),
             "" if confidence is None else f"{confidence:.4f}",
+            segment.speaker or "",
             _clean(segment.text),
         ]
         rows.append("\t".join(row) + "\n")
@@ -236,6 +244,7 @@ def _write_ctm(transcript: Transcript, config: SubtitlesConfig) -> str:
     """NIST's table of words: recording, channel, start, duration, word, confidence."""
     name, rows = escape_id(transcript.id), []
     for segment in _spoken(transcript):
+        channel = str(segment.channel or 1)
         if not segment.words:
             raise UserError(
                 f"{transcript.id}: ctm needs the times of words, and this transcript has none; "
@@ -244,7 +253,13 @@ def _write_ctm(transcript: Transcript, config: SubtitlesConfig) -> str:
         for word in segment.words:
             start, end = to_milliseconds(word.start), to_milliseconds(word.end)
             confidence = _share(word.confidence)
-            row = [name, "1", _milli(start), _milli(max(0, end - start)), "_".join(_clean(word.text).split())]
+            row = [
+                name,
+                channel,
+                _milli(start),
+                _milli(max(0, end - start)),
+                "_".join(_clean(word.text).split()),
+            ]
             rows.append(" ".join([*row, *([] if confidence is None else [f"{confidence:.4f}"])]) + "\n")
     return "".join(rows)
 
@@ -254,19 +269,27 @@ def _write_stm(transcript: Transcript, config: SubtitlesConfig) -> str:
 
     The label is always there, since a text that begins with < would be taken for one.
     """
-    speaker = escape_id(transcript.speaker or "unknown")
+    speaker = transcript.speaker or "unknown"
     whole = Segment(0.0, transcript.duration, "")  # says that nothing was found, not that nobody looked
     return "".join(
-        f"{escape_id(transcript.id)} 1 {speaker} {_decimal(segment.start)} {_decimal(segment.end)} <NA> "
-        f"{_clean(segment.text)}".rstrip()
+        f"{escape_id(transcript.id)} {segment.channel or 1} {escape_id(segment.speaker or speaker)} "
+        f"{_decimal(segment.start)} {_decimal(segment.end)} <NA> {_clean(segment.text)}".rstrip()
         + "\n"
         for segment in _spoken(transcript) or [whole]
     )
 
 
 def _write_trn(transcript: Transcript, config: SubtitlesConfig) -> str:
-    """NIST's list of texts, each followed by its id in brackets."""
-    return f"{_clean(transcript.text)} ({escape_id(transcript.id)})\n".lstrip()
+    """NIST's list of texts, each followed by its id in brackets; of channels that are speakers, one each."""
+    lines = []
+    for channel in sorted({segment.channel for segment in transcript.segments}, key=lambda one: one or 0) or [
+        None
+    ]:
+        texts = [segment.text for segment in transcript.segments if segment.channel == channel]
+        text = transcript.separator.join(text for text in texts if text)
+        suffix = "" if channel is None else f"-{channel}"
+        lines.append(f"{_clean(text)} ({escape_id(transcript.id + suffix)})\n".lstrip())
+    return "".join(lines)
 
 
 WRITERS: dict[str, Writer] = {
@@ -275,7 +298,7 @@ WRITERS: dict[str, Writer] = {
     "jsonl": Writer(_write_jsonl),
     "srt": Writer(_write_srt, holds_several=False, write_cue=_write_srt_cue),
     "vtt": Writer(_write_vtt, header="WEBVTT\n\n", holds_several=False, write_cue=_write_vtt_cue),
-    "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\ttext\n", is_by_segment=True),
+    "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n", is_by_segment=True),
     "ctm": Writer(_write_ctm),
     "stm": Writer(_write_stm, is_by_segment=True),
     "trn": Writer(_write_trn),
