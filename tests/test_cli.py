@@ -140,3 +140,29 @@ def test_info_of_a_trained_model(
     assert f"parameters        {count:,}\n" in capsys.readouterr().out
     assert main(["info", str(tmp_path / "run"), "seed=1"]) == 2
     assert "the settings of a trained model stand" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["score", "ref.trn", "hyp.trn", "--show", "200", "--html", "report.html"],
+        ["score", "ref.trn", "hyp.trn", "--json"],
+        ["recipe", "list"],
+    ],
+)
+def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_path: Path) -> None:
+    for name in ("ref.trn", "hyp.trn"):  # much text, more than waits in a buffer
+        (tmp_path / name).write_text("".join(f"{name} said {n} (u{n})\n" for n in range(200)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "asr", *words]
+        found = subprocess.run(
+            command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert "Error" not in found.stderr and "Traceback" not in found.stderr
+    assert found.returncode == (0 if words == ["--help"] else 141)  # argparse sees to its own output
+    assert (tmp_path / "report.html").exists() == ("--html" in words)

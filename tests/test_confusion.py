@@ -113,7 +113,7 @@ def test_many_labels_are_listed_by_errors() -> None:
 
 
 def test_as_a_program_reads_it() -> None:
-    described = score_pairs([[("a", "a")], [("a", "b")]]).as_dict()
+    described = score_pairs([[("a", "a")], [("a", "b")]]).to_dict()
     assert described["accuracy"] == 0.5 and described["count"] == 2
     assert described["labels"]["a"] == {"count": 2, "precision": 1.0, "recall": 0.5}
     assert list(described["labels"]) == ["a", "b"] and described["confusions"] == [[1, 1], [0, 0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -14,7 +15,8 @@ import pytest
 import soundfile
 
 from asr.scoring.counting import score
-from asr.scoring.report import Report, System, build_page, write_report
+from asr.scoring.report import Report, _shade, build_page, write_report
+from asr.scoring.scored_files import System
 from asr.transcripts.files import TranscriptFile
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.transcript import Word
@@ -36,7 +38,7 @@ def build_report(
     settings = {"unit": "words", "normalize": "none", "align": "jiwer"}
     by_length = [{"1-5": system.score} for system in systems]
     file = TranscriptFile("ref.trn", "trn", references)
-    return Report(file, tuple(systems), comparisons, ("a note",), settings, by_length)
+    return Report(file, tuple(systems), comparisons, ("a note",), settings, {"length": by_length})
 
 
 EXAMPLE = build_report(
@@ -232,3 +234,33 @@ def test_the_script_searches_sorts_and_plays(tmp_path: Path) -> None:
 def test_no_attribute_or_style_breaks_out_of_the_script() -> None:
     script = parse(EXAMPLE).scripts[2]
     assert "innerHTML" not in script and not re.search(r"\beval\b|document\.write", script)
+
+
+def test_groups_have_a_table_each() -> None:
+    by = {"speaker": [{"ann": system.score, "bob <b>": system.score} for system in EXAMPLE.systems]}
+    page = "".join(build_page(dataclasses.replace(EXAMPLE, by={**EXAMPLE.by, **by}), "."))
+    table = page[page.index("<h2>By speaker</h2>") :].split("</table>")[0]
+    assert table.count("<td>ann</td>") == len(EXAMPLE.systems) == 2 and "bob &lt;b&gt;" in table
+    assert "<h2>By length</h2>" in page
+
+
+def test_numbers_on_dark_cells_can_be_read() -> None:
+    def luminance(channels: list[int]) -> float:
+        linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in channels]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    inks = set()
+    for step in range(101):
+        style = _shade(step / 100)
+        background = re.search(r"rgb\((\d+) (\d+) (\d+)\)", style)
+        ink = re.search(r"color: (#000|#fff)", style)
+        assert background and ink
+        inks.add(ink[1])
+        light, dark = sorted([luminance([*map(int, background.groups())]), float(ink[1] == "#fff")])[::-1]
+        assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2, level AA
+    assert inks == {"#000", "#fff"}
+
+
+def test_words_that_differ_in_case_only_are_marked() -> None:
+    page = "".join(build_page(build_report({"u": Entry("The cat")}, {"s": {"u": Entry("the hat")}}), "."))
+    assert '["x","The","the",null],["s","cat","hat",null]' in page

@@ -125,12 +125,12 @@ def test_table(small) -> None:
 
 
 def test_dict_is_what_json_can_write(small) -> None:
-    written = json.loads(json.dumps(small.as_dict()))
+    written = json.loads(json.dumps(small.to_dict()))
     assert written["error_rate"] == small.error_rate == 5 / 12
     assert written["interval"] == [small.interval.low, small.interval.high]
     assert (written["utterances"], written["speakers"], written["missing_hypotheses"]) == (4, 2, 1)
     assert (written["substitutions"], written["deletions"], written["insertions"]) == (1, 3, 1)
-    empty = score([""], ["a"]).as_dict()
+    empty = score([""], ["a"]).to_dict()
     assert json.loads(json.dumps(empty, allow_nan=False))["error_rate"] is None  # infinity is no JSON
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.scoring.matching import Matched, compare_styles, describe_reference, match_transcripts
+from asr.scoring.matching import Matched, compare_styles, describe_reference, find_ids, match_transcripts
 from asr.transcripts.files import TranscriptFile, read_transcripts
 
 
@@ -164,3 +164,67 @@ def test_a_million_ids_in_another_order(tmp_path: Path) -> None:
     matched = match_transcripts(reference, build(len(order), tmp_path, "hyp", order, "one too"))
     assert matched.notes == () and len(matched.entries) == len(order)
     assert matched.entries["spk-0123456"].text == "one too 123456"
+
+
+def find(folder: Path, *contents: str) -> list[TranscriptFile]:
+    """The files after their ids were looked for; the first is the reference. A prefix stands before |."""
+    files = []
+    for number, content in enumerate(contents):
+        prefix, _, text = content.rpartition("|")
+        (folder / f"f{number}").write_text(text)
+        role = "hypothesis" if number else "reference"
+        files.append(read_transcripts(f"{prefix}{folder / f'f{number}'}", role))
+    reference, hypotheses = find_ids(files[0], files[1:])
+    return [reference, *hypotheses]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ("020300065 LUCY NEEDS\n020300069 NO\n", "020300069 NO\n020300065 LUCY\n"),  # as in speechocean762
+        ("7 LUCY NEEDS\n9 NO\n", "LUCY (7)\nNO (9)\n"),
+        ("LUCY NEEDS (lucy)\nNO (no)\n", "lucy LUCY\nno\n"),
+        ("lucy LUCY\nno NO\n", '{"id": "no", "text": "NO"}\n{"id": "lucy", "text": "LUCY"}\n'),
+    ],
+)
+def test_ids_are_recognised_by_those_of_the_other_file(contents: tuple[str, ...], tmp_path: Path) -> None:
+    reference, hypothesis = find(tmp_path, *contents)
+    assert reference.format != "plain" != hypothesis.format
+    assert reference.entries.keys() == hypothesis.entries.keys()
+    first = next(iter(reference.entries))
+    assert (reference.entries[first].text or "").split()[0] == "LUCY"
+    assert (hypothesis.entries[first].text or "").split() == ["LUCY"]
+
+
+@pytest.mark.parametrize(
+    ("contents", "doubtful"),
+    [
+        (("1 LUCY\n2 NO\n", "1 LUCY\n2 YES\n"), "f1"),
+        (("LUCY (u1)\nNO (u2)\n", "1 LUCY\n2 YES\n"), "f1"),
+        (("1 LUCY\n2 NO\n", "LUCY (u1)\nNO (u2)\n"), "f0"),
+        (("ann hi\nbob no\ncarl yes\n", "bob no\nann hi\ncarl yes\n"), "f1"),
+    ],
+)
+def test_lines_are_not_paired_by_number_where_both_files_may_have_ids(
+    contents: tuple[str, ...], doubtful: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=rf"{doubtful}: each line begins with another word.*kaldi:.*plain:"):
+        find(tmp_path, *contents)
+    kinds = ("plain:|", "plain:|" if "(" not in contents[1] else "")
+    if "(" not in contents[0]:
+        said = [file.format for file in find(tmp_path, kinds[0] + contents[0], kinds[1] + contents[1])]
+        assert said[0] == "plain"
+        said = [file.format for file in find(tmp_path, "kaldi:|" + contents[0], contents[1])]
+        assert said[0] == "kaldi"
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ("1 2 3\n2 4\n1 1\n", "1 2 3\n2 4\n1 1\n"),  # spoken digits: a first word comes twice
+        ("hello you\ngood morning\nbye\n", "hello you\ngood morning\nbye\n"),  # recognised without an error
+        ("one two\nthree\n", "1 2\n3\n"),
+    ],
+)
+def test_plain_text_stays_plain(contents: tuple[str, ...], tmp_path: Path) -> None:
+    assert [file.format for file in find(tmp_path, *contents)] == ["plain", "plain"]

@@ -230,7 +230,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
                 "failed": split.faults,
                 "unseen": unseen,
                 "label": system.model.config.label,
-                "score": score.as_dict(),
+                "score": score.to_dict(),
                 "real_time_factor": split.real_time_factor,
                 "seconds": split.seconds,
                 "audio_seconds": split.audio_seconds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from asr.config import Config
@@ -11,6 +10,7 @@ from asr.evaluation import Decoded, DecodedSplit
 from asr.label_evaluation import LabelledSplit
 from asr.scoring.confusion import LabelScore, format_label_table
 from asr.scoring.counting import Score
+from asr.scoring.result import without_infinity
 
 
 def print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
@@ -55,7 +55,7 @@ def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
 def describe_ways(split: DecodedSplit[Config], scores: dict[str, Score]) -> dict[str, Any]:
     return {
         name: {
-            "score": score.as_dict(),
+            "score": score.to_dict(),
             "real_time_factor": split.ways[name].real_time_factor,
             "seconds": split.ways[name].seconds,
             "audio_seconds": split.ways[name].audio_seconds,
@@ -66,14 +66,4 @@ def describe_ways(split: DecodedSplit[Config], scores: dict[str, Score]) -> dict
 
 
 def print_json(record: dict[str, Any]) -> None:
-    print(json.dumps(_without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))
-
-
-def _without_infinity(value: Any) -> Any:
-    """JSON has no infinite numbers, such as the error rate of empty references, and no nan: null stands for
-    them."""
-    if isinstance(value, dict):
-        return {key: _without_infinity(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_infinity(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(json.dumps(without_infinity(record), ensure_ascii=False, indent=2, allow_nan=False))

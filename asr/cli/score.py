@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import logging
-import math
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.scoring.report import System
     from asr.scoring.result import Score
+    from asr.scoring.scored_files import System
     from asr.scoring.significance import Comparison
     from asr.transcripts.files import TranscriptFile
     from asr.transcripts.line_formats import Entry
@@ -85,12 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.scoring.scored_files import score_files
     from asr.scoring.significance import compare
 
     if args.show < 0:
         raise UserError(f"--show {args.show}: expected 0 or more")
     targets = [_parse_target(path) for path in args.write]
-    reference, systems, notes = _read_and_score(args)
+    options = {"normalize": args.normalize, "align": args.align, "unit": args.unit}
+    reference, systems, notes = score_files(args.reference, args.hypotheses, **options)
     for note in notes:
         logger.warning("%s", note)
     if targets and len(systems) > 1 and any("{}" not in path for path, _ in targets):
@@ -100,88 +99,17 @@ def run(args: argparse.Namespace) -> int:
         for first, second in itertools.combinations(systems, 2)
     ]
     groups = {field: _group_values(field, reference, systems[0].score.ids) for field in args.by}
+    # Before anything is printed: a reader such as `head` may close standard output at any line.
+    _write_files(args, targets, reference, systems, comparisons, notes, groups)
     if args.json:
         record = build_record(args, reference, systems, comparisons, groups, notes)
         print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
     else:
         _print_tables(args, reference, systems, comparisons, groups)
-    _write_files(args, targets, reference, systems, comparisons, notes)
     return 0
 
 
-# --- input --------------------------------------------------------------------------------------
-
-
-def _read_and_score(args: argparse.Namespace) -> tuple[TranscriptFile, list[System], list[str]]:
-    from asr.scoring.counting import score
-    from asr.scoring.matching import compare_styles, describe_reference, match_transcripts, scored_ids
-    from asr.scoring.report import System
-    from asr.transcripts.files import read_transcripts
-
-    if [args.reference, *args.hypotheses].count("-") > 1:
-        raise UserError("standard input can be read once only; give files for the others")
-    reference = read_transcripts(args.reference)
-    notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
-    normalize = _choose_normalization(args.normalize)
-    ids = scored_ids(reference)
-    said = {id: normalize(reference.entries[id].text or "") for id in ids}
-    emptied = [id for id in ids if not said[id] and (reference.entries[id].text or "").split()]
-    if emptied:
-        notes.append(
-            f"{reference.path}: {len(emptied):,} references are empty after --normalize {args.normalize}"
-        )
-    speakers = _find_speakers(reference, ids, notes)
-    systems = []
-    names = _name_systems(args.hypotheses)
-    for name, path in zip(names, args.hypotheses, strict=True):
-        hypothesis = read_transcripts(path, "hypothesis", reference.entries)
-        matched = match_transcripts(reference, hypothesis)
-        heard = {id: normalize(entry.text or "") for id, entry in matched.entries.items()}
-        own = [*hypothesis.notes, *matched.notes]
-        if styles := compare_styles((said[id] for id in heard), heard.values()):
-            advice = "" if args.normalize != "none" else "; is that wanted? --normalize makes texts alike"
-            own.append("; ".join(styles) + advice)
-        notes += [f"{hypothesis.path}: {note}" for note in own]
-        result = score(said, heard, speakers=speakers, align=args.align, unit=args.unit)
-        systems.append(System(name, hypothesis.path, hypothesis.format, result, matched.entries))
-    return reference, systems, notes
-
-
-def _choose_normalization(name: str) -> Callable[[str], str]:
-    from asr.english.normalizer import normalize_english
-    from asr.text import Rule, normalize
-
-    # In the order of asr.text.RULES. Tags such as [noise] were never spoken.
-    rules: tuple[Rule, ...] = ("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes")
-    rules += ("strip_symbols", "strip_punctuation", "collapse_spaces")
-    if name == "none":
-        return lambda text: text
-    return normalize_english if name == "english" else lambda text: normalize(text, rules)
-
-
-def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
-    """Of all utterances or of none: intervals by speaker need to know every one."""
-    found = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
-    if found and len(found) < len(ids):
-        notes.append(
-            f"{reference.path}: {len(ids) - len(found):,} of {len(ids):,} utterances have no speaker, so the "
-            f"interval goes by utterance"
-        )
-    return found if len(found) == len(ids) else None
-
-
-def _name_systems(paths: Sequence[str]) -> list[str]:
-    """The names of the files; where they are alike, as in */hyp.trn, the whole paths."""
-    from asr.transcripts.files import split_format
-
-    plain = [split_format(path)[1] for path in paths]
-    stems = [os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for path in plain]
-    names = stems if len(set(stems)) == len(stems) else plain
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"{next(name for name in names if names.count(name) > 1)} is given twice; once is enough"
-        )
-    return names
+# --- groups -------------------------------------------------------------------------------------
 
 
 def _group_values(field: str, reference: TranscriptFile, ids: Sequence[str]) -> list[str]:
@@ -257,12 +185,13 @@ def _format_groups(scores: dict[str, Score], field: str) -> str:
 
 
 def _print_errors(head: str, score: Score, limit: int) -> None:
+    from asr.scoring.result import most_common
     from asr.scoring.sclite_formats import align_lines
 
-    for name, counter in _count_errors(score).items():
+    for name, counter in score.error_counts.items():
         if counter:
             print(f"\n{head}{name}, {min(limit, len(counter)):,} of {len(counter):,}")
-            for what, count in _most_common(counter, limit):
+            for what, count in most_common(counter, limit):
                 print(f"{count:7,}  {what if isinstance(what, str) else ' -> '.join(what)}")
     worst = score.worst(limit)
     if worst:
@@ -274,15 +203,6 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
         print(f"\n{utterance.id}{speaker}: {counts.errors:,} errors in {counts.reference_length:,}{missing}")
         for line in align_lines(utterance.operations):
             print(f"  {line.rstrip()}")
-
-
-def _count_errors(score: Score) -> dict[str, Counter[Any]]:
-    return {"confusions": score.confusions, "deletions": score.deletions, "insertions": score.insertions}
-
-
-def _most_common(counter: Counter[Any], limit: int) -> list[tuple[Any, int]]:
-    """Of the same count, the first in the alphabet: the same list at every call."""
-    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 def build_record(
@@ -301,62 +221,27 @@ def build_record(
         "align": args.align,
         "notes": list(notes),
         "systems": [_describe_system(args, system, groups) for system in systems],
-        "comparisons": [
-            {
-                **dataclasses.asdict(comparison),
-                "difference": comparison.difference,
-                "p": comparison.p,
-                "verdict": comparison.verdict,
-                "summary": str(comparison),
-            }
-            for comparison in comparisons
-        ],
+        "comparisons": [comparison.to_dict() for comparison in comparisons],
     }
-    return _without_infinity(record)
+    return record
 
 
 def _describe_system(
     args: argparse.Namespace, system: System, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    score = system.score
-    worst = [
-        {
-            "id": utterance.id,
-            "speaker": utterance.speaker,
-            "missing": utterance.is_missing,
-            **dataclasses.asdict(utterance.counts),
-            "alignment": [list(step) for step in utterance.operations],
-        }
-        for utterance in score.worst(args.show)
-    ]
     return {
         "name": system.name,
         "path": system.path,
         "format": system.format,
-        **score.as_dict(),
-        **({"bleu": score.bleu()} if args.bleu else {}),
+        **system.score.to_dict(args.show),
+        **({"bleu": system.score.bleu()} if args.bleu else {}),
         "by": {
-            field: {value: group.as_dict() for value, group in group_scores(score, field, values).items()}
+            field: {
+                value: group.to_dict() for value, group in group_scores(system.score, field, values).items()
+            }
             for field, values in groups.items()
         },
-        **{
-            f"top_{kind}": [
-                [*([what] if isinstance(what, str) else what), count]
-                for what, count in _most_common(counter, args.show)
-            ]
-            for kind, counter in _count_errors(score).items()
-        },
-        "worst": worst,
     }
-
-
-def _without_infinity(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, dict):
-        return {str(key): _without_infinity(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_infinity(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _parse_target(path: str) -> tuple[str, str]:
@@ -373,6 +258,7 @@ def _write_files(
     systems: Sequence[System],
     comparisons: Sequence[Comparison],
     notes: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
 ) -> None:
     from asr.files import replace_file
     from asr.scoring.report import Report, write_report
@@ -385,9 +271,10 @@ def _write_files(
         logger.info("wrote %s", name)
     if args.html:
         settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
-        by_length = [group_scores(system.score, "length", []) for system in systems]
-        report = Report(
-            reference, tuple(systems), tuple(map(str, comparisons)), tuple(notes), settings, by_length
-        )
+        by = {
+            field: [group_scores(system.score, field, values) for system in systems]
+            for field, values in {**groups, "length": []}.items()
+        }
+        report = Report(reference, tuple(systems), tuple(map(str, comparisons)), tuple(notes), settings, by)
         write_report(args.html, report)
         logger.info("wrote %s", args.html)

@@ -47,6 +47,13 @@ class Operation(NamedTuple):
     hypothesis: str | None
     """The unit of the hypothesis; None of a deletion."""
 
+    @property
+    def is_case_only(self) -> bool:
+        """Whether it is a substitution that ignoring case would make correct."""
+        if self.kind != "substitution" or self.reference is None or self.hypothesis is None:
+            return False
+        return self.reference.casefold() == self.hypothesis.casefold()
+
 
 @dataclass(frozen=True)
 class Edits:

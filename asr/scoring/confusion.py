@@ -59,7 +59,7 @@ class LabelScore:
         ]
         return sorted(found, key=lambda item: (-item[0], *item[1:]))
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """In plain types that JSON has, but for nan."""
         return {
             "accuracy": self.accuracy,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import Levenshtein
 
+from asr.english.normalizer import normalize_english
 from asr.errors import UserError
+from asr.manifest import shorten
 from asr.scoring.alignments import Method, Operation, Unit, split_units
 from asr.scoring.alternatives import read_as_sclite
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
+from asr.text import Rule
+from asr.text import normalize as normalize_text
+from asr.transcripts.files import split_format
 
 __all__ = [
     "Counts",
@@ -27,7 +36,16 @@ __all__ = [
     "score",
 ]
 
+logger = logging.getLogger(__name__)
+
+Normalization = Literal["none", "basic", "english"]
+# In the order of asr.text.RULES. Tags such as [noise] were never spoken.
+BASIC_RULES: tuple[Rule, ...] = (
+    *("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes"),
+    *("strip_symbols", "strip_punctuation", "collapse_spaces"),
+)
 SHOWN_IDS = 5
+MAX_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -62,26 +80,42 @@ def _count(pairs: Iterable[tuple[list[str], list[str]]]) -> ErrorCount:
 
 
 def score(
-    references: str | Sequence[str] | Mapping[str, str],
-    hypotheses: str | Sequence[str | None] | Mapping[str, str | None],
+    references: str | Path | Sequence[str] | Mapping[str, str],
+    hypotheses: str | Path | Sequence[str | None] | Mapping[str, str | None],
     *,
     ids: Sequence[str] | None = None,
     speakers: Sequence[str] | Mapping[str, str] | None = None,
+    normalize: Normalization | Callable[[str], str] = "none",
     align: Method = "jiwer",
     unit: Unit = "words",
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Score:
-    """Compare texts with what was recognised; nothing is normalised but white space.
+    """Compare texts with what was recognised.
 
     Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
-    missing: its words count as deleted, and `Score.missing` names it. `align` says how errors are told
-    apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by its costs, without
-    regard to case, with the best of alternatives such as `{ a / b }`.
+    missing: its words count as deleted, and `Score.missing` names it. Two paths, or two strings that both
+    name existing files, such as ref.trn or kaldi:data/text, are read as `asr score` reads them.
+
+    `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
+    how errors are told apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by
+    its costs, without regard to case, with the best of alternatives such as `{ a / b }`.
     """
     if not 0 < confidence < 1 or resamples < 0:
         raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
+    if are_files(references, hypotheses):
+        from asr.scoring.scored_files import score_files  # which scores texts by this function
+
+        if ids is not None or speakers is not None:
+            raise UserError("ids and speakers were given besides files, which tell them; leave them out")
+        options: dict[str, Any] = {"normalize": normalize, "align": align, "unit": unit}
+        options |= {"resamples": resamples, "confidence": confidence, "seed": seed}
+        _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
+        for note in notes:
+            logger.warning("%s", note)
+        return systems[0].score
+    assert not isinstance(references, Path) and not isinstance(hypotheses, Path)
     names, said, heard = _match(references, hypotheses, ids)
     who = [speakers.get(name) for name in names] if isinstance(speakers, Mapping) else speakers
     if who is not None:
@@ -91,6 +125,16 @@ def score(
             raise UserError(
                 f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all"
             )
+    change = choose_normalization(normalize)
+    if align == "sclite" and normalize != "none":
+        for name, text in zip(names * 2, said + heard, strict=True):
+            if "{" in (text or ""):
+                raise UserError(
+                    f"utterance {name}: normalised, alternatives in braces would be read as words; "
+                    "choose them without, or align as jiwer does"
+                )
+    said = tuple(change(text) for text in said)
+    heard = tuple(None if text is None else change(text) for text in heard)
     given = said
     if align == "sclite":
         said, heard = _read_all_as_sclite(names, said, heard, unit)
@@ -110,6 +154,46 @@ def score(
         resamples=resamples,
         confidence=confidence,
         seed=seed,
+    )
+
+
+def are_files(references: object, hypotheses: object) -> bool:
+    """Whether both are paths of files; an error if only one is, since a name is seldom what somebody said."""
+    both = (references, hypotheses)
+    if not all(isinstance(side, (str, Path)) for side in both):
+        return False
+    found = [isinstance(side, Path) or _is_path(str(side)) for side in both]
+    if any(found) and not all(found):
+        other = str(both[found.index(False)])
+        raise UserError(
+            f"{shorten(other)}: no such file, and the other side is one; give two files or two lists"
+        )
+    return all(found)
+
+
+def _is_path(text: str) -> bool:
+    """An existing file or folder with a suffix or in a folder: "yes" is a text, whatever lies beside."""
+    if not ("." in text or os.sep in text):
+        return False
+    return (
+        len(text) < MAX_PATH
+        and "\n" not in text
+        and "\0" not in text
+        and os.path.exists(split_format(text)[1])
+    )
+
+
+def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Callable[[str], str]:
+    if callable(normalize):
+        return normalize
+    if normalize == "none":
+        return lambda text: text
+    if normalize == "basic":
+        return lambda text: normalize_text(text, BASIC_RULES)
+    if normalize == "english":
+        return normalize_english
+    raise UserError(
+        f"normalize {normalize!r}; expected one of {', '.join(get_args(Normalization))}, or a function"
     )
 
 

@@ -30,6 +30,66 @@ class Matched:
     """What a person should know, such as which ids are missing or unknown."""
 
 
+def find_ids(
+    reference: TranscriptFile, hypotheses: Sequence[TranscriptFile]
+) -> tuple[TranscriptFile, list[TranscriptFile]]:
+    """The same files, with the first words of plain text as ids where the other side shows that they are.
+
+    Where the first words of both sides may be ids, nothing is guessed.
+    """
+    files = [reference, *hypotheses]
+    known = {id for file in files if file.format != "plain" for id in file.entries}
+    words_of = {file.path: words for file in files if file.is_guess and (words := _find_first_words(file))}
+    with_ids = {path for path, words in words_of.items() if len(words.keys() & known) > len(words) / 2}
+    # What is said to be plain text has no ids, so that nothing else needs any.
+    doubtful = (
+        []
+        if any(file.format == "plain" and not file.is_guess for file in files)
+        else [
+            path
+            for path, words in words_of.items()
+            if path not in with_ids and _may_be_ids(words, words_of.get(reference.path, {}), bool(known))
+        ]
+    )
+    if doubtful:
+        raise UserError(
+            f"{', '.join(doubtful)}: each line begins with another word, as "
+            f"{list_examples(list(words_of[doubtful[0]]))}; if these are ids, put kaldi: before the "
+            "path, and if they belong to the texts, plain:"
+        )
+    files = [_split_ids(file) if file.path in with_ids else file for file in files]
+    return files[0], files[1:]
+
+
+def _find_first_words(file: TranscriptFile) -> dict[str, None] | None:
+    """In their order; None if a word is there twice, which no id is."""
+    words = [text.split(maxsplit=1)[0] for entry in file.entries.values() if (text := entry.text)]
+    found = dict.fromkeys(words)
+    return found if words and len(found) == len(words) else None
+
+
+def _may_be_ids(words: dict[str, None], ours: dict[str, None], are_others_known: bool) -> bool:
+    """Numbers where the other side has ids, or the same numbers; or its first words in another order."""
+    are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
+    if are_others_known:
+        return are_numbers
+    if words is ours:
+        return False  # said of the other side, or of none
+    if are_numbers:
+        return len(words.keys() & ours.keys()) > len(words) / 2
+    return len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
+
+
+def _split_ids(file: TranscriptFile) -> TranscriptFile:
+    """Plain text as the Kaldi text that it turned out to be."""
+    entries = {}
+    for entry in file.entries.values():
+        name, *text = (entry.text or "").split(maxsplit=1) or [""]
+        if name:
+            entries[name] = Entry(text[0] if text else "")
+    return TranscriptFile(file.path, "kaldi", entries)
+
+
 def match_transcripts(reference: TranscriptFile, hypothesis: TranscriptFile) -> Matched:
     """The hypotheses of the utterances that have a reference; an error if they are of another corpus."""
     notes: list[str] = []

@@ -22,7 +22,8 @@ th[data-key] { cursor: pointer; text-decoration: underline dotted; }
 .heat th { text-align: right; border: 0; vertical-align: bottom; }
 .words span { cursor: pointer; border-radius: 3px; padding: 0 .1em; unicode-bidi: isolate; }
 .sub { background: #ffe3a3; } .del { background: #ffc9c9; text-decoration: line-through; }
-.ins { background: #c9e7ff; } .sub small { color: #7a4b00; } .name { color: #666; font-size: .85em; }
+.ins { background: #c9e7ff; } .case { background: #e8dcff; }
+.sub small, .case small { color: #7a4b00; } .name { color: #666; font-size: .85em; }
 """
 
 # Texts go into the page as text nodes only, so that no transcript can be markup.
@@ -62,8 +63,8 @@ function drawAlignment(record, steps, name) {
   line.dir = "auto";
   if (name) line.append(make("span", name + ": ", "name"));
   for (const [kind, said, heard, seconds] of steps) {
-    const word = make("span", kind === "i" ? heard : said, {s: "sub", d: "del", i: "ins"}[kind]);
-    if (kind === "s") word.append(make("small", " \\u2192 " + heard));
+    const word = make("span", kind === "i" ? heard : said, {s: "sub", x: "case", d: "del", i: "ins"}[kind]);
+    if (kind === "s" || kind === "x") word.append(make("small", " \\u2192 " + heard));
     if (record[4]) {
       word.title = seconds === null ? "play the utterance" : "play from " + seconds.toFixed(2) + " s";
       word.addEventListener("click", () => play(record, seconds));

@@ -16,24 +16,13 @@ import numpy as np
 from asr.files import replace_file
 from asr.scoring.page import SCRIPT, STYLE
 from asr.scoring.result import RATE_NAMES, Score, UtteranceScore
+from asr.scoring.scored_files import System
 from asr.transcripts.files import TranscriptFile
 from asr.transcripts.line_formats import Entry
 
 MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
 HEAT_MAP_UNITS = 20
 PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
-
-
-@dataclass(frozen=True)
-class System:
-    """One file of hypotheses, and how well they did."""
-
-    name: str
-    path: str
-    format: str
-    score: Score
-    entries: Mapping[str, Entry]
-    """Hypotheses by the ids of the references."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +35,8 @@ class Report:
     """Which system is better, in plain words."""
     notes: tuple[str, ...]
     settings: Mapping[str, str]
-    by_length: Sequence[Mapping[str, Score]]
-    """For each system, a score for each group of lengths."""
+    by: Mapping[str, Sequence[Mapping[str, Score]]]
+    """For each field, such as speaker or length, and each system: a score for each value."""
 
 
 def write_report(path: str, report: Report) -> None:
@@ -77,6 +66,8 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
         yield f'<p class="verdict">{html.escape(comparison)}</p>\n'
     yield _draw_intervals(report)
     yield _draw_lengths(report)
+    for field in report.by:
+        yield _draw_groups(report, field)
     for system in report.systems:
         yield _draw_heat_map(system)
     yield from _draw_utterances(report, folder)
@@ -91,24 +82,36 @@ def _percent(rate: float) -> str:
 
 
 def _draw_summary(report: Report) -> str:
-    first = report.systems[0].score
+    scores = [((system.name,), system.score) for system in report.systems]
+    return "<h2>Summary</h2>\n" + _draw_scores(("system",), scores)
+
+
+def _draw_groups(report: Report, field: str) -> str:
+    """The table of each system for one field, below each other."""
+    scores = [
+        ((system.name, value), score)
+        for system, groups in zip(report.systems, report.by[field], strict=True)
+        for value, score in groups.items()
+    ]
+    return f"<h2>By {html.escape(field)}</h2>\n" + _draw_scores(("system", field), scores)
+
+
+def _draw_scores(titles: Sequence[str], scores: Sequence[tuple[Sequence[str], Score]]) -> str:
+    """A row for each score, under its names."""
+    first = scores[0][1]
     rate = RATE_NAMES[first.unit]
-    names = ["system", "utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %"]
+    names = [*titles, "utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %"]
     names += [f"{100 * first.confidence:g} % interval", *(["CER %"] if rate != "CER" else []), "SER %"]
     rows = [names]
-    for system in report.systems:
-        score, counts = system.score, system.score.counts
+    for labels, score in scores:
+        counts, interval = score.counts, score.interval
         numbers = [len(score), counts.reference_length, counts.correct]
         numbers += [counts.substitutions, counts.deletions, counts.insertions]
-        interval = (
-            ""
-            if score.interval is None
-            else f"{_percent(score.interval.low)} - {_percent(score.interval.high)}"
-        )
-        rates = [_percent(score.error_rate), interval]
+        rates = [_percent(score.error_rate)]
+        rates += ["" if interval is None else f"{_percent(interval.low)} - {_percent(interval.high)}"]
         rates += [_percent(score.character_error_rate)] if rate != "CER" else []
-        rows.append([system.name, *(f"{n:,}" for n in numbers), *rates, _percent(score.sentence_error_rate)])
-    return "<h2>Summary</h2>\n" + _table(rows)
+        rows.append([*labels, *(f"{n:,}" for n in numbers), *rates, _percent(score.sentence_error_rate)])
+    return _table(rows)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -160,14 +163,15 @@ def _draw_intervals(report: Report) -> str:
 
 def _draw_lengths(report: Report) -> str:
     """Bars of the error rate for short and long references."""
-    groups = list(dict.fromkeys(name for by_length in report.by_length for name in by_length))
-    rates = [score.error_rate for by_length in report.by_length for score in by_length.values()]
+    all_lengths = report.by["length"]
+    groups = list(dict.fromkeys(name for by_length in all_lengths for name in by_length))
+    rates = [score.error_rate for by_length in all_lengths for score in by_length.values()]
     top = max([rate for rate in rates if rate < float("inf")], default=0) or 0.01
     bar, gap, height = 26, 24, 140
     x, parts = 20, []
     for name in groups:
         begin = x
-        for number, (system, by_length) in enumerate(zip(report.systems, report.by_length, strict=True)):
+        for number, (system, by_length) in enumerate(zip(report.systems, all_lengths, strict=True)):
             if name in by_length:
                 score = by_length[name]
                 tall = height * min(score.error_rate, top) / top
@@ -220,13 +224,23 @@ def _draw_heat_map(system: System) -> str:
         cells = []
         for column in columns:
             count = shown[row, column]
-            shade = f' style="background: rgb(190 30 45 / {0.15 + 0.85 * count / top:.2f})"' if count else ""
-            cells.append(f"<td{shade}>{count or ''}</td>")
+            cells.append(f"<td{_shade(count / top) if count else ''}>{count or ''}</td>")
         lines.append(f"<tr><th>{_text(row)}</th>{''.join(cells)}</tr>")
     return (
         f"<h2>{html.escape(system.name)}: confusions, {len(rows)} of {len(said):,} units that were misheard"
         f'</h2>\n<table class="heat">{"".join(lines)}</table>\n'
     )
+
+
+def _shade(share: float) -> str:
+    """A red that darkens with the share, and black or white for the number: whichever can be read."""
+    opacity = 0.15 + 0.85 * share
+    background = [round(255 + (part - 255) * opacity) for part in (190, 30, 45)]
+    # Relative luminance, and where both have the same contrast, by the Web Content Accessibility Guidelines.
+    linear = [(part / 255 + 0.055) ** 2.4 / 1.055**2.4 for part in background]
+    luminance = float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+    ink = "#fff" if luminance < 0.179 else "#000"
+    return f' style="background: rgb({" ".join(map(str, background))}); color: {ink}"'
 
 
 def _text(unit: str) -> str:
@@ -247,7 +261,8 @@ def _draw_utterances(report: Report, folder: str) -> Iterator[str]:
         '<p><input id="search" type="search" placeholder="search in ids, speakers, texts" size="40">\n'
         '<label><input id="wrong" type="checkbox"> with errors only</label> <span id="found"></span></p>\n'
         '<p class="quiet">A click on a word plays it, where the file of hypotheses tells its time; else the '
-        'utterance. <span class="sub">substituted</span> <span class="del">deleted</span> '
+        'utterance. <span class="sub">substituted</span> '
+        '<span class="case">other case only</span> <span class="del">deleted</span> '
         '<span class="ins">inserted</span></p>\n<p><audio id="player" controls></audio></p>\n'
         '<table><thead><tr><th data-key="0">id</th><th data-key="1">speaker</th><th data-key="2">errors</th>'
         '<th data-key="3">length</th><th>alignment</th></tr></thead><tbody id="utterances"></tbody></table>\n'
@@ -290,12 +305,14 @@ def _find_audio(entries: Sequence[Entry], folder: str) -> str | None:
 
 
 def _build_alignment(utterance: UtteranceScore, entry: Entry | None) -> list[list[Any]]:
-    """[letter, said, heard, second at which it was heard or null] for each step."""
+    """[letter, said, heard, second at which it was heard or null] for each step; x: only case differs."""
     times = _find_times(utterance, entry)
     steps: list[list[Any]] = []
     position = 0
-    for kind, said, heard in utterance.operations:
-        steps.append([kind[0], said, heard, times[min(position, len(times) - 1)] if times else None])
+    for operation in utterance.operations:
+        kind, said, heard = operation
+        letter = "x" if operation.is_case_only else kind[0]
+        steps.append([letter, said, heard, times[min(position, len(times) - 1)] if times else None])
         position += heard is not None
     return steps
 

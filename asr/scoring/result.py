@@ -251,6 +251,11 @@ class Score:
     def insertions(self) -> Counter[str]:
         return self._errors_by_kind[2]
 
+    @property
+    def error_counts(self) -> dict[str, Counter[Any]]:
+        """The three tables of errors by their names."""
+        return {"confusions": self.confusions, "deletions": self.deletions, "insertions": self.insertions}
+
     @cached_property
     def edits(self) -> Edits:
         """Every error with its place; pairs are numbered in the order of ids."""
@@ -292,10 +297,13 @@ class Score:
         texts = (hypothesis or "" for hypothesis in self.hypotheses)
         return compute_bleu(count_bleu(list(zip(self.references, texts, strict=True))))
 
-    def as_dict(self) -> dict[str, Any]:
-        """What a program wants to know, in plain types that JSON has: None for an infinite rate."""
+    def to_dict(self, show: int | None = None) -> dict[str, Any]:
+        """The numbers, in plain types that JSON has: None for an infinite rate.
+
+        With `show` also so many of the most frequent errors of each kind, and of the worst utterances.
+        """
         interval = self.interval
-        return {
+        record = {
             "utterances": len(self),
             "speakers": None if self.speakers is None else len(set(self.speakers)),
             "missing_hypotheses": len(self.missing),
@@ -315,6 +323,27 @@ class Score:
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
         }
+        return {**record, **self._describe_errors(show)} if show is not None else record
+
+    def _describe_errors(self, show: int) -> dict[str, Any]:
+        top: dict[str, Any] = {
+            f"top_{kind}": [
+                [*([what] if isinstance(what, str) else what), count]
+                for what, count in most_common(counter, show)
+            ]
+            for kind, counter in self.error_counts.items()
+        }
+        top["worst"] = [
+            {
+                "id": utterance.id,
+                "speaker": utterance.speaker,
+                "missing": utterance.is_missing,
+                **dataclasses.asdict(utterance.counts),
+                "alignment": [list(step) for step in utterance.operations],
+            }
+            for utterance in self.worst(show)
+        ]
+        return top
 
     def __str__(self) -> str:
         return format_table({"": self})
@@ -355,6 +384,20 @@ def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
         for row in table
     ]
     return "\n".join(line.rstrip() if widths[0] else line[2:].rstrip() for line in lines)
+
+
+def most_common(counter: Counter[Any], limit: int) -> list[tuple[Any, int]]:
+    """Of the same count, the first in the alphabet: the same list at every call."""
+    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:limit]
+
+
+def without_infinity(value: Any) -> Any:
+    """None for infinite numbers and nan, such as the error rate of empty references: JSON has neither."""
+    if isinstance(value, dict):
+        return {str(key): without_infinity(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_infinity(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _finite(rate: float) -> float | None:

@@ -43,11 +43,15 @@ def write_pra(score: Score, title: str) -> str:
 
 
 def align_lines(operations: Iterable[Operation]) -> list[str]:
-    """Three lines: errors are in upper case, and stars stand where a word is missing."""
+    """Three lines: errors are in upper case, and stars stand where a word is missing.
+
+    Words that differ in case only stay as they are: in upper case they would be equal.
+    """
     said, heard, marks = "REF:  ", "HYP:  ", "Eval: "
-    for kind, reference, hypothesis in operations:
+    for operation in operations:
+        kind, reference, hypothesis = operation
         first, second = reference or "", hypothesis or ""
-        if kind != "correct":
+        if kind != "correct" and not operation.is_case_only:
             first, second = first.upper(), second.upper()
         width = max(measure_width(first), measure_width(second))
         said += _pad(first or "*" * width, width)

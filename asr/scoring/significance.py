@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from asr.scoring.intervals import (
     resample,
     sum_groups,
 )
-from asr.scoring.result import RATE_NAMES, Score
+from asr.scoring.result import RATE_NAMES, Score, without_infinity
 
 # Shapes: E errors, M segments, P utterances, G groups of them that are drawn together in a resample.
 
@@ -120,6 +121,12 @@ class Comparison:
     def _interval_excludes_zero(self) -> bool:
         interval = None if self.bootstrap is None else self.bootstrap.interval
         return interval is not None and not interval.low <= 0 <= interval.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain types that JSON has."""
+        found = {"difference": self.difference, "p": self.p, "verdict": self.verdict, "summary": str(self)}
+        record: dict[str, Any] = without_infinity(dataclasses.asdict(self) | found)
+        return record
 
     def __str__(self) -> str:
         first, second = self.names if self.verdict != "worse" else self.names[::-1]

@@ -63,6 +63,8 @@ class TranscriptFile:
     entries: dict[str, Entry]
     notes: tuple[str, ...] = ()
     """What a person should know about the file before trusting its numbers."""
+    is_guess: bool = False
+    """Plain text, for want of anything that shows another format; its first words may be ids."""
 
 
 def read_transcripts(
@@ -86,9 +88,10 @@ def read_transcripts(
         entries = add_speakers(path_text, entries, notes)
     if not entries:
         raise UserError(f"{lines.name}: no utterance in it; expected one a line, as {_NAMES}")
-    if found == "plain" and not chosen:
+    is_guess = found == "plain" and not chosen
+    if is_guess:
         notes.append("no ids were recognised: line N is compared with line N")
-    return TranscriptFile(lines.name, found, entries, tuple(notes))
+    return TranscriptFile(lines.name, found, entries, tuple(notes), is_guess)
 
 
 def split_format(path: str) -> tuple[Format | None, str]:
@@ -146,6 +149,8 @@ _NAMES = "JSON Lines, stm, ctm, trn, TSV or CSV with a header, Kaldi text, or pl
 # Speaker, recording and utterance names hold a digit or an underscore, and something else than a number.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ID = re.compile(r"(?=\S*[0-9_])(?=\S*[^0-9.,:])\S+")
+# Ids such as 020300065: no text begins with such a number in each line, another one every time.
+_LONG_NUMBER = re.compile(r"0\d{3,}|\d{6,}")
 
 
 def recognize(sample: list[tuple[int, str]], known_ids: Container[str] = ()) -> Format:
@@ -169,6 +174,8 @@ def recognize(sample: list[tuple[int, str]], known_ids: Container[str] = ()) -> 
         return "trn"
     first_words = [line.split(maxsplit=1)[0] for line in lines]
     if all(word in known_ids for word in first_words) or all(_ID.fullmatch(word) for word in first_words):
+        return "kaldi"
+    if all(_LONG_NUMBER.fullmatch(word) for word in first_words) and len(set(first_words)) == len(lines) > 1:
         return "kaldi"
     # Hypotheses of another corpus, or a few utterances more than the reference has.
     if sum(word in known_ids for word in first_words) > len(first_words) / 2:

@@ -85,20 +85,13 @@ def add_speakers(path: str, entries: dict[str, Entry], notes: list[str]) -> dict
 
 def read_trn(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """`word word (id)`; a line that begins with ;; is a comment."""
-    alternatives = 0
     for number, line in lines.numbered:
         if not line.strip() or line.startswith(";;"):
             continue
         match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
         if match is None:
             raise lines.error(number, f"{shorten(line)}: expected a text, and last its id in brackets")
-        text = match[1].strip()
-        alternatives += bool(re.search(r"(^|\s)\{\s.*\s/\s.*\s\}(\s|$)", text))
-        yield number, match[2], Entry(text)
-    if alternatives:
-        notes.append(
-            f"{alternatives:,} texts offer alternatives, {{ a / b }}, which are compared as they stand"
-        )
+        yield number, match[2], Entry(match[1].strip())
 
 
 # --- times --------------------------------------------------------------------------------------

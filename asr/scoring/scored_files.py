@@ -1,0 +1,118 @@
+"""Files of hypotheses scored against a file of references: read, matched, and with notes on what is odd."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asr.errors import UserError
+from asr.scoring.counting import Normalization, choose_normalization, score
+from asr.scoring.matching import (
+    compare_styles,
+    describe_reference,
+    find_ids,
+    match_transcripts,
+    scored_ids,
+)
+from asr.scoring.result import RATE_NAMES, Score
+from asr.transcripts.files import TranscriptFile, read_transcripts, split_format
+from asr.transcripts.line_formats import Entry
+
+_ALTERNATIVES = re.compile(r"(^|\s)\{.*/.*\}(\s|$)")
+
+
+@dataclass(frozen=True)
+class System:
+    """One file of hypotheses, and how well they did."""
+
+    name: str
+    path: str
+    format: str
+    score: Score
+    entries: Mapping[str, Entry]
+    """Hypotheses by the ids of the references."""
+
+
+def score_files(
+    reference_path: str,
+    hypothesis_paths: Sequence[str],
+    *,
+    normalize: Normalization | Callable[[str], str] = "none",
+    **options: Any,
+) -> tuple[TranscriptFile, list[System], list[str]]:
+    """The references, each file of hypotheses with its score, and what a person should know about them.
+
+    Options are those of `score`.
+    """
+    if [reference_path, *hypothesis_paths].count("-") > 1:
+        raise UserError("standard input can be read once only; give files for the others")
+    names = name_systems(hypothesis_paths)
+    reference = read_transcripts(reference_path)
+    known_ids = () if reference.format == "plain" else reference.entries
+    files = [read_transcripts(path, "hypothesis", known_ids) for path in hypothesis_paths]
+    reference, files = find_ids(reference, files)
+    notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
+    ids = scored_ids(reference)
+    texts = {id: reference.entries[id].text or "" for id in ids}
+    speakers = _find_speakers(reference, ids, notes)
+    if options.get("align") != "sclite" and (
+        count := sum(map(bool, map(_ALTERNATIVES.search, texts.values())))
+    ):
+        notes.append(
+            f"{reference.path}: {count:,} texts offer alternatives, {{ a / b }}, which are compared as they "
+            "stand; --align sclite chooses among them"
+        )
+    systems = []
+    for name, file in zip(names, files, strict=True):
+        matched = match_transcripts(reference, file)
+        heard = {id: entry.text or "" for id, entry in matched.entries.items()}
+        found = score(texts, heard, speakers=speakers, normalize=normalize, **options)
+        systems.append(System(name, file.path, file.format, found, matched.entries))
+        own = [*file.notes, *matched.notes, *_describe_styles(found, is_normalized=normalize != "none")]
+        notes += [f"{file.path}: {note}" for note in own]
+    change = choose_normalization(normalize)
+    if emptied := sum(bool(text.split()) and not change(text) for text in texts.values()):
+        notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
+    return reference, systems, notes
+
+
+def name_systems(paths: Sequence[str]) -> list[str]:
+    """The names of the files; where they are alike, as in */hyp.trn, the whole paths."""
+    plain = [split_format(path)[1] for path in paths]
+    stems = [os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for path in plain]
+    names = stems if len(set(stems)) == len(stems) else plain
+    if len(set(names)) < len(names):
+        raise UserError(
+            f"{next(name for name in names if names.count(name) > 1)} is given twice; once is enough"
+        )
+    return names
+
+
+def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
+    """Of all utterances or of none: intervals by speaker need to know every one."""
+    found = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
+    if found and len(found) < len(ids):
+        notes.append(
+            f"{reference.path}: {len(ids) - len(found):,} of {len(ids):,} utterances have no speaker, so the "
+            f"interval goes by utterance"
+        )
+    return found if len(found) == len(ids) else None
+
+
+def _describe_styles(found: Score, is_normalized: bool) -> list[str]:
+    notes = []
+    pairs = [(said, heard) for said, heard in zip(found.references, found.hypotheses, strict=True) if heard]
+    if styles := compare_styles((said for said, _ in pairs), (heard or "" for _, heard in pairs)):
+        advice = "" if is_normalized else "; is that wanted? --normalize makes texts alike"
+        notes.append("; ".join(styles) + advice)
+    by_case = sum(n for (said, heard), n in found.confusions.items() if said.casefold() == heard.casefold())
+    if by_case:
+        rate = (found.counts.errors - by_case) / found.counts.reference_length
+        notes.append(
+            f"{by_case:,} of {found.counts.errors:,} errors vanish when case is ignored "
+            f"({RATE_NAMES[found.unit]} {100 * rate:.2f} %); --normalize basic ignores it"
+        )
+    return notes
