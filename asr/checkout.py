@@ -16,7 +16,7 @@ def find_commit() -> str:
 
 
 def describe_commit(root: Path) -> str:
-    """Of a checkout, -dirty where more than published results changed; "unknown" where there is none."""
+    """Of a checkout, -dirty where more than published results changed or is new; "unknown" without one."""
     if not (root / ".git").exists():
         return "unknown"
 
@@ -25,7 +25,8 @@ def describe_commit(root: Path) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        changed = git("diff", "--name-only", "HEAD", "--", ".", *(f":(exclude){path}" for path in PUBLISHED))
+        outside = [".", *(f":(exclude){path}" for path in PUBLISHED)]
+        changed = git("status", "--porcelain", "--untracked-files=all", "--", *outside)
         return git("rev-parse", "--short=12", "HEAD") + "-dirty" * bool(changed)
     except (OSError, subprocess.SubprocessError):
         return "unknown"

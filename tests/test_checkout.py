@@ -26,7 +26,17 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
     commit = git("rev-parse", "HEAD")[:12]
     assert describe_commit(tmp_path) == commit
     (results / "report.md").write_text("2")
+    (results / "new.jsonl").write_text("1")
     assert describe_commit(tmp_path) == commit, "figures say nothing of the code that made them"
+    (tmp_path / ".git" / "info" / "exclude").write_text("/runs/\n")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "log.jsonl").write_text("1")
+    assert describe_commit(tmp_path) == commit, "git ignores it"
+    new = tmp_path / "package" / "new.py"
+    new.parent.mkdir()
+    new.write_text("1")
+    assert describe_commit(tmp_path) == f"{commit}-dirty", "a source file that no commit has"
+    new.unlink()
     code.write_text("2")
     assert describe_commit(tmp_path) == f"{commit}-dirty"
 
