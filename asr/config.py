@@ -287,6 +287,12 @@ def _explain(
     return "\n".join(messages)
 
 
+def describe_fault(error: pydantic.ValidationError) -> str:
+    """The first fault of a record that was not built by this module, but by pydantic itself."""
+    fault = error.errors(include_url=False)[0]
+    return f"{error.title}: {_explain_fault(fault, '.'.join(map(str, fault['loc'])), {})}"
+
+
 def _explain_fault(fault: Any, key: str, known: dict[str, str]) -> str:
     given = _shorten(fault["input"])
     if fault["type"] == "extra_forbidden":

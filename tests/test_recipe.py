@@ -101,7 +101,21 @@ def test_an_unknown_name(recipes_dir: Path, name: str, message: str) -> None:
             "import no_such_module\nLICENCE",
             "cannot be loaded (ModuleNotFoundError: No module named",
         ),
-        ("LICENCE =", "LICENSE =", "LICENCE is missing, or is not a string"),
+        ("LICENCE =", "LICENSE =", "LICENSE is no name that a recipe has; did you mean LICENCE? Rename it"),
+        ("HOURS =", "Hour =", "Hour is no name that a recipe has; did you mean HOURS? Rename it"),
+        ("URLS =", "URL =", "URL is no name that a recipe has; did you mean URLS? Rename it"),
+        (
+            "HOURS =",
+            "SPEED = (1.0, 0.9)\nHOURS =",
+            "SPEED is no name that a recipe has; did you mean SPEEDS?",
+        ),
+        (
+            "def prepare",
+            "def prepares",
+            "prepares is no name that a recipe has; did you mean prepare? Rename it",
+        ),
+        ("LICENCE =", "NAME =", "LICENCE is missing, or is not a string"),
+        ("HOURS =", "raise SystemExit(3)\nHOURS =", "cannot be loaded (SystemExit: 3)"),
         ("HOURS = 0.5", "HOURS = '1'", "HOURS is missing, or is not a float"),
         ('URLS = ("http://127.0.0.1:1/corpus.tar.gz",)', "URLS = 'x'", "URLS is missing, or is not a tuple"),
         (
@@ -200,6 +214,81 @@ def test_options_that_do_not_fit(recipes_dir: Path, tmp_path: Path) -> None:
     assert read_calls() == ["None"]
 
 
+def test_a_corpus_that_cannot_be_downloaded(recipes_dir: Path, tmp_path: Path) -> None:
+    """A recipe without URLS and download takes --corpus-dir; again without it, what was prepared."""
+    source = re.sub(r"URLS = .*\n", "", RECIPE)
+    write_recipe(
+        recipes_dir, "tiny", source[: source.index("def download")] + source[source.index("def prepare") :]
+    )
+    with pytest.raises(
+        UserError, match="tiny cannot be downloaded; pass --corpus-dir DIR, the folder of your copy"
+    ):
+        run_recipe(make_job(recipes_dir))
+    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_job(recipes_dir))
+    assert read_calls() == [str(tmp_path)]
+
+
+def test_what_is_prepared_is_used_without_asking_again(recipes_dir: Path, tmp_path: Path) -> None:
+    """Nothing is downloaded beside it, also where prepare has to be done again."""
+    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_job(recipes_dir))
+    assert not Path("data/tiny/corpus").exists() and read_calls() == [str(tmp_path)]
+    write_recipe(recipes_dir, "tiny", RECIPE + "\n")
+    run_recipe(make_job(recipes_dir))
+    assert not Path("data/tiny/corpus").exists() and read_calls() == [str(tmp_path)] * 2
+    run_recipe(make_job(recipes_dir, recipes_dir))
+    run_recipe(make_job(recipes_dir))
+    assert read_calls()[2:] == [str(recipes_dir)]
+
+
+def test_a_manifest_that_prepare_no_longer_writes(recipes_dir: Path, tmp_path: Path) -> None:
+    """It is not taken from the older run, whether the recipe wrote it then or someone else did."""
+    write_recipe(recipes_dir, "tiny", RECIPE.replace('"dev", "test")', '"dev", "test", "train_all")'))
+    run_recipe(make_job(recipes_dir, tmp_path))
+    Path("data/tiny/mine.jsonl").write_text("")
+    write_recipe(recipes_dir, "tiny", RECIPE)
+    run_recipe(make_job(recipes_dir, tmp_path))
+    assert {path.name for path in Path("data/tiny").glob("*.jsonl")} == {
+        *("train.jsonl", "dev.jsonl", "test.jsonl", "mine.jsonl")
+    }
+    write_recipe(recipes_dir, "tiny", RECIPE.replace('("train", "dev", "test")', '("train", "dev")'))
+    for _ in range(2):
+        with pytest.raises(
+            UserError, match=r"prepare has not written data/tiny/test\.jsonl\. Let prepare of"
+        ):
+            run_recipe(make_job(recipes_dir, tmp_path))
+    Path("data/tiny/test.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"data/tiny/test\.jsonl; the file there is older, delete it or move it"
+    ):
+        run_recipe(make_job(recipes_dir, tmp_path))
+
+
+def test_an_empty_split_is_found_when_it_is_written(recipes_dir: Path, tmp_path: Path) -> None:
+    empty = RECIPE.replace("[utterance])", "[utterance] * (split != 'test'))")
+    write_recipe(recipes_dir, "tiny", empty)
+    with pytest.raises(
+        UserError, match=r"data/tiny/test\.jsonl: prepare has written no utterance into it; let"
+    ):
+        run_recipe(make_job(recipes_dir, tmp_path))
+
+
+def test_wrong_values_in_prepare_are_an_error_of_the_recipe(
+    recipes_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However it builds its records."""
+    checked = "Utterance.model_validate(dict(id=split, audio=str(corpus_dir / 'a.wav'), duration='long'))"
+    plain = 'Utterance(id=split, audio=str(corpus_dir / "a.wav"), duration=1800.0)'
+    assert plain in RECIPE
+    write_recipe(recipes_dir, "tiny", RECIPE.replace(plain, checked))
+    arguments = ["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), "--corpus-dir", str(tmp_path)]
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "recipe.py:20: Utterance: duration = 'long': expected a valid number" in said
+    assert "Traceback" not in said and "pydantic" not in said
+
+
 # --- command line -------------------------------------------------------------------------------
 
 
@@ -210,6 +299,20 @@ def test_list(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: P
     assert capsys.readouterr().out == (
         "other  -         A corpus of another.\ntiny   prepared  A corpus of one utterance.\n"
     )
+
+
+def test_a_broken_recipe_is_listed_with_its_error(
+    recipes_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_recipe(recipes_dir, "broken", "x = (")
+    write_recipe(recipes_dir, "ending", f"{RECIPE}\nraise SystemExit")
+    assert main(["recipe", "list", "--recipes-dir", str(recipes_dir)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        f"broken  broken    {recipes_dir}/broken/recipe.py: cannot be loaded (SyntaxError"
+    )
+    assert "ending/recipe.py: cannot be loaded (SystemExit" in lines[1]
+    assert lines[2] == "tiny    -         A corpus of one utterance."
 
 
 def test_show(recipes_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"asr: {error}", file=sys.stderr)
         return 2
+    except ValueError as error:
+        if type(error).__module__.partition(".")[0] != "pydantic_core":
+            raise
+        from asr.config import describe_fault
+
+        print(f"asr: {describe_fault(error)}", file=sys.stderr)  # type: ignore[arg-type]
+        return 2
     except KeyboardInterrupt:
         print("asr: interrupted", file=sys.stderr)
         return 130

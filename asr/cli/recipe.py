@@ -6,6 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from asr.errors import UserError
 from asr.recipe.definition import Job, find_recipes, load_recipe
 from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
 from asr.recipe.tasks import PartError, explain_plan
@@ -87,11 +88,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    recipes = [load_recipe(name, args.recipes_dir) for name in find_recipes(args.recipes_dir)]
-    width = max(len(recipe.name) for recipe in recipes)
-    for recipe in recipes:
-        state = "prepared" if is_prepared(Job(recipe)) else "-"
-        print(f"{recipe.name:<{width}}  {state:<8}  {recipe.summary}")
+    names = list(find_recipes(args.recipes_dir))
+    for name in names:
+        try:
+            recipe = load_recipe(name, args.recipes_dir)
+            state, summary = "prepared" if is_prepared(Job(recipe)) else "-", recipe.summary
+        except UserError as error:
+            state, summary = "broken", str(error)
+        print(f"{name:<{max(map(len, names))}}  {state:<8}  {summary}")
     return 0
 
 
@@ -100,7 +104,12 @@ def _show(args: argparse.Namespace) -> int:
     print(f"{recipe.name}: {recipe.description}\n")
     print(f"licence   {recipe.module.LICENCE}")
     print(f"hours     {recipe.module.HOURS}")
-    for url in recipe.module.URLS or ("nowhere: the recipe makes its corpus itself",):
+    nowhere = (
+        "your own copy, by --corpus-dir"
+        if recipe.needs_corpus
+        else "nowhere: the recipe makes its corpus itself"
+    )
+    for url in recipe.urls or (nowhere,):
         print(f"from      {url}")
     for name, does in STAGES.items():
         print(f"stage     {name}: {does}")

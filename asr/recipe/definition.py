@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import inspect
 import re
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -18,10 +19,18 @@ SPLITS = ("train", "dev", "test")
 _EXPECTED: dict[str, tuple[type, str]] = {
     "LICENCE": (str, "a string"),
     "HOURS": (float, "a float: hours of speech in train, dev and test together"),
-    "URLS": (tuple, "a tuple of addresses, the first one first; empty if the recipe makes its corpus itself"),
-    "download": (FunctionType, "a function download(target_dir) that returns the folder of the corpus"),
     "prepare": (FunctionType, "a function prepare(corpus_dir, output_dir) that writes the manifests"),
 }
+# And of what a recipe without URLS does not define: its corpus comes by --corpus-dir alone.
+_EXPECTED_WITH_URLS: dict[str, tuple[type, str]] = {
+    "URLS": (
+        tuple,
+        "a tuple of addresses, the first one first; empty if the recipe makes its corpus itself; left out if "
+        "the corpus comes by --corpus-dir alone",
+    ),
+    "download": (FunctionType, "a function download(target_dir) that returns the folder of the corpus"),
+}
+_OPTIONAL = ("SMOKE", "BASELINE", "SPEEDS", "DECODED_AS", "WEIGHS_IN_TEXTS")
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,14 @@ class Recipe:
         return self.description.partition("\n")[0]
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the corpus can be downloaded; empty if it cannot."""
+        return tuple(getattr(self.module, "URLS", ()))
+
+    @property
     def needs_corpus(self) -> bool:
-        return bool(self.module.URLS)
+        """Whether it is one that is downloaded or given, and not made by the recipe."""
+        return bool(self.urls) or not hasattr(self.module, "URLS")
 
     @property
     def smoke_constants(self) -> dict[str, object]:
@@ -68,6 +83,19 @@ class Recipe:
     def weighs_in_texts(self) -> bool:
         """Whether systems are also decoded with a lexicon and language models of their training texts."""
         return bool(getattr(self.module, "WEIGHS_IN_TEXTS", False))
+
+    def prepare(self, corpus_dir: Path | None, output_dir: Path) -> None:
+        """Call the recipe's function; wrong values for a record are an error of its file."""
+        import pydantic
+
+        from asr.config import describe_fault
+
+        try:
+            self.module.prepare(corpus_dir, output_dir)
+        except pydantic.ValidationError as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            line = next(frame.lineno for frame in reversed(frames) if frame.filename == str(self.path))
+            raise UserError(f"{self.path}:{line}: {describe_fault(error)}") from None
 
     @property
     def shipped_model(self) -> Path:
@@ -118,11 +146,13 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
         spec.loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
     if not module.__doc__:
         raise UserError(f"{path}: begin it with a docstring; its first line is what `asr recipe list` shows")
-    for constant, (expected_type, expected) in _EXPECTED.items():
+    _refuse_near_misses(module, path)
+    expected_of = _EXPECTED | (_EXPECTED_WITH_URLS if hasattr(module, "URLS") else {})
+    for constant, (expected_type, expected) in expected_of.items():
         if not isinstance(getattr(module, constant, None), expected_type):
             raise UserError(f"{path}: {constant} is missing, or is not {expected}")
     smoke = getattr(module, "SMOKE", {})
@@ -131,6 +161,25 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
             f"{path}: SMOKE is not a dict of constants of this file and their values in smoke mode"
         )
     return Recipe(name, path, module)
+
+
+def _refuse_near_misses(module: ModuleType, path: Path) -> None:
+    """LICENSE, or SPEED: a name that is nearly one of ours, which would be missing, or be left unread."""
+    names = (*_EXPECTED, *_EXPECTED_WITH_URLS, *_OPTIONAL)
+    own = [
+        name
+        for name, value in vars(module).items()
+        if name not in names and not name.startswith("_")
+        if not isinstance(value, type | ModuleType)
+        if getattr(value, "__module__", module.__name__) == module.__name__  # not imported
+    ]
+    for wanted in names:
+        near = difflib.get_close_matches(
+            wanted.casefold(), [name.casefold() for name in own], n=1, cutoff=0.85
+        )
+        if near and not hasattr(module, wanted):
+            given = next(name for name in own if name.casefold() == near[0])
+            raise UserError(f"{path}: {given} is no name that a recipe has; did you mean {wanted}? Rename it")
 
 
 # --- what is wanted -----------------------------------------------------------------------------

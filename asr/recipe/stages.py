@@ -21,6 +21,7 @@ STAGES = {
     "compare": "compute error rates with intervals, and test which system is better",
     "report": "write one HTML page and one Markdown table",
 }
+_CORPUS = "the folder of the corpus"  # among the inputs of prepare
 
 
 def run_recipe(job: Job, stage: str | None = None) -> None:
@@ -28,6 +29,10 @@ def run_recipe(job: Job, stage: str | None = None) -> None:
     find_commit()  # of now, whatever becomes of the checkout
     for name in choose_stages(job, stage):
         tasks = build_tasks(job, name)
+        if tasks and name in ("tokenizer", stage) and name not in ("download", "prepare"):
+            from asr.recipe import training
+
+            training.check_data(job)
         if name == "train" and job.jobs > 1:
             run_trainings(job, tasks)
         else:  # also evaluations: their speed is measured
@@ -37,12 +42,17 @@ def run_recipe(job: Job, stage: str | None = None) -> None:
 
 def choose_stages(job: Job, stage: str | None) -> list[str]:
     """The names of the wanted stages, after a check that they fit to the corpus that is given, or is not."""
-    name = job.recipe.name
-    if job.given_corpus_dir is not None and not job.recipe.needs_corpus:
-        raise UserError(f"{name} makes its corpus itself and reads none; leave --corpus-dir out")
+    name, needs_corpus = job.recipe.name, job.recipe.needs_corpus
+    if job.given_corpus_dir is not None and not needs_corpus:
+        raise UserError(
+            f"{name} makes its corpus itself and reads none; leave --corpus-dir out (if it does read one, "
+            f"take URLS out of {job.recipe.path})"
+        )
     if job.given_corpus_dir is not None and stage == "download":
         raise UserError("--stage download and --corpus-dir: with a corpus there is nothing to download")
-    if stage == "prepare" and job.recipe.needs_corpus and find_corpus_dir(job) is None:
+    if needs_corpus and not job.recipe.urls and find_corpus_dir(job) is None:
+        raise UserError(f"{name} cannot be downloaded; pass --corpus-dir DIR, the folder of your copy")
+    if stage == "prepare" and needs_corpus and find_corpus_dir(job) is None:
         raise UserError(
             f"{job.data_dir}: no corpus has been downloaded; leave --stage out, or pass --corpus-dir DIR"
         )
@@ -74,9 +84,27 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
 
 
 def find_corpus_dir(job: Job) -> Path | None:
-    """The given folder, else that of the download stage; None while there is neither."""
+    """The given folder, else the one that was prepared, else that of the download stage; None without any."""
     if job.given_corpus_dir is not None:
         return job.given_corpus_dir.absolute()
+    return _find_given_before(job) or _find_downloaded_corpus(job)
+
+
+def _find_given_before(job: Job) -> Path | None:
+    """The folder that has been prepared, unless it is that of the download."""
+    if not job.recipe.needs_corpus:
+        return None
+    folder = read_record(job.data_dir / ".prepare.done").get("inputs", {}).get(_CORPUS)
+    if not isinstance(folder, str) or folder == str(None):
+        return None
+    return None if Path(folder).is_relative_to(_download_dir(job)) else Path(folder)
+
+
+def _download_dir(job: Job) -> Path:
+    return job.data_dir.absolute() / "corpus"
+
+
+def _find_downloaded_corpus(job: Job) -> Path | None:
     folder = read_record(job.data_dir / ".download.done").get("corpus_dir")
     return Path(folder) if isinstance(folder, str) else None
 
@@ -92,13 +120,19 @@ def _download(job: Job) -> Task:
     def needless() -> str | None:
         if not job.recipe.needs_corpus:
             return "this recipe makes its corpus itself"
-        return "--corpus-dir is given" if job.given_corpus_dir is not None else None
+        if not job.recipe.urls and job.given_corpus_dir is None:
+            return "this corpus cannot be downloaded"
+        if job.given_corpus_dir is not None:
+            return "--corpus-dir is given"
+        if given := _find_given_before(job):
+            return f"{given} has been prepared; another one can be given as --corpus-dir"
+        return None
 
     def run() -> Mapping[str, Any]:
-        return {"corpus_dir": str(job.recipe.module.download(job.data_dir.absolute() / "corpus"))}
+        return {"corpus_dir": str(job.recipe.module.download(_download_dir(job)))}
 
     def outputs() -> list[Path]:
-        folder = find_corpus_dir(job)
+        folder = _find_downloaded_corpus(job)
         return [folder] if folder else []
 
     return Task(
@@ -114,22 +148,32 @@ def _download(job: Job) -> Task:
 
 
 def _prepare(job: Job) -> Task:
+    done = read_record(job.data_dir / ".prepare.done")  # before it is put away to do the task again
+    corpus_dir = find_corpus_dir(job)
+
     def inputs() -> dict[str, str]:
         found = {
             "recipe.py": hash_file(job.recipe.path),
-            "the folder of the corpus": str(find_corpus_dir(job)),
+            _CORPUS: str(corpus_dir),
         }
         return found | ({"smoke mode": hash_text("smoke")} if job.smoke else {})
 
-    def run() -> None:
+    def run() -> Mapping[str, Any]:
+        from asr.recipe.splits import find_written, stamp_manifests
+
         job.data_dir.mkdir(parents=True, exist_ok=True)
+        for name in done.get("manifests", []):  # what is not written again must not be taken for new
+            (job.data_dir / Path(name).name).unlink(missing_ok=True)
         if job.smoke:
             vars(job.recipe.module).update(job.recipe.smoke_constants)
-        job.recipe.module.prepare(find_corpus_dir(job), job.data_dir.absolute())
+        before = stamp_manifests(job.data_dir)
+        job.recipe.prepare(corpus_dir, job.data_dir.absolute())
+        written = find_written(job.data_dir, before)
         if job.smoke:
             from asr.recipe.systems import cut_manifests
 
             cut_manifests(job.data_dir)
+        return {"manifests": written}
 
     return Task(
         stage="prepare",

@@ -110,6 +110,7 @@ def build_runs(job: Job) -> list[Run]:
         if job.only and system not in job.only:
             continue
         own = RunConfig.load(conf)
+        _refuse_other_corpus(job, conf, own)
         if reason := _find_reason_to_wait(job, own):
             if job.only:
                 raise UserError(f"--only {system}: {reason}")
@@ -131,6 +132,17 @@ def find_all_runs(job: Job) -> list[Run]:
         seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
         runs += [_build_run(job, system, conf, own, seed) for seed in sorted(seeds)]
     return runs
+
+
+def _refuse_other_corpus(job: Job, conf: Path, own: RunConfig) -> None:
+    """A conf that was copied from another corpus would train on that one's data under this one's name."""
+    for key in ("train", "dev"):
+        path = Path(getattr(own.data, key))
+        if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != job.recipe.name:
+            raise UserError(
+                f"{conf}: data.{key} = {path} is data of {path.parts[1]}, but this is a system of "
+                f"{job.recipe.name}; set data.{key}: data/{job.recipe.name}/{path.name}"
+            )
 
 
 def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:

@@ -16,6 +16,7 @@ from asr.recipe.evaluation import evaluate_run, find_guide
 from asr.recipe.origin import describe_machine, describe_origin
 from asr.recipe.report import write_report
 from asr.recipe.results import compare_runs, publish_results
+from asr.recipe.splits import check_test_split
 from asr.recipe.systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
 from asr.recipe.tasks import Task, find_reason_to_run, hash_file, read_record, write_record
 from asr.train.loop import train
@@ -40,6 +41,13 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
     if stage == "tokenizer":
         return [_tokenizer(run) for run in runs if run.config.start_from is None]
     return [_train(job, run, runs) for run in runs]
+
+
+def check_data(job: Job) -> None:
+    """Of all systems that are still to be trained, before the first of them is."""
+    runs = build_runs(job)
+    if untrained := [run for run in runs if find_reason_to_run(_train(job, run, runs))]:
+        check_test_split(untrained, job.data_dir / "test.jsonl")
 
 
 def find_training_inputs(run: Run) -> dict[str, str]:

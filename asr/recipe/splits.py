@@ -1,0 +1,112 @@
+"""The splits of a recipe, before anything is trained: all new, none empty, and test apart from training."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asr.errors import UserError
+from asr.manifest import Utterance, read_manifest
+from asr.recipe.definition import SPLITS
+from asr.recipe.tasks import hash_file
+
+if TYPE_CHECKING:
+    from asr.recipe.systems import Run  # imports torch, which prepare does not need
+
+logger = logging.getLogger(__name__)
+
+Stamps = dict[str, tuple[int, int]]
+
+
+# --- what prepare has left ----------------------------------------------------------------------
+
+
+def stamp_manifests(data_dir: Path) -> Stamps:
+    """What tells a manifest that is written anew from one that stays, by its name."""
+    stats = {path.name: path.stat() for path in data_dir.glob("*.jsonl")}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def find_written(data_dir: Path, before: Stamps) -> list[str]:
+    """Names of the manifests that are not as before; refuses splits that are old or empty."""
+    after = stamp_manifests(data_dir)
+    written = sorted(name for name in after if after[name] != before.get(name))
+    for split in SPLITS:
+        path = data_dir / f"{split}.jsonl"
+        if path.name not in written:
+            old = "; the file there is older, delete it or move it" if path.name in before else ""
+            raise UserError(
+                f"prepare has not written {path}{old}. Let prepare of the recipe write {', '.join(SPLITS)}"
+            )
+        if next(read_manifest(path), None) is None:
+            raise UserError(
+                f"{path}: prepare has written no utterance into it; let prepare of the recipe find some"
+            )
+    return written
+
+
+# --- what systems learn from --------------------------------------------------------------------
+
+
+def check_test_split(runs: Sequence[Run], test: Path) -> None:
+    """Refuse to train on what is tested, and to train where nothing could be scored."""
+    tested = list(read_manifest(test))
+    if nameless := [utterance.id for utterance in tested if utterance.text is None]:
+        raise UserError(
+            f"{test}: {len(nameless):,} of {len(tested):,} utterances have no text to compare with, such as "
+            f"{nameless[0]}; let prepare write their texts, or leave them out of test"
+        )
+    if not any((utterance.text or "").split() for utterance in tested):
+        raise UserError(f"{test}: no utterance has a word in its text, so there is no error rate; add texts")
+    shared_with = functools.cache(lambda path: find_shared(tested, read_manifest(path)))
+    for run in runs:
+        for key in ("train", "dev"):
+            path = getattr(run.config.data, key)
+            if not path.endswith(".jsonl") or not (shared := shared_with(path)):
+                continue
+            what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "
+            what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
+            if key == "train":
+                raise UserError(
+                    f"{run.conf}: {what}. What is learnt is no test: let prepare keep them apart, by speaker "
+                    "if there are several (`asr manifest split` does that)"
+                )
+            logger.warning("%s: %s. Dev chooses by them, so WER on test comes out too low", run.conf, what)
+
+
+def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:
+    """Ids of the others that are tested too: under the same id, or by audio, also that of a copied file."""
+    ids = {utterance.id for utterance in tested}
+    sizes = {_size(utterance.audio) for utterance in tested} - {None}
+
+    @functools.cache
+    def identify(audio: str) -> str:
+        """The same for copies of a file; only files that are as large as one of test are read."""
+        return hash_file(Path(audio)) if _size(audio) in sizes else audio
+
+    parts = defaultdict(list)
+    for utterance in tested:
+        parts[identify(utterance.audio)].append(utterance)
+    return [
+        other.id
+        for other in others
+        if other.id in ids or any(_shares_most(mine, other) for mine in parts.get(identify(other.audio), ()))
+    ]
+
+
+def _size(audio: str) -> int | None:
+    try:
+        return os.stat(audio).st_size
+    except OSError:
+        return None
+
+
+def _shares_most(one: Utterance, other: Utterance) -> bool:
+    """Whether the parts overlap by half of the shorter; neighbours may overlap by their edges."""
+    end = min(one.start + one.duration, other.start + other.duration)
+    return end - max(one.start, other.start) > min(one.duration, other.duration) / 2
