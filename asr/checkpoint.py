@@ -161,7 +161,8 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
         raise UserError(
             f"{path}: its tokenizer ({system.tokenizer.type}, {len(system.tokenizer)} tokens) is not that of "
             f"the speech model ({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text "
-            "and tokenizer, or put the tokenizer.json of the speech model into its output_dir before"
+            "and tokenizer, or put the tokenizer.json of the speech model, without its line fingerprint, into "
+            "its output_dir before"
         )
     return system.model
 

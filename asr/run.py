@@ -29,6 +29,9 @@ class DataConfig(Config):
     also plain text (.txt)."""
     text: tuple[str, ...] = ()
     """More files of plain text, a sentence a line, for a language model to learn from."""
+    max_unknown: float = pydantic.Field(default=0.2, ge=0, le=1)
+    """Stop before the first update if the tokenizer does not know a greater share of the tokens of train or
+    dev: other letters, another case, another script."""
 
 
 class OptimConfig(Config):

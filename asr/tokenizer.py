@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +53,8 @@ class Tokenizer:
     type: TokenizerType
     tokens: tuple[str, ...] = dataclasses.field(repr=False)  # by id, special ones first
     model: bytes = dataclasses.field(default=b"", repr=False)  # what sentencepiece trained
+    fingerprint: str = dataclasses.field(default="", repr=False, compare=False)
+    """`compute_fingerprint` of what it was learnt from; empty where that is not known."""
 
     blank_id = BLANK_ID
     pad_id = PAD_ID
@@ -66,10 +68,11 @@ class Tokenizer:
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         """Learn the vocabulary of `texts`, which are read once. The same texts give the same tokenizer."""
-        tokens, model = UNITS[config.type].train(config, texts)
+        digest = _start_digest(config)
+        tokens, model = UNITS[config.type].train(config, _hash_along(texts, digest))
         if not tokens:
             raise UserError("a tokenizer learns from texts, but there are none, or all of them are empty")
-        return cls(config.type, SPECIAL_TOKENS + tokens, model)
+        return cls(config.type, SPECIAL_TOKENS + tokens, model, digest.hexdigest())
 
     def encode(self, text: str) -> list[int]:
         """Ids of a normalised text; `UNK_ID` for each character (of type words: word) without a token."""
@@ -90,6 +93,15 @@ class Tokenizer:
         """The characters (of type words: words) of `text` without a token, each once."""
         return self._units.find_unknown(text)
 
+    def count_unknown(self, texts: Iterable[str]) -> tuple[int, int]:
+        """How many tokens of all texts are unknown, and how many tokens there are."""
+        unknown = total = 0
+        for text in texts:
+            ids = self.encode(text)
+            unknown += ids.count(UNK_ID)
+            total += len(ids)
+        return unknown, total
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -105,6 +117,8 @@ class Tokenizer:
         if self.model:
             record["model"] = base64.b64encode(self.model).decode()
             record["model_sha256"] = hashlib.sha256(self.model).hexdigest()
+        if self.fingerprint:
+            record["fingerprint"] = self.fingerprint
         content = json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n"
         if len(content) > MAX_FILE_BYTES:
             raise UserError(f"{path}: a tokenizer of over {MAX_FILE_BYTES:,} bytes; give a lower vocab_size")
@@ -119,6 +133,25 @@ class Tokenizer:
             return _parse(_read(path))
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+
+
+def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
+    """Hash the settings and the texts, in their order, that a tokenizer is learnt from."""
+    digest = _start_digest(config)
+    for _ in _hash_along(texts, digest):
+        pass
+    return digest.hexdigest()
+
+
+def _start_digest(config: TokenizerConfig) -> hashlib._Hash:
+    # Without defaults: a setting that is new in the code changes no fingerprint of before.
+    return hashlib.sha256(config.model_dump_json(exclude_defaults=True).encode())
+
+
+def _hash_along(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
+    for text in texts:
+        digest.update(text.encode(errors="surrogatepass") + b"\n")
+        yield text
 
 
 # --- tokenizer.json -----------------------------------------------------------------------------
@@ -136,6 +169,7 @@ class _Record(Config):
     tokens: tuple[str, ...]
     model: str = ""
     model_sha256: str = hashlib.sha256(b"").hexdigest()
+    fingerprint: str = ""
 
 
 def _read(path: Path) -> bytes:
@@ -165,7 +199,7 @@ def _parse(content: bytes) -> Tokenizer:
         problem = f"{where}: {fault['msg']}" if where else fault["msg"]
         raise UserError(f"not a tokenizer as `asr tokenizer` writes it ({problem})") from None
     _check_tokens(record.type, record.tokens)
-    return Tokenizer(record.type, record.tokens, _decode_model(record))
+    return Tokenizer(record.type, record.tokens, _decode_model(record), record.fingerprint)
 
 
 def _check_tokens(type: TokenizerType, tokens: tuple[str, ...]) -> None:

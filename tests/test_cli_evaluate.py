@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,21 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
         low, high = way["score"]["interval"]
         assert f"[{100 * low:.2f}, {100 * high:.2f}]" in row
         assert way["real_time_factor"] == pytest.approx(way["seconds"] / way["audio_seconds"])
+
+
+def test_unknown_tokens_are_reported(
+    talker: str, manifest: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(text: str) -> tuple[float, list[int]]:
+        Path(manifest).write_text(Path(manifest).read_text().replace("nine four two", text))
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            assert evaluate(talker, manifest, "--decoding", "ctc_greedy", "--json") == 0
+        levels = [r.levelno for r in caplog.records if "of the tokens are unknown" in r.getMessage()]
+        return json.loads(capsys.readouterr().out)["unknown_share"], levels
+
+    assert read("nine four two") == (0.0, [logging.INFO])
+    assert read("Ω four two") == (pytest.approx(1 / 3), [logging.WARNING])
 
 
 def test_decoding(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -295,6 +295,12 @@ def test_command(
     num_words = sum(len(text.split()) + 1 for text in texts)
     assert result["word_perplexity"] == pytest.approx(math.exp(-total / num_words), rel=1e-4)
     assert result["unknown"] == 0
+    copied = [json.loads(line) for line in Path(config.data.dev).read_text().splitlines()]
+    copied[0]["text"] += " Q" if units == "tokens" else " QQ"
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text("".join(json.dumps(record | {"audio": "a.wav"}) + "\n" for record in copied))
+    run_command([str(tmp_path / "run.yaml"), f"data.dev={dev}", "--units", units, "--json"])
+    assert json.loads(capsys.readouterr().out)["unknown"] == 1
     if units == "tokens":
         load_language_model(output, Tokenizer.load(tmp_path / "run" / "tokenizer.json"))
 

@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     )
     from asr.models import LabelModel
     from asr.progress import AudioProgress
+    from asr.text import normalize_for_training
+    from asr.train.preparation import log_unknown_share
     from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import choose_device
     from asr.transcription.settings import (
@@ -93,6 +95,10 @@ def run(args: argparse.Namespace) -> int:
     settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
     methods = args.decoding or [settings.decoding.method]
     utterances = read_references(args.manifest)
+    texts = (normalize_for_training(item.text or "", system.config.text) for item in utterances)
+    unknown, total = system.tokenizer.count_unknown(texts)
+    unknown_share = unknown / max(total, 1)
+    log_unknown_share(args.manifest, unknown_share)
     if "all" in methods:
         methods = offered_methods(system.model, bool(knowledge.files))
     ways = choose_ways(system, methods, settings.decoding)
@@ -108,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
             language_model=knowledge.load(system, device),
             report=progress.advance,
         )
-    status = _report(args, split, utterances, make_normalizer(system.config.text), device)
+    normalizer = make_normalizer(system.config.text)
+    status = _report(args, split, utterances, normalizer, device, unknown_share)
     logger.info(
         "texts were made alike by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
     )
@@ -155,6 +162,7 @@ def _report(
     normalizer: Normalizer,
     device: torch.device,
     precision: str = "float32",
+    unknown_share: float = 0.0,
 ) -> int:
     from asr.cli.evaluation_output import describe_ways, print_json, print_table
     from asr.evaluation import describe_device, score_ways, write_texts
@@ -176,6 +184,7 @@ def _report(
                 "device": describe_device(device),
                 "precision": precision,
                 "failed": split.faults,
+                "unknown_share": unknown_share,
                 "ways": describe_ways(split, scores),
             }
         )

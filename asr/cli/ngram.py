@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     import math
     from pathlib import Path
 
-    from asr.decoding.arpa import write_arpa
+    from asr.decoding.arpa import UNKNOWN, write_arpa
     from asr.decoding.ngram import NgramModel, token_vocabulary
     from asr.decoding.ngram_estimation import estimate_ngrams
     from asr.errors import UserError
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
     dev = list(read_sentences(config.data.dev, config.text))
     lines = [split(text) for text in dev]
-    known = {word for words in arpa.orders[0] for word in words}
+    known = {word for words in arpa.orders[0] for word in words} - {UNKNOWN}
     log_probability = NgramModel(arpa, arpa.vocabulary).log_probability(lines)
     num_units = sum(len(line) + 1 for line in lines)  # the end is one, as for a language model
     num_words = sum(len(text.split()) + 1 for text in dev)

@@ -30,7 +30,7 @@ from asr.run import RunConfig
 from asr.scoring.bleu import load_sacrebleu
 from asr.sentences import read_sentences, read_text_file
 from asr.text_batches import TextLoader
-from asr.tokenizer import Tokenizer
+from asr.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, run_on_main_first
 from asr.train.start import complete, take_over, take_over_tokenizer
 from asr.units import SPECIAL_TOKENS
@@ -38,6 +38,7 @@ from asr.whisper.loading import is_whisper
 
 logger = logging.getLogger(__name__)
 
+WARN_UNKNOWN = 0.01  # of the tokens
 NUM_PLOTTED = 4  # dev utterances whose attention is drawn
 
 
@@ -176,6 +177,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
         require_file("start_from", config.start_from)
     if checkpoints:
         system = load_any_system(checkpoints[-1], to_train=True)
+        report_unknown_tokens(config, system.tokenizer)
         return replace(system, config=complete(config, system.config.model))
     tokenizer = run_on_main_first(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
@@ -188,38 +190,94 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
-    """The one in the run's folder; where there is none yet, one trained on the training texts."""
+    """The one in the run's folder; where there is none yet, that of `start_from` or one learnt from the
+    training texts. It is written only if it knows the texts of train and dev."""
     path = Path(config.output_dir) / "tokenizer.json"
     if path.exists():
         tokenizer = Tokenizer.load(path)
-        if tokenizer.type != config.tokenizer.type:
-            raise UserError(
-                f"{path}: its type is {tokenizer.type}, but tokenizer.type = {config.tokenizer.type}; "
-                "delete the file, or take another output_dir"
-            )
+        require_own_tokenizer(config, tokenizer, path)
+        report_unknown_tokens(config, tokenizer)
         return tokenizer
     taken = take_over_tokenizer(config)
     tokenizer = train_tokenizer(config) if taken is None else taken
+    report_unknown_tokens(config, tokenizer)
     tokenizer.save(path)
     source = config.data.train if taken is None else config.start_from
     logger.info("%s: %d tokens from %s", path, len(tokenizer), source)
     return tokenizer
 
 
+def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path) -> None:
+    """Refuse a file that an earlier run left, which had other texts or settings and did not come to train."""
+    if tokenizer.type != config.tokenizer.type:
+        raise UserError(
+            f"{path}: its type is {tokenizer.type}, but tokenizer.type = {config.tokenizer.type}; "
+            "delete the file, or take another output_dir"
+        )
+    if find_checkpoints(Path(config.output_dir)):
+        return  # of the model that is trained there
+    taken = take_over_tokenizer(config)
+    if taken is not None and taken != tokenizer:
+        raise UserError(
+            f"{path}: not the tokenizer of start_from = {config.start_from}; delete the file, or take "
+            "another output_dir"
+        )
+    if taken is not None or not tokenizer.fingerprint:
+        return
+    if tokenizer.fingerprint != compute_fingerprint(config.tokenizer, read_tokenizer_texts(config)):
+        raise UserError(
+            f"{path}: learnt from other texts than those of {config.data.train}, or with other settings "
+            "(sections text and tokenizer); delete the file to learn a new one, or take another output_dir. "
+            'To use it as it is, remove "fingerprint" from it'
+        )
+
+
+def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer) -> None:
+    """Say what share of train and dev the tokenizer does not know; refuse too much, and sets without text."""
+    labels = build_labels(config)
+    texts_of = {
+        config.data.train: read_training_texts(config),
+        config.data.dev: read_sentences(config.data.dev, config.text),
+    }
+    for path, texts in texts_of.items():
+        if labels is not None:
+            texts = (name for item in read_manifest(path) for name in labels.names(item))
+        unknown, total = tokenizer.count_unknown(texts)
+        if not total:
+            raise UserError(f"{path}: no utterance, or none with a text; give one with texts")
+        share = unknown / total
+        log_unknown_share(path, share)
+        if share > config.data.max_unknown:
+            raise UserError(
+                f"{path}: {share:.1%} of the tokens are unknown to the tokenizer, more than "
+                f"data.max_unknown = {config.data.max_unknown:g}: another case or script than that of the texts "
+                "it was learnt from? Make both alike by the rules of text.training, or raise data.max_unknown"
+            )
+
+
+def log_unknown_share(path: str, share: float) -> None:
+    level = logging.WARNING if share > WARN_UNKNOWN else logging.INFO
+    logger.log(level, "%s: %.1f%% of the tokens are unknown to the tokenizer", path, 100 * share)
+
+
 def train_tokenizer(config: RunConfig) -> Tokenizer:
     """From the training texts, or from the labels of the training set."""
     require_file("data.train", config.data.train)
-    labels = build_labels(config)
-    if labels is None:
-        return Tokenizer.train(config.tokenizer, read_sentences(config.data.train, config.text))
-    names = (name for item in read_manifest(config.data.train) for name in labels.names(item))
-    tokenizer = Tokenizer.train(config.tokenizer, names)
-    if len(tokenizer) < len(SPECIAL_TOKENS) + 2:
+    tokenizer = Tokenizer.train(config.tokenizer, read_tokenizer_texts(config))
+    if tokenizer.type == "labels" and len(tokenizer) < len(SPECIAL_TOKENS) + 2:
         raise UserError(
             f"{config.data.train}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
             "so that there is something to tell apart"
         )
     return tokenizer
+
+
+def read_tokenizer_texts(config: RunConfig) -> Iterator[str]:
+    """Those that a tokenizer learns from: of the training set, or its labels."""
+    labels = build_labels(config)
+    if labels is None:
+        return read_sentences(config.data.train, config.text)
+    return (name for item in read_manifest(config.data.train) for name in labels.names(item))
 
 
 class AudioOf:

@@ -1,0 +1,142 @@
+"""asr/train/preparation: a tokenizer that is not of these texts, and sets that it does not know, stop a training."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.checkpoint import save_checkpoint
+from asr.errors import UserError
+from asr.manifest import read_manifest, write_manifest
+from asr.run import RunConfig
+from asr.tokenizer import Tokenizer
+from asr.train.distributed import Process
+from asr.train.loop import train
+from asr.train.preparation import load_or_train_tokenizer, prepare_system
+
+TinyRun = Callable[..., RunConfig]
+PROCESS = Process(0, 1, torch.device("cpu"))
+
+
+def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> str:
+    """A manifest with other texts; the setting that names it."""
+    utterances = [item.model_copy(update={"text": change(item.text or "")}) for item in read_manifest(source)]
+    write_manifest(target, utterances)
+    return f"data.{target.stem}={target}"
+
+
+# --- a tokenizer that an earlier run left -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("text.training=[lowercase]", "data.max_unknown=1"),
+        ("tokenizer={type: bpe, vocab_size: 18}",),
+    ],
+)
+def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    """The run that left it stopped before its first update; this one has other texts or settings."""
+    first = ("tokenizer={type: bpe, vocab_size: 17}",) if "bpe" in overrides[0] else ()
+    load_or_train_tokenizer(tiny_run(*first))
+    path = tmp_path / "run" / "tokenizer.json"
+    with pytest.raises(UserError, match=f"{path}: learnt from other texts than those of .*; delete the file"):
+        train(tiny_run(*overrides))
+    record = json.loads(path.read_text())
+    del record["fingerprint"]
+    path.write_text(json.dumps(record))
+    kept = load_or_train_tokenizer(tiny_run(*overrides))
+    assert list(kept.tokens) == record["tokens"], "put there on purpose"
+
+
+def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path
+) -> None:
+    first = load_or_train_tokenizer(tiny_run())
+    before = (tmp_path / "run" / "tokenizer.json").stat().st_mtime_ns
+    copied = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", str)
+    assert load_or_train_tokenizer(tiny_run(copied)) == first
+    assert (tmp_path / "run" / "tokenizer.json").stat().st_mtime_ns == before
+    added = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", lambda text: text.replace("ONE", "TEN"))
+    with pytest.raises(UserError, match="learnt from other texts"):
+        load_or_train_tokenizer(tiny_run(added))
+
+
+def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
+    lower = [rewrite(tones / f"{s}.jsonl", tmp_path / f"{s}.jsonl", str.lower) for s in ("train", "dev")]
+    for folder, overrides in (("upper", ()), ("lower", lower)):
+        system = prepare_system(tiny_run(f"output_dir={tmp_path}/{folder}", *overrides), PROCESS)
+        save_checkpoint(tmp_path / folder / "model", system, {})
+    load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/upper"))
+    with pytest.raises(UserError, match=r"not the tokenizer of start_from = .*lower; delete the file"):
+        load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/lower", *lower))
+
+
+# --- texts that the tokenizer does not know -----------------------------------------------------
+
+
+def test_unknown_shares_are_reported(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoil(text: str) -> str:
+        return text + "Q" if text == first else text
+
+    first = next(iter(read_manifest(tones / "dev.jsonl"))).text or ""
+    dev = rewrite(tones / "dev.jsonl", tmp_path / "dev.jsonl", spoil)
+    texts = [item.text or "" for item in read_manifest(tmp_path / "dev.jsonl")]
+    share = "".join(texts).count("Q") / len("".join(texts))
+    assert 0.005 < share < 0.2
+    with caplog.at_level(logging.INFO):
+        load_or_train_tokenizer(tiny_run(dev))
+    train_line, dev_line = (r for r in caplog.records if "are unknown" in r.getMessage())
+    assert train_line.levelno == logging.INFO and "train.jsonl: 0.0% of the tokens" in train_line.getMessage()
+    assert f"dev.jsonl: {share:.1%} of the tokens are unknown" in dev_line.getMessage()
+    assert dev_line.levelno == (logging.WARNING if share > 0.01 else logging.INFO)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (str.lower, r"dev.jsonl: \d+.\d% of the tokens are unknown .* more than data.max_unknown = 0.2"),
+        (lambda text: "одиндва", "100.0% of the tokens are unknown"),
+        (lambda text: "", "dev.jsonl: no utterance, or none with a text"),
+        (lambda text: None, "dev.jsonl: no utterance, or none with a text"),
+    ],
+)
+def test_a_dev_set_of_another_script_or_without_text_stops_before_anything_is_written(
+    change: Callable[[str], Any], message: str, tiny_run: TinyRun, tones: Path, tmp_path: Path
+) -> None:
+    dev = rewrite(tones / "dev.jsonl", tmp_path / "dev.jsonl", change)
+    with pytest.raises(UserError, match=message):
+        train(tiny_run(dev))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    if "data.max_unknown" in message:
+        assert load_or_train_tokenizer(tiny_run(dev, "data.max_unknown=1"))
+
+
+@pytest.mark.parametrize("name", ["train", "dev"])
+def test_an_empty_manifest_stops(name: str, tiny_run: TinyRun, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match="all of them are empty" if name == "train" else "dev.jsonl: no utterance, or none"
+    ):
+        prepare_system(tiny_run(f"data.{name}={tmp_path}/{name}.jsonl"), PROCESS)
+
+
+def test_a_resumed_training_reports_and_refuses_too(tiny_run: TinyRun, tmp_path: Path) -> None:
+    system = prepare_system(tiny_run(), PROCESS)
+    save_checkpoint(tmp_path / "run" / "checkpoints" / "step-00000001", system, {})
+    (tmp_path / "dev.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"dev\.jsonl: no utterance"):
+        prepare_system(tiny_run(f"data.dev={tmp_path}/dev.jsonl"), PROCESS)
+
+
+def test_a_fingerprint_is_of_texts_and_settings(tiny_run: TinyRun, tmp_path: Path) -> None:
+    one, other = load_or_train_tokenizer(tiny_run()), Tokenizer.load(tmp_path / "run" / "tokenizer.json")
+    assert one.fingerprint == other.fingerprint != ""
