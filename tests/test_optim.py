@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 from asr.models.conformer import DepthwiseConvolution
 from asr.run import OptimConfig
-from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
+from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at, warn_of_short_training
 
 # --- schedules ----------------------------------------------------------------------------------
 
@@ -59,6 +60,26 @@ def test_a_run_that_ends_in_the_warmup_has_a_rate(schedule: Any) -> None:
     assert [learning_rate_at(step, config, max_steps=1) for step in (0, 100, 101)] == pytest.approx(
         [1 / 101, 1.0, learning_rate_at(101, config, max_steps=1)]
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "max_steps", "message"),
+    [
+        ({"warmup_steps": 99}, 100, ""),
+        ({"warmup_steps": 100}, 100, "optim.warmup_steps = 100, but train.steps = 100: .* 1.98 in the end, "),
+        (
+            {"schedule": "tri_stage", "warmup_steps": 9, "hold_steps": 91},
+            100,
+            "= 100, but train.steps = 100: the learning rate never falls",
+        ),
+        ({"schedule": "tri_stage", "warmup_steps": 9, "hold_steps": 90}, 100, ""),
+    ],
+)
+def test_a_schedule_that_is_cut_off_is_said(
+    options: dict[str, Any], max_steps: int, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_short_training(OptimConfig(learning_rate=2.0, **options), max_steps)
+    assert re.search(message, caplog.text) if message else caplog.text == ""
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import torch
 from torch import Tensor, nn
 
 from asr.run import OptimConfig
+
+logger = logging.getLogger(__name__)
 
 
 def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
@@ -28,6 +31,23 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
             config.final_scale + (1 - config.final_scale) * 0.5 * (1 + math.cos(math.pi * progress))
         )
     return peak * config.final_scale**progress
+
+
+def warn_of_short_training(config: OptimConfig, max_steps: int) -> None:
+    """Say so where the schedule is cut off before the learning rate is at its peak, or before it falls."""
+    before_fall = config.warmup_steps + config.hold_steps
+    if config.warmup_steps >= max_steps:
+        logger.warning(
+            "optim.warmup_steps = %d, but train.steps = %d: the learning rate comes to %.3g in the end, "
+            "never to its peak of %.3g",
+            config.warmup_steps, max_steps, learning_rate_at(max_steps - 1, config, max_steps),
+            config.learning_rate,
+        )  # fmt: skip
+    elif config.schedule == "tri_stage" and before_fall >= max_steps:
+        logger.warning(
+            "optim.warmup_steps + optim.hold_steps = %d, but train.steps = %d: the learning rate never falls",
+            before_fall, max_steps,
+        )  # fmt: skip
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
