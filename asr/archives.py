@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import http.client
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import IO, Any, NamedTuple
 from tqdm import tqdm
 
 from asr.errors import UserError
+from asr.files import hash_file
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise UserError(f"{url}: expected an address that begins with http:// or https://")
     if target.exists():
-        if sha256 is not None and _compute_sha256(target) != sha256:
+        if sha256 is not None and hash_file(target) != sha256:
             raise UserError(
                 f"{target}: not the expected file (its SHA-256 is not {sha256}); delete it and run this again"
             )
@@ -178,21 +178,13 @@ def _broken(error: Exception) -> str:
 
 def _require_checksum(part: Path, sha256: str | None, was_begun: bool) -> None:
     """Drop a wrong file. One that was begun earlier gets another attempt: the older half may be to blame."""
-    if sha256 is None or (found := _compute_sha256(part)) == sha256:
+    if sha256 is None or (found := hash_file(part)) == sha256:
         return
     with open(part, "rb") as file:
         is_page = file.read(100).lstrip()[:1] == b"<"
     what = f"{part.stat().st_size:,} bytes, " + ("a web page" if is_page else f"SHA-256 {found}")
     part.unlink()
     raise _FetchError(f"sent another file: {what}, but SHA-256 {sha256} was expected", is_final=not was_begun)
-
-
-def _compute_sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -51,13 +51,23 @@ class BatchConfig(Config):
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of the global batches this process takes: at step s, rank r of W takes batch s * W + r."""
+    """Which of the global batches this process takes: of each W of them in a row, rank r takes the r-th."""
 
     rank: int = 0
     world_size: int = 1
+    first_world_size: int | None = None
+    """Of the processes that the training was started with, if others: an epoch keeps their batches."""
 
-    def take(self, batches: list[np.ndarray]) -> list[np.ndarray]:
-        return batches[self.rank :: self.world_size]
+    @property
+    def multiple(self) -> int:
+        """An epoch has a multiple of so many batches."""
+        return self.first_world_size or self.world_size
+
+    def take(self, batches: list[np.ndarray], start: int = 0) -> list[np.ndarray]:
+        """Of those from `start` on. All processes take equally many, some perhaps one without utterances."""
+        left = batches[start:]
+        num_empty = -len(left) % self.world_size
+        return [*left, *[np.empty(0, dtype=np.int64)] * num_empty][self.rank :: self.world_size]
 
 
 WHOLE = Shard()  # a single process takes all

@@ -69,7 +69,7 @@ class BatchLoader:
         """What all processes do together in an epoch, as positions in the manifest."""
         chosen = self.training_set
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
-        plan = plan_epoch(seconds_N, self._config, self._seed, epoch, self._shard.world_size)
+        plan = plan_epoch(seconds_N, self._config, self._seed, epoch, self._shard.multiple)
         return replace(
             plan,
             batches=[chosen.positions_N[group] for group in plan.batches],
@@ -78,10 +78,10 @@ class BatchLoader:
 
     def num_steps(self, epoch: int) -> int:
         """Batches of each process; not the same in all epochs."""
-        return len(self.plan_epoch(epoch).batches) // self._shard.world_size
+        return len(self._shard.take(self.plan_epoch(epoch).batches))
 
-    def epoch_batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from a step on: the same as if all before it had come too."""
+    def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
         plan = self.plan_epoch(epoch)
         logger.info(
             "epoch %d: %d utterances in %d batches, %.1f%% padding",
@@ -90,10 +90,10 @@ class BatchLoader:
         if plan.left_over:
             logger.info(
                 "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
-                epoch, sum(map(len, plan.left_over)), len(plan.left_over), self._shard.world_size,
+                epoch, sum(map(len, plan.left_over)), len(plan.left_over), self._shard.multiple,
             )  # fmt: skip
         counter = AugmentationCounter(self._inputs.augment)
-        for batch in self._load(self._shard.take(plan.batches)[start_step:], epoch):
+        for batch in self._load(self._shard.take(plan.batches, start), epoch):
             counter.add(batch.applied[:: batch.num_views])
             yield batch
         counter.log(epoch)

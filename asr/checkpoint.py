@@ -97,6 +97,13 @@ def save_checkpoint(
         ) from None
 
 
+def remove_unfinished(output_dir: Path) -> None:
+    """Remove what a training that was killed while it wrote has left; nobody else may be writing there."""
+    for pattern in (".model.*.tmp", "checkpoints/.step-*.tmp"):
+        for folder in output_dir.glob(pattern):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def load_system(folder: str | Path) -> System:
     """The speech model of a checkpoint, ready to use: in evaluation mode, on the CPU."""
     return require_speech(load_any_system(folder), folder)
@@ -161,8 +168,8 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
         raise UserError(
             f"{path}: its tokenizer ({system.tokenizer.type}, {len(system.tokenizer)} tokens) is not that of "
             f"the speech model ({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text "
-            "and tokenizer, or put the tokenizer.json of the speech model, without its line fingerprint, into "
-            "its output_dir before"
+            "and tokenizer, or put the tokenizer.json of the speech model, without its line fingerprint, "
+            "into its output_dir before"
         )
     return system.model
 

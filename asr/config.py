@@ -145,6 +145,14 @@ def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any
             yield key, value, " ".join((field.description or "").split())
 
 
+def find_differences(first: Config, second: Config, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Each setting that is not the same in both, with both values; None where one has no such setting."""
+    ours, theirs = ({key: value for key, value, _ in describe_config(c, prefix)} for c in (first, second))
+    return {
+        key: (ours.get(key), theirs.get(key)) for key in theirs | ours if ours.get(key) != theirs.get(key)
+    }
+
+
 # --- YAML ---------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,10 @@
-"""Writing a file as a whole, so that an error leaves the old one; and claiming a folder for one writer."""
+"""Write a file as a whole, so that an error leaves the old one; hash it; claim a folder for one writer."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import IO
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+_BLOCK_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
@@ -35,6 +38,15 @@ def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def hash_file(path: str | Path) -> str:
+    """SHA-256 of the content."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -58,8 +58,8 @@ class TextLoader:
     def __len__(self) -> int:
         return len(self._lengths_N)
 
-    def epoch_batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from a step on: the same as if all before it had come too."""
+    def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
         groups = self._plan(epoch)
         logger.info("epoch %d: %d sentences in %d batches", epoch, sum(map(len, groups)), len(groups))
         if num_long := len(self) - len(self._fitting_N):
@@ -67,7 +67,7 @@ class TextLoader:
                 "%s: %d of %d sentences are left out of training, longer than batches.max_tokens = %d",
                 self._name, num_long, len(self), self._config.max_tokens,
             )  # fmt: skip
-        for group in self._shard.take(groups)[start_step:]:
+        for group in self._shard.take(groups, start):
             yield self._build(group)
 
     def evaluation_batches(self) -> Iterator[Batch]:
@@ -82,13 +82,13 @@ class TextLoader:
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
         lengths = self._lengths_N[self._fitting_N]
-        plan = plan_epoch(lengths, self._config, self._seed, epoch, self._shard.world_size)
+        plan = plan_epoch(lengths, self._config, self._seed, epoch, self._shard.multiple)
         return [self._fitting_N[group] for group in plan.batches]
 
     def _build(self, group_B: np.ndarray) -> Batch:
         rows = [self._tokens[self._ends[n] : self._ends[n + 1]] for n in group_B]
         lengths_B = np.array([len(row) for row in rows], dtype=np.int64)
-        tokens_BU = np.full((len(rows), lengths_B.max()), self._tokenizer.pad_id, dtype=np.int64)
+        tokens_BU = np.full((len(rows), lengths_B.max(initial=0)), self._tokenizer.pad_id, dtype=np.int64)
         for target, row in zip(tokens_BU, rows, strict=True):
             target[: len(row)] = row
         return Batch(

@@ -233,9 +233,9 @@ def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: in
     shard = Shard(rank, 2)
     whole = list(build(manifest, shard=shard).epoch_batches(2))
     assert len(whole) == build(manifest, shard=shard).num_steps(2) > 3
-    resumed = build(manifest, shard=shard, num_workers=num_workers).epoch_batches(2, start_step=3)
+    resumed = build(manifest, shard=shard, num_workers=num_workers).epoch_batches(2, start=6)
     assert_equal(resumed, whole[3:])
-    assert list(build(manifest, shard=shard).epoch_batches(2, start_step=len(whole))) == []
+    assert list(build(manifest, shard=shard).epoch_batches(2, start=2 * len(whole))) == []
 
 
 def test_ranks_together_see_what_one_process_sees(manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,14 @@ def test_direction(measure: str, best: int) -> None:
         state.step = step
         note_score(state, {measure: value}, measure, keep_best=2)
     assert state.best[0][1] == best and state.best[1][1] == 1
+
+
+def test_a_score_that_is_no_number_is_the_worst() -> None:
+    state = TrainingState(precision="float32")
+    for step, value in ((1, math.nan), (2, 0.7), (3, math.nan), (4, 0.6)):
+        state.step = step
+        note_score(state, {"accuracy": value}, "accuracy", keep_best=3)
+    assert [step for _, step in state.best[:2]] == [2, 4] and state.validations_without_gain == 2
 
 
 def test_the_latest(tiny_run: TinyRun, tmp_path: Path) -> None:

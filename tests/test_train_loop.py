@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import math
 import multiprocessing
@@ -28,6 +29,7 @@ from asr.batch_builder import Batch
 from asr.checkpoint import find_checkpoints, load_state, load_system
 from asr.cli import main
 from asr.errors import UserError
+from asr.manifest import read_manifest, write_manifest
 from asr.models.speech_model import SpeechModel
 from asr.run import RunConfig
 from asr.train import loop
@@ -112,23 +114,49 @@ def test_a_missing_file_is_named_by_its_setting(
         train(tiny_run(f"{key}=no/such/file", *overrides))
 
 
-def test_termination_saves_and_resumes(
-    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole"))
+def send_signals(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> None:
+    """During the fifth update."""
     original = Learner.update
 
     def update(self: Learner, batches: Sequence[Batch], step: int) -> Any:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
+        for number in numbers if step == 4 else ():
+            os.kill(os.getpid(), number)
         return original(self, batches, step)
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
-        patch.setattr(Learner, "update", update)
-        train(tiny_run())
-    assert caught.value.code == 143
+    monkeypatch.setattr(Learner, "update", update)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_termination_saves_and_resumes(
+    tiny_run: TinyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    error: type[BaseException],
+) -> None:
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=6"))
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    with monkeypatch.context() as patch, pytest.raises(error) as caught, caplog.at_level(logging.INFO):
+        send_signals(patch, [number])
+        train(tiny_run("train.steps=6"))
+    assert number == signal.SIGINT or caught.value.code == 143
+    assert "stopped and saved at update 5; the same command goes on from there" in caplog.text
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000005", "the update in progress is kept"
-    assert_equal_bits(whole, train(tiny_run()))
+    assert_equal_bits(whole, train(tiny_run("train.steps=6")))
+
+
+def test_a_second_interrupt_stops_at_once(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    send_signals(monkeypatch, [signal.SIGINT, signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_run())
+    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000003"
+    assert "saving after this update; Ctrl-C again stops at once" in capfd.readouterr().err
 
 
 def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
@@ -139,8 +167,9 @@ def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
     sys.exit(main(arguments))
 
 
-def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path) -> None:
-    """As a scheduler does it: the signal reaches the processes that load data, too."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, number: int, status: int) -> None:
+    """As a scheduler or a terminal does it: the signal reaches the processes that load data, too."""
     tiny_run()
     arguments = ["train", str(tmp_path / "run.yaml"), "train.steps=100000", "train.threads=1"]
     arguments += ["batches.num_workers=1", "train.log_every=1", "train.validate_every=100000"]
@@ -155,10 +184,10 @@ def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path) -> No
     while process.is_alive() and not (log.exists() and log.read_text().count("\n") >= 3):
         time.sleep(0.05)
     assert process.pid is not None
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, number)
     process.join(60)
     said = messages.read_text()
-    assert process.exitcode == 143, said
+    assert process.exitcode == status, said
     assert "Traceback" not in said and "the same command goes on from there" in said
     assert len(find_checkpoints(tmp_path / "run")) == 1
 
@@ -201,7 +230,137 @@ def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
     train(tiny_run("train.steps=3"))
     with pytest.raises(UserError, match=r"other settings \(optim.learning_rate: 0.003 then, 0.1 now"):
         train(tiny_run("train.steps=3", "optim.learning_rate=0.1"))
-    train(tiny_run("train.steps=3", "train.log_every=7", "batches.num_workers=1"))  # these change no number
+    free = ("train.log_every=7", "batches.num_workers=1", "data.max_unknown=0.5")  # these change no number
+    train(tiny_run("train.steps=3", *free))
+    with pytest.raises(UserError, match=r"train.steps: 3 then, 2 now"):
+        train(tiny_run("train.steps=2"))
+
+
+# --- a training goes on -------------------------------------------------------------------------
+
+
+def test_a_finished_training_is_extended(
+    tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With more updates than planned at first, it is the one that was planned with so many."""
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=9", "train.validate_every=3"))
+    train(tiny_run("train.steps=6", "train.validate_every=3"))
+    with caplog.at_level(logging.INFO):
+        assert_equal_bits(whole, train(tiny_run("train.steps=9", "train.validate_every=3")))
+    assert "train.steps: 6 then, 9 now" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6, 9]
+    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
+
+
+def test_what_more_updates_do_is_said(
+    tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ("optim.schedule=cosine", "train.patience=1", "train.validate_every=1", "train.keep_best=1")
+    settings += ("train.select_by=loss", "optim.learning_rate=1e-12")
+    train(tiny_run("train.steps=5", *settings))
+    reached = find_checkpoints(tmp_path / "run")[-1].name
+    train(tiny_run("train.steps=50", *settings))
+    assert "optim.schedule = cosine falls until the last update: stretched to 50 updates" in caplog.text
+    if reached != "step-00000005":
+        assert "dev has not been better for train.patience = 1 validations" in caplog.text
+
+
+def test_a_changed_manifest_is_refused(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
+    for name in ("train", "dev"):
+        utterances = list(read_manifest(tones / f"{name}.jsonl"))
+        write_manifest(tmp_path / f"{name}.jsonl", utterances)
+    settings = [f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "dev")]
+    train(tiny_run("train.steps=2", *settings))
+    write_manifest(tmp_path / "dev.jsonl", utterances)  # the same once more
+    train(tiny_run("train.steps=3", *settings))
+    for name in ("train", "dev"):
+        utterances = list(read_manifest(tmp_path / f"{name}.jsonl"))
+        write_manifest(tmp_path / f"{name}.jsonl", utterances[::-1])
+        with pytest.raises(UserError, match=rf"/{name}\.jsonl: changed since the training of .* was started"):
+            train(tiny_run("train.steps=4", *settings))
+        write_manifest(tmp_path / f"{name}.jsonl", utterances)
+
+
+def change_checkpoint(folder: Path, change: Callable[[dict[str, Any]], object], accumulate: int) -> None:
+    """Of a training with two batches to an update."""
+    path = find_checkpoints(folder)[-1] / "state.json"
+    state = json.loads(path.read_text())
+    change(state)
+    path.write_text(json.dumps(state))
+    path = path.with_name("config.yaml")
+    path.write_text(path.read_text().replace("accumulate: 2", f"accumulate: {accumulate}"))
+
+
+def test_one_process_goes_on_where_two_were(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes with a batch each make an update of two batches, of which one process takes both."""
+    settings = ("train.steps=5", "batches.max_utterances=4", "train.keep_best=1")
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.accumulate=2", *settings))
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run("train.accumulate=2", *settings)))
+    change_checkpoint(tmp_path / "run", lambda state: state.update(first_world_size=2), accumulate=1)
+    assert_equal_bits(whole, train(tiny_run("train.accumulate=1", *settings)))
+
+
+def test_checkpoints_of_earlier_versions_go_on(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say neither how many processes there were nor what the manifests were."""
+
+    def forget(state: dict[str, Any]) -> None:
+        del state["first_world_size"], state["data_hashes"]
+
+    settings = ("train.steps=6", "train.accumulate=2")
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", *settings))
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run(*settings)))
+    change_checkpoint(tmp_path / "run", forget, accumulate=2)
+    two = Process(0, 2, torch.device("cpu"))
+    _, state = loop.start_or_resume(prepare_system(tiny_run(*settings), two), two, tmp_path / "run")
+    assert state.batches_done == 2 * 6 and state.first_world_size == 2, "each of the two had taken six"
+    assert_equal_bits(whole, train(tiny_run(*settings)))
+
+
+@pytest.mark.parametrize(("first", "accumulate", "now"), [(2, 1, 1), (2, 2, 4), (4, 1, 2), (3, 2, 2)])
+def test_another_number_of_processes_learns_from_the_same_batches(
+    tiny_run: TinyRun, first: int, accumulate: int, now: int
+) -> None:
+    """Update by update, from each update on: nothing of an epoch is lost, nothing comes twice."""
+    system = prepare_system(
+        tiny_run("batches.max_utterances=3", f"train.accumulate={accumulate}"),
+        Process(0, 1, torch.device("cpu")),
+    )
+
+    def updates(world_size: int, batches_done: int) -> list[set[str]]:
+        """The utterances of each, from all processes."""
+        processes = [Process(rank, world_size, torch.device("cpu")) for rank in range(world_size)]
+        epochs = [TrainingData(system, process, first).epoch(1, batches_done) for process in processes]
+        return [
+            {name for group in groups for batch in group for name in batch.ids}
+            for groups in zip(*epochs, strict=True)
+        ]
+
+    expected = updates(first, 0)
+    assert len(expected) > 2 and sum(map(len, expected)) == len(set().union(*expected))
+    for done in range(len(expected) + 1):
+        assert updates(now, done * first * accumulate) == expected[done:]
+
+
+def test_processes_that_cannot_share_an_update_are_refused(tiny_run: TinyRun) -> None:
+    system = prepare_system(tiny_run("train.accumulate=3"), Process(0, 1, torch.device("cpu")))
+    with pytest.raises(UserError, match=r"2 processes and train.accumulate = 3, so an update has 6 batches"):
+        TrainingData(system, Process(0, 4, torch.device("cpu")), first_world_size=2)
+
+
+def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Path) -> None:
+    train(tiny_run("train.steps=3"))
+    left = [tmp_path / "run" / "checkpoints" / ".step-00000006.123.tmp", tmp_path / "run" / ".model.7.tmp"]
+    for folder in left:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+    train(tiny_run("train.steps=3"))
+    assert not any(folder.exists() for folder in left)
+    assert len(read_log(tmp_path / "run", "model")) == 1, "the end is made and logged again, not twice"
 
 
 # --- what goes wrong ----------------------------------------------------------------------------
@@ -256,6 +415,57 @@ def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
     system = prepare_system(config, process)
     batches = [group[0] for group in TrainingData(system, process).epoch(0, 0)]
     return Learner(system.model, config, process, "float32"), batches
+
+
+def test_a_batch_of_broken_files_alone_changes_nothing(tiny_run: TinyRun) -> None:
+    """Also as the first one in fp16, whose scaler has seen no gradient yet."""
+    config = tiny_run()
+    learner, batches = make_learner(config)
+    learner = Learner(learner.model, config, learner.process, "fp16")
+    before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    none = slice(0, 0)
+    empty = replace(
+        batches[0], ids=(), texts=(), applied=(), audio_seconds=0.0,
+        **{
+            name: getattr(batches[0], name)[none]
+            for name in ("features_BTF", "feature_lengths_B", "tokens_BU", "token_lengths_B")
+        },
+    )  # fmt: skip
+    outcome = learner.update([empty], 0)
+    assert outcome.is_finite and outcome.num_tokens == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in learner.model.state_dict().items())
+    assert learner.update([empty, batches[0]], 1).num_tokens > 0
+
+
+def test_no_two_updates_share_their_dropout_masks(tiny_run: TinyRun) -> None:
+    """The masks depend on seed, update and process, and on nothing that a resume would have to restore."""
+    settings = ("model.encoder.dropout=0.5", "model.decoder.dropout=0.5", "optim.learning_rate=1e-30")
+    learner, batches = make_learner(tiny_run(*settings))
+
+    def loss(step: int, rank: int = 0, seed: int = 0) -> float:
+        learner.process = replace(learner.process, rank=rank)
+        learner.config = tiny_run(*settings, f"seed={seed}")
+        torch.rand(3)  # whatever drew numbers before
+        return learner.update(batches[:1], step).sums["total"]
+
+    losses = [loss(0), loss(1), loss(2), loss(1, rank=1), loss(1, seed=1)]
+    assert len(set(losses)) == len(losses)
+    assert [loss(0), loss(1), loss(2), loss(1, rank=1), loss(1, seed=1)] == losses
+    learner, batches = make_learner(tiny_run(*settings))  # as after a resume
+    assert loss(2) == losses[2]
+
+
+def test_the_average_forgets_the_first_weights_within_the_first_updates(tiny_run: TinyRun) -> None:
+    """Of update n, counted from 0, the old average keeps (1 + n) / (10 + n), at most average_decay."""
+    learner, batches = make_learner(tiny_run("train.average_decay=0.6"))
+    name, parameter = next(iter(learner.model.named_parameters()))
+    assert learner.average is not None
+    for step, kept in ((0, 1 / 10), (1, 2 / 11), (8, 9 / 18), (12, 13 / 22), (13, 0.6), (500, 0.6)):
+        before = learner.average.weights[name].clone()
+        learner.update(batches[:1], step)
+        expected = kept * before + (1 - kept) * parameter.detach()
+        torch.testing.assert_close(learner.average.weights[name], expected, rtol=0, atol=1e-6)
+        assert not torch.equal(before, parameter.detach())
 
 
 def test_want_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,6 +614,7 @@ def test_two_processes_equal_one(tiny_run: TinyRun, tones: Path, tmp_path: Path)
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("M parameters") == 1, "one process speaks"
     one_log, two_log = read_log(tmp_path / "run", "train"), read_log(tmp_path / "two", "train")
     assert [line["step"] for line in one_log] == [line["step"] for line in two_log]
     for ours, theirs in zip(one_log, two_log, strict=True):

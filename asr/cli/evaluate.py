@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
             report=progress.advance,
         )
     normalizer = make_normalizer(system.config.text)
-    status = _report(args, split, utterances, normalizer, device, unknown_share)
+    status = _report(args, split, utterances, normalizer, device, unknown_share=unknown_share)
     logger.info(
         "texts were made alike by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
     )

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asr import files
 from asr.errors import UserError
 from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
 
 MISSING = "missing"
-_BLOCK_BYTES = 1 << 20
 
 
 class PartError(UserError):
@@ -141,10 +141,6 @@ def hash_text(text: str) -> str:
 def hash_file(path: Path) -> str:
     """SHA-256 of the content, or "missing"."""
     try:
-        with open(path, "rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-            return digest.hexdigest()
+        return files.hash_file(path)
     except OSError:
         return MISSING

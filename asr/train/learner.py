@@ -54,6 +54,7 @@ class Learner:
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)
         self.scaler = torch.amp.GradScaler(process.device.type, enabled=precision == "fp16")
+        self.scaler.scale(torch.zeros((), device=process.device))  # it begins with the first tensor it sees
         if config.train.compile and process.device.type == "cpu":
             raise UserError(
                 "train.compile = true: PyTorch's compiler fails on these models on a CPU; "
@@ -69,10 +70,12 @@ class Learner:
         rate = learning_rate_at(step, config.optim, config.train.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        num_tokens, audio_seconds = sum_over_processes(
-            [sum(map(self._count_targets, batches)), sum(batch.audio_seconds for batch in batches)],
-            self.process,
+        counts = [sum(map(self._count_targets, batches)), sum(batch.audio_seconds for batch in batches)]
+        num_tokens, audio_seconds, num_utterances = sum_over_processes(
+            [*counts, sum(map(len, batches))], self.process
         )
+        if not num_utterances:  # all files of all processes were broken: there is no gradient
+            return Outcome(True, {}, 0.0, 0.0, 0.0, rate)
         sums = self._accumulate_gradients(list(batches), max(num_tokens, 1.0), step)
         # All names in all processes: one whose batches were empty has no sums of its own.
         names = self.model.reported

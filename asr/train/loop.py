@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
+import os
 import shutil
 import signal
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -25,19 +26,20 @@ from asr.checkpoint import (
     find_checkpoints,
     load_state,
     load_tensors,
+    remove_unfinished,
     save_checkpoint,
 )
-from asr.config import describe_config
+from asr.config import find_differences
 from asr.errors import UserError
 from asr.files import claim_folder
 from asr.models import Model
-from asr.models.model import name_means
 from asr.run import HIGHER_IS_BETTER, RunConfig
 from asr.train.distributed import Process, start_process, stop_process, sum_over_processes, wait_for_all
 from asr.train.evaluation import compute_dev_scores, plot_dev_attention
 from asr.train.learner import Learner, Outcome, Precision, choose_precision
-from asr.train.monitor import Monitor
-from asr.train.preparation import TrainingData, prepare_system
+from asr.train.monitor import Averages, Monitor
+from asr.train.optim import learning_rate_at, warn_of_short_training
+from asr.train.preparation import TrainingData, hash_data, prepare_system
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,11 @@ class TrainingState:
     """Updates so far."""
     epoch: int = 0
     batches_done: int = 0
-    """Of this epoch, by each process."""
+    """Of this epoch, by all processes together."""
+    first_world_size: int = 1
+    """Processes that the training was started with, which with train.accumulate give an update's batches."""
+    data_hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each file that utterances and texts come from."""
     bad_updates: int = 0
     """In a row, skipped because loss or gradient was not finite."""
     validations_without_gain: int = 0
@@ -70,7 +76,7 @@ class TrainingState:
 def train(config: RunConfig) -> Path:
     """Train what the config describes, or go on where it was cut off; returns the folder of the result.
 
-    Raises `SystemExit(143)` after SIGTERM, once a checkpoint is written.
+    After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or `SystemExit(143)` once a checkpoint is written.
     """
     find_commit()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
@@ -80,6 +86,7 @@ def train(config: RunConfig) -> Path:
         with contextlib.ExitStack() as stack:
             if process.is_main:
                 stack.enter_context(claim_folder(config.output_dir))
+                remove_unfinished(Path(config.output_dir))
             stack.enter_context(explain_dead_workers())
             return _train(config, process)
     finally:
@@ -90,8 +97,9 @@ def _train(config: RunConfig, process: Process) -> Path:
     output_dir, settings = Path(config.output_dir), config.train
     torch.manual_seed(config.seed)  # the same first weights in all processes
     system = prepare_system(config, process)
-    data = TrainingData(system, process)
+    warn_of_short_training(config.optim, settings.steps)
     learner, state = start_or_resume(system, process, output_dir)
+    data = TrainingData(system, process, state.first_world_size)
     state.longest_seconds = data.longest_seconds
     seconds = learner.try_batch(data.largest_batch())
     logger.info("%s; the largest batch takes %.2f s", describe(system, process), seconds)
@@ -99,14 +107,14 @@ def _train(config: RunConfig, process: Process) -> Path:
 
     with (
         Monitor(output_dir, state.step, settings, is_main=process.is_main) as monitor,
-        TerminationSignal() as termination,
+        StopSignal(process.is_main) as stop,
     ):
         while state.step < settings.steps and not has_stalled(state, settings.patience):
             for batches in data.epoch(state.epoch, state.batches_done):
                 started = time.monotonic()
                 outcome = learner.update(batches, state.step)
                 state.step += 1
-                state.batches_done += len(batches)
+                state.batches_done += len(batches) * process.world_size
                 state.seconds += time.monotonic() - started
                 state.audio_seconds += outcome.audio_seconds
                 state.bad_updates = 0 if outcome.is_finite else state.bad_updates + 1
@@ -133,16 +141,19 @@ def _train(config: RunConfig, process: Process) -> Path:
                     heard = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
                     monitor.record(state.step, "dev", scores | heard)
                     note_score(state, scores, settings.select_by, settings.keep_best)
-                is_asked = sum_over_processes([termination.is_asked], process)[0] > 0
+                is_asked = sum_over_processes([stop.number], process)[0] > 0
                 if validates or state.step % settings.save_every == 0 or is_asked:
                     save(output_dir, system, learner, state)
                 if is_asked:
-                    monitor.say(f"stopped at update {state.step}; the same command goes on from there")
-                    raise SystemExit(143)
+                    monitor.say(
+                        f"stopped and saved at update {state.step}; the same command goes on from there"
+                    )
+                    raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143)
                 if is_last or (validates and has_stalled(state, settings.patience)):
                     break
             else:
                 state.epoch, state.batches_done = state.epoch + 1, 0
+        stop.restore_interrupt()  # from here on nothing is lost
         return finish(output_dir, system, data, state, monitor, process)
 
 
@@ -159,35 +170,74 @@ def start_or_resume(
     if not checkpoints:
         precision = choose_precision(settings.precision, process)
         learner = Learner(system.model, system.config, process, precision)
-        return learner, TrainingState(precision=precision)
+        return learner, TrainingState(
+            precision, first_world_size=process.world_size, data_hashes=hash_data(system.config)
+        )
     last = checkpoints[-1]
-    require_same_config(system.config, last)
+    before = RunConfig.load(last / "config.yaml")
+    require_same_config(system.config, before, last)
     stored = load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
     fields = {name: value for name, value in stored.items() if name in names}
-    state = TrainingState(**fields | {"best": [(score, step) for score, step in fields["best"]]})
+    fields["best"] = [(_without_nan(score), step) for score, step in fields["best"]]
+    if "first_world_size" not in fields:  # of an earlier version, which counted the batches of each process
+        fields["first_world_size"] = process.world_size
+        fields["batches_done"] *= process.world_size
+    data_hashes = hash_data(system.config)
+    require_same_data(fields.setdefault("data_hashes", data_hashes), data_hashes, last)
+    state = TrainingState(**fields)
     learner = Learner(system.model, system.config, process, state.precision)
     weights = load_tensors(last / "model.safetensors")
     weights = {k.removeprefix(MODEL_PREFIX): v for k, v in weights.items() if k.startswith(MODEL_PREFIX)}
     learner.load(weights, load_tensors(last / "training.safetensors"), state.scaler)
     logger.info("going on from %s", last)
+    if settings.steps > before.train.steps:
+        report_extension(system.config, before.train.steps, state)
     return learner, state
 
 
-def require_same_config(config: RunConfig, checkpoint: Path) -> None:
-    """Only what does not change the numbers may differ from what a training was started with."""
-    free = ("train.device", "train.threads", "train.tensorboard", "train.log_every", "batches.num_workers")
-    stored = {key: value for key, value, _ in describe_config(RunConfig.load(checkpoint / "config.yaml"))}
-    current = {key: value for key, value, _ in describe_config(config)}
+def report_extension(config: RunConfig, steps_before: int, state: TrainingState) -> None:
+    """Say what more updates than planned at first do to the schedule, and what keeps them from being made."""
+    logger.info("train.steps: %d then, %d now", steps_before, config.train.steps)
+    then, now = (
+        learning_rate_at(state.step, config.optim, steps) for steps in (steps_before, config.train.steps)
+    )
+    if config.optim.schedule in ("cosine", "tri_stage"):
+        logger.warning(
+            "optim.schedule = %s falls until the last update: stretched to %d updates, it goes on with a "
+            "learning rate of %.3g, which would have been %.3g",
+            config.optim.schedule, config.train.steps, now, then,
+        )  # fmt: skip
+    if has_stalled(state, config.train.patience):
+        logger.warning(
+            "no update is made: dev has not been better for train.patience = %d validations",
+            config.train.patience,
+        )
+
+
+def require_same_config(config: RunConfig, before: RunConfig, checkpoint: Path) -> None:
+    """Only what changes no update may differ from what a training was started with, and there may be more."""
+    free = {"train.device", "train.threads", "train.tensorboard", "train.log_every", "batches.num_workers"}
+    free |= {"data.max_unknown"} | ({"train.steps"} if config.train.steps > before.train.steps else set())
     changed = [
-        f"{key}: {stored.get(key)!r} then, {current.get(key)!r} now"
-        for key in current | stored
-        if key not in free and stored.get(key) != current.get(key)
+        f"{key}: {then!r} then, {now!r} now"
+        for key, (then, now) in find_differences(before, config).items()
+        if key not in free
     ]
     if changed:
         raise UserError(
             f"{checkpoint}: this training was started with other settings ({'; '.join(changed[:5])}). "
             "Go on with those, or start afresh in another output_dir"
+        )
+
+
+def require_same_data(stored: dict[str, str], current: dict[str, str], checkpoint: Path) -> None:
+    """Other utterances have another order: some would be learnt from twice in an epoch, others never."""
+    changed = [path for path, digest in current.items() if stored.get(path) != digest]
+    if changed:
+        raise UserError(
+            f"{', '.join(changed)}: changed since the training of {checkpoint} was started. Put back what it "
+            "was started with, or start afresh in another output_dir (start_from keeps the weights)"
         )
 
 
@@ -244,56 +294,34 @@ def finish(
 # --- small parts of the loop --------------------------------------------------------------------
 
 
-class TerminationSignal:
-    """Notes SIGTERM, so that the update in progress is finished and saved before the process ends."""
+class StopSignal:
+    """Notes Ctrl-C and SIGTERM, so that the update in progress is finished and saved before the process ends.
 
-    def __init__(self) -> None:
-        self.is_asked = False
+    A second Ctrl-C stops at once.
+    """
 
-    def __enter__(self) -> TerminationSignal:
-        self._before = signal.signal(signal.SIGTERM, self._note)
+    def __init__(self, is_main: bool) -> None:
+        self.number = 0
+        self._is_main = is_main
+
+    def __enter__(self) -> StopSignal:
+        self._before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
         return self
+
+    def restore_interrupt(self) -> None:
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        self.restore_interrupt()
+        signal.signal(signal.SIGTERM, self._before[signal.SIGTERM])
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.is_asked = True
-
-
-class Averages:
-    """Means over the updates since the last line of the log."""
-
-    def __init__(self) -> None:
-        self._outcomes: list[Outcome] = []
-        self._seconds = 0.0
-
-    def add(self, outcome: Outcome, seconds: float) -> None:
-        self._outcomes.append(outcome)
-        self._seconds += seconds
-
-    def take(self) -> dict[str, float]:
-        outcomes, seconds = self._outcomes, self._seconds
-        self._outcomes, self._seconds = [], 0.0
-        finite = [outcome for outcome in outcomes if outcome.is_finite]
-        tokens = max(sum(outcome.num_tokens for outcome in finite), 1.0)
-        sums: Counter[str] = Counter()
-        for outcome in finite:
-            sums.update(outcome.sums)
-        values = name_means({name: total / tokens for name, total in sums.items()})
-        audio_seconds = sum(outcome.audio_seconds for outcome in outcomes)
-        speed = {
-            "tokens_per_second": tokens / max(seconds, 1e-9),
-            "audio_seconds_per_second": audio_seconds / max(seconds, 1e-9),
-        }
-        return values | {
-            "learning_rate": outcomes[-1].learning_rate,
-            "gradient_norm": sum(outcome.gradient_norm for outcome in finite) / max(len(finite), 1),
-            "skipped_updates": len(outcomes) - len(finite),
-            **{name: value for name, value in speed.items() if audio_seconds or name == "tokens_per_second"},
-        }
+        self.number = number
+        self.restore_interrupt()
+        if number == signal.SIGINT and self._is_main:
+            os.write(2, b"\nsaving after this update; Ctrl-C again stops at once\n")
 
 
 def report_bad_update(batches: list[Any], outcome: Outcome, state: TrainingState, limit: int) -> None:
@@ -319,7 +347,12 @@ def note_score(state: TrainingState, scores: dict[str, float], select_by: str, k
 def loss_of(scores: dict[str, float], select_by: str, step: int) -> float:
     """The lower the better, whatever the measure."""
     value = (scores | {"updates": step})[select_by]
-    return -value if select_by in HIGHER_IS_BETTER else value
+    return _without_nan(-value if select_by in HIGHER_IS_BETTER else value)
+
+
+def _without_nan(loss: float) -> float:
+    """NaN compares with nothing, so that sorting would leave it where it is: it is the worst."""
+    return math.inf if math.isnan(loss) else loss
 
 
 def has_stalled(state: TrainingState, patience: int | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,9 @@ from tqdm import tqdm
 
 from asr.errors import UserError
 from asr.files import replace_file
+from asr.models.model import name_means
 from asr.run import TrainConfig
+from asr.train.learner import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +83,45 @@ class Monitor:
             logger.info("%s", message)
 
 
+class Averages:
+    """Means over the updates since the last line of the log."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome] = []
+        self._seconds = 0.0
+
+    def add(self, outcome: Outcome, seconds: float) -> None:
+        self._outcomes.append(outcome)
+        self._seconds += seconds
+
+    def take(self) -> dict[str, float]:
+        outcomes, seconds = self._outcomes, self._seconds
+        self._outcomes, self._seconds = [], 0.0
+        finite = [outcome for outcome in outcomes if outcome.is_finite]
+        tokens = max(sum(outcome.num_tokens for outcome in finite), 1.0)
+        sums: Counter[str] = Counter()
+        for outcome in finite:
+            sums.update(outcome.sums)
+        values = name_means({name: total / tokens for name, total in sums.items()})
+        audio_seconds = sum(outcome.audio_seconds for outcome in outcomes)
+        speed = {
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+            "audio_seconds_per_second": audio_seconds / max(seconds, 1e-9),
+        }
+        return values | {
+            "learning_rate": outcomes[-1].learning_rate,
+            "gradient_norm": sum(outcome.gradient_norm for outcome in finite) / max(len(finite), 1),
+            "skipped_updates": len(outcomes) - len(finite),
+            **{name: value for name, value in speed.items() if audio_seconds or name == "tokens_per_second"},
+        }
+
+
 def _format(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _forget_after(path: Path, step: int) -> None:
-    """Drop lines of updates that a killed training made after its last checkpoint: they are made again."""
+    """Drop the lines that are made again: of updates after the last checkpoint, and of the end."""
     if not path.exists():
         return
     kept = []
@@ -94,7 +130,7 @@ def _forget_after(path: Path, step: int) -> None:
             record = json.loads(line)
         except ValueError:
             continue  # the last line of a killed process may be cut
-        if record["step"] <= step:
+        if record["step"] <= step and record["kind"] != "model":
             kept.append(line + "\n")
     with replace_file(path) as file:
         file.write("".join(kept).encode())
@@ -108,4 +144,4 @@ def _open_tensorboard(folder: Path, start_step: int) -> Any:
             "train.tensorboard = True, but the package tensorboard is not installed: "
             "pip install tensorboard, or set train.tensorboard=false"
         ) from None
-    return SummaryWriter(str(folder), purge_step=start_step)
+    return SummaryWriter(str(folder), purge_step=start_step + 1)

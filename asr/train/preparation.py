@@ -21,6 +21,7 @@ from asr.batches import BatchLoader
 from asr.checkpoint import System, find_checkpoints, load_any_system
 from asr.errors import UserError
 from asr.features import FrontEnd, fit_front_end
+from asr.files import hash_file
 from asr.labels import FrameLabels, Labels, RecordingLabels
 from asr.manifest import Manifest, Utterance, read_manifest
 from asr.models import FrameLabelsConfig, LabelModel, Model, RecordingLabelConfig, build_model
@@ -45,16 +46,35 @@ NUM_PLOTTED = 4  # dev utterances whose attention is drawn
 class TrainingData:
     """The batches of a run, as the training loop asks for them."""
 
-    def __init__(self, system: System[Model], process: Process) -> None:
-        self._accumulate = system.config.train.accumulate
-        shard = Shard(process.rank, process.world_size)
+    def __init__(self, system: System[Model], process: Process, first_world_size: int | None = None) -> None:
+        """`first_world_size`: of the processes that the training was started with. With any other number that
+        divides the batches of an update, each update has the same batches as with those."""
+        first_world_size = first_world_size or process.world_size
+        batches_per_update = system.config.train.accumulate * first_world_size
+        self._accumulate, rest = divmod(batches_per_update, process.world_size)
+        if rest:
+            raise UserError(
+                f"this training was started with {first_world_size} processes and train.accumulate = "
+                f"{system.config.train.accumulate}, so an update has {batches_per_update} batches, which "
+                f"{process.world_size} processes cannot share equally; go on with a number that divides them"
+            )
+        if process.world_size != first_world_size:
+            logger.info(
+                "started with %d processes, going on with %d, each with %d batches to an update: the same "
+                "batches in the same order",
+                first_world_size, process.world_size, self._accumulate,
+            )  # fmt: skip
+        shard = Shard(process.rank, process.world_size, first_world_size)
         self._train: BatchLoader | TextLoader
         self._dev: BatchLoader | TextLoader
         build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
         self._train, self._dev = build(system, shard)
 
     def epoch(self, epoch: int, batches_done: int) -> Iterator[list[Batch]]:
-        """The batches of each update: `accumulate` of them, fewer in the last of the epoch."""
+        """The batches of each update: `accumulate` of them, fewer in the last of the epoch.
+
+        `batches_done`: those of this epoch that all processes together have learnt from.
+        """
         group: list[Batch] = []
         for batch in self._train.epoch_batches(epoch, batches_done):
             group.append(batch)
@@ -189,6 +209,11 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     return System(config, tokenizer, front_end, model)
 
 
+def hash_data(config: RunConfig) -> dict[str, str]:
+    """Hash the files that a training reads its utterances and texts from. Their audio is not hashed."""
+    return {path: hash_file(path) for path in (config.data.train, config.data.dev, *config.data.text)}
+
+
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     """The one in the run's folder; where there is none yet, that of `start_from` or one learnt from the
     training texts. It is written only if it knows the texts of train and dev."""
@@ -250,7 +275,7 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer) -> None:
         if share > config.data.max_unknown:
             raise UserError(
                 f"{path}: {share:.1%} of the tokens are unknown to the tokenizer, more than "
-                f"data.max_unknown = {config.data.max_unknown:g}: another case or script than that of the texts "
+                f"data.max_unknown = {config.data.max_unknown:g}: another case or script than in the texts "
                 "it was learnt from? Make both alike by the rules of text.training, or raise data.max_unknown"
             )
 
