@@ -668,7 +668,7 @@ def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) ->
     train(first)
     start = f"start_from={first.output_dir}"
     with pytest.raises(UserError, match="no model here"):
-        train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path / 'nowhere'}"))
+        train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
     with pytest.raises(UserError, match="features or tokenizer are set otherwise there"):
         train(tiny_run(f"output_dir={tmp_path}/features", start, "features.num_mels=23"))
     with pytest.raises(UserError, match=r"its weights do not fit this model \(encoder.* there and .* here"):
