@@ -1,7 +1,8 @@
 """Any audio file to float32 mono at a wanted rate, whole or in blocks, and back to WAV and FLAC.
 
 Full scale is 1. Several channels are averaged, unless one is picked. Times count from the first sample of the
-(first) sound track. Every fault of a file is an `AudioError`: not audio, cut short, silent throughout ...
+(first) sound track. Every fault of a file is an `AudioError`: not audio, silent throughout ... So is damage,
+but for callers of `read_blocks` who ask to be told of it: they get all that can be decoded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +24,13 @@ from asr.audio_decoders import (
     TOLERANCE_SECONDS,
     AudioError,
     Decoder,
-    describe_cut,
+    as_audio_errors,
     open_audio,
     regroup,
 )
 from asr.errors import UserError
 
-__all__ = ["AudioError", "AudioInfo", "read", "read_blocks", "read_info", "resample", "write"]
+__all__ = ["AudioError", "AudioInfo", "Damage", "read", "read_blocks", "read_info", "resample", "write"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ MAX_LEVEL = 100.0
 # channel with the sign reversed leaves what a codec adds, or what differs in gain: -17 dB at 2.5 dB.
 CANCELLED_SHARE = 0.02
 MIN_POWER = 1e-7  # -70 dB of full scale; below there is nothing to lose
+MAX_SPANS_SHOWN = 5  # of damage
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,23 @@ class AudioInfo:
 
 
 @dataclass(frozen=True)
+class Damage:
+    """What is missing in a file, or in the part of it that was read."""
+
+    promised: float | None
+    """Seconds by the header; None where it does not tell."""
+    found: float
+    """Seconds that could be decoded."""
+    missing: tuple[tuple[float, float | None], ...]
+    """Begin and end of each span that cannot be decoded, in seconds of the file. Silence stands in its place,
+    but for the last one of a file that is cut short, of which the end may be unknown."""
+    message: str
+
+
+OnDamage = Callable[[Damage], None]
+
+
+@dataclass(frozen=True)
 class _Request:
     """What is wanted of a file. Checked before the file is opened."""
 
@@ -66,6 +85,7 @@ class _Request:
     channel: int | None
     allow_silence: bool
     max_seconds: float = math.inf
+    on_damage: OnDamage | None = None
 
     def __post_init__(self) -> None:
         _require_rate(f"{self.path}: sample_rate", self.sample_rate)
@@ -110,13 +130,15 @@ def read_blocks(
     duration: float | None = None,
     channel: int | None = None,
     allow_silence: bool = False,
+    on_damage: OnDamage | None = None,
 ) -> Iterator[np.ndarray]:
     """What `read` returns, in blocks of `block_seconds`, of which the last may be shorter.
 
     Memory does not grow with the file, but for the index of MP4, 5 MB for an hour. Some faults show at
-    the end only, after the blocks before: that all samples are zero, or that some are missing.
+    the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is
+    told to `on_damage`, where given, and is an error otherwise.
     """
-    request = _Request(Path(path), sample_rate, start, duration, channel, allow_silence)
+    request = _Request(Path(path), sample_rate, start, duration, channel, allow_silence, on_damage=on_damage)
     if not 1 / sample_rate <= block_seconds <= MAX_READ_SECONDS:
         raise AudioError(
             f"{path}: block_seconds is {block_seconds}, expected one sample to {MAX_READ_SECONDS:,.0f} s"
@@ -188,15 +210,16 @@ def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
     with open_audio(request.path) as decoder:
         _check_channel(request, decoder)
         first, count = _locate(request, decoder)
-        mono = (_mix(piece, request.channel, request.path) for piece in decoder.frames(first, count))
-        checked = _check_samples(mono, request, decoder, first, count)
+        reading = _Reading(request, decoder, first, count)
         num_samples = 0
-        for piece in _resample_pieces(checked, decoder.sample_rate, request.sample_rate):
+        for piece in _resample_pieces(reading.frames(), decoder.sample_rate, request.sample_rate):
             num_samples += len(piece)
             _check_limit(request, num_samples / request.sample_rate)
             yield piece
-        if not num_samples:
+        if not num_samples and request.on_damage is None:
             raise AudioError(f"{request.path}: too short for a sample at {request.sample_rate} Hz")
+        if request.on_damage is not None and (damage := reading.find_damage()) is not None:
+            request.on_damage(damage)
 
 
 def _check_channel(request: _Request, decoder: Decoder) -> None:
@@ -267,24 +290,103 @@ def _say_cancelled(path: Path) -> None:
     )
 
 
-def _check_samples(
-    pieces: Iterable[np.ndarray], request: _Request, decoder: Decoder, first: int, count: int | None
-) -> Iterator[np.ndarray]:
-    """The same pieces; raises at a sample that is none, and at the end if samples are missing or all zero."""
-    num_frames, is_silent = 0, True
-    for piece in pieces:
-        low, high = piece.min(), piece.max()
-        if not (low >= -MAX_LEVEL and high <= MAX_LEVEL):  # NaN is neither
-            seconds = (first + num_frames) / decoder.sample_rate
-            raise AudioError(_describe_level(request, piece, seconds, decoder.sample_rate))
-        is_silent = is_silent and low == 0 == high
-        num_frames += len(piece)
-        yield piece
-    _check_end(request, decoder, first, count, num_frames)
-    if is_silent and not request.allow_silence:
-        raise AudioError(
-            f"{request.path}: all samples {_describe_mix(request, decoder)}are zero; is it the right file?"
-        )
+class _Reading:
+    """The frames of one request as mono, and what was wrong with them."""
+
+    def __init__(self, request: _Request, decoder: Decoder, first: int, count: int | None) -> None:
+        self._request, self._decoder, self._first, self._count = request, decoder, first, count
+        self._num_frames = 0
+        self._invalid: list[tuple[int, int]] = []  # spans of samples that are no numbers
+        self._error: AudioError | None = None  # after which nothing could be decoded
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Pieces (frames,), silent where sound is damaged, which is an error at the end unless asked for."""
+        request, is_silent = self._request, True
+        for piece in self._decode():
+            is_silent = is_silent and not piece.any()
+            self._num_frames += len(piece)
+            yield piece
+        damage = self.find_damage()
+        if not self._num_frames and damage is None:
+            if self._first:
+                raise AudioError(_describe_excess(request, 0.0))
+            raise AudioError(f"{request.path}: contains no samples; record or copy it again")
+        if damage is not None and (request.on_damage is None or not self._num_frames):
+            raise AudioError(damage.message)
+        if is_silent and not request.allow_silence:
+            raise AudioError(
+                f"{request.path}: all samples {_describe_mix(request, self._decoder)}are zero; "
+                "is it the right file?"
+            )
+
+    def _decode(self) -> Iterator[np.ndarray]:
+        """All pieces, or those before an error where it can be told later."""
+        try:
+            with as_audio_errors(self._request.path):
+                for piece in self._decoder.frames(self._first, self._count):
+                    yield self._check_level(_mix(piece, self._request.channel, self._request.path))
+        except AudioError as error:
+            if self._request.on_damage is None or not self._num_frames:
+                raise
+            self._error = error
+
+    def _check_level(self, piece: np.ndarray) -> np.ndarray:
+        if piece.min() >= -MAX_LEVEL and piece.max() <= MAX_LEVEL:  # NaN is neither
+            return piece
+        is_number = np.isfinite(piece)
+        position, rate = self._first + self._num_frames, self._decoder.sample_rate
+        if self._request.on_damage is None or (np.abs(piece[is_number]) > MAX_LEVEL).any():
+            raise AudioError(_describe_level(self._request, piece, position / rate, rate))
+        edges = np.flatnonzero(np.diff(is_number, prepend=True, append=True)) + position
+        self._invalid += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        return np.where(is_number, piece, np.float32(0))
+
+    def find_damage(self) -> Damage | None:
+        """After the last piece: what is missing."""
+        path, decoder, rate = self._request.path, self._decoder, self._decoder.sample_rate
+        past = self._first + self._num_frames
+        wanted = math.inf if self._count is None else self._first + self._count
+        known = math.inf if decoder.num_frames is None else decoder.num_frames
+        end = min(wanted, known)
+        fault = None
+        if self._error is not None:
+            fault = (
+                f"{str(self._error).removeprefix(f'{path}: ')}: nothing is decoded after {past / rate:.3f} s"
+            )
+        elif math.isfinite(end) and past < end - decoder.tolerance_seconds * rate:
+            if math.isinf(known):
+                raise AudioError(_describe_excess(self._request, past / rate))
+            fault = (
+                f"is cut short: its header promises {known / rate:.3f} s, but the sound ends at "
+                f"{past / rate:.3f} s; copy or download it again"
+            )
+        elif decoder.is_torn and past < wanted:
+            fault = (
+                f"is cut short, or damaged at its end: the sound ends at {past / rate:.3f} s; "
+                "copy or download it again"
+            )
+        spans = [
+            (max(begin, self._first) / rate, min(behind, past) / rate)
+            for begin, behind in sorted([*decoder.damaged, *self._invalid])
+            if begin < past and behind > self._first
+        ]
+        if not spans and fault is None:
+            return None
+        faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
+        faults += [fault] if fault is not None else []
+        found = (self._num_frames / rate) - sum(behind - begin for begin, behind in spans)
+        promised = (end - self._first) / rate if math.isfinite(end) else None
+        missing: list[tuple[float, float | None]] = [*spans]
+        if fault is not None:
+            missing.append((past / rate, None if promised is None else max(past, end) / rate))
+        return Damage(promised, found, tuple(missing), f"{path}: {'; '.join(faults)}")
+
+
+def _describe_spans(spans: Sequence[tuple[float, float]]) -> str:
+    shown = ", ".join(f"{begin:.3f} to {end:.3f} s" for begin, end in spans[:MAX_SPANS_SHOWN])
+    return shown + (
+        f" and {len(spans) - MAX_SPANS_SHOWN:,} more spans" if len(spans) > MAX_SPANS_SHOWN else ""
+    )
 
 
 def _describe_mix(request: _Request, decoder: Decoder) -> str:
@@ -301,19 +403,6 @@ def _describe_level(request: _Request, piece: np.ndarray, seconds: float, rate: 
             f"{value}, expected about -1 to 1; if integers were stored as floats, divide by their full scale"
         )
     return f"{value}, not a number that can be played; write the file again"
-
-
-def _check_end(request: _Request, decoder: Decoder, first: int, count: int | None, num_frames: int) -> None:
-    rate, known = decoder.sample_rate, decoder.num_frames
-    wanted = math.inf if count is None else count
-    wanted = min(wanted, math.inf if known is None else known - first)
-    if num_frames and (math.isinf(wanted) or num_frames >= wanted - decoder.tolerance_seconds * rate):
-        return
-    if known is not None:
-        raise AudioError(describe_cut(request.path, known / rate, (first + num_frames) / rate))
-    if first == 0 and num_frames == 0:
-        raise AudioError(f"{request.path}: contains no samples; record or copy it again")
-    raise AudioError(_describe_excess(request, (first + num_frames) / rate))
 
 
 def _resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:

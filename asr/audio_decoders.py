@@ -1,6 +1,7 @@
 """Opens any audio file as frames of float32: by libsndfile if it knows the format, else by FFmpeg, fenced in.
 
-The content decides, never the suffix. Whatever goes wrong with a file becomes an `AudioError`.
+The content decides, never the suffix. Where sound is damaged, decoding goes on behind it, with silence in its
+place. Whatever else goes wrong with a file becomes an `AudioError`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -18,12 +19,12 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from asr.audio_headers import count_packets, has_length_tag, measure_promise, name_other_kind
+from asr.audio_headers import has_length_tag, inspect_ogg_end, name_other_kind
 from asr.errors import UserError
 
 MIN_SAMPLE_RATE = 1_000
 MAX_SAMPLE_RATE = 768_000  # the highest of any converter; more would only make resampling explode
-PIECE_SAMPLES = 1 << 16  # decoded at once, over all channels: what a break in a file may cost, at most
+PIECE_SAMPLES = 1 << 16  # decoded at once, over all channels
 # Lossy decoders need up to 0.3 s of sound before they give the same samples as when they began at the start.
 _PREROLL_SECONDS = 1
 
@@ -45,6 +46,8 @@ class Decoder(Protocol):
     num_channels: int
     num_frames: int | None  # as the header has it; None where it does not say, or only guesses
     tolerance_seconds: float  # by how much such headers are wrong
+    damaged: list[tuple[int, int]]  # first and past-the-end frame of each span decoded as silence, so far
+    is_torn: bool  # more sound followed, though no header says how much
 
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
         """Pieces (frames, channels) from frame `first`: `count` frames, or all that follow. Call it once."""
@@ -54,13 +57,19 @@ class Decoder(Protocol):
 @contextlib.contextmanager
 def open_audio(path: Path) -> Iterator[Decoder]:
     """A decoder for the file. What its libraries raise, in here and inside the `with`, is an AudioError."""
+    with contextlib.ExitStack() as stack, as_audio_errors(path):
+        file = stack.enter_context(_open_file(path))
+        _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+        decoder = _choose_decoder(path, file, stack)
+        _check_header(path, decoder)
+        yield decoder
+
+
+@contextlib.contextmanager
+def as_audio_errors(path: Path) -> Iterator[None]:
+    """Turn what the libraries raise into AudioError."""
     try:
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(_open_file(path))
-            _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
-            decoder = _choose_decoder(path, file, stack)
-            _check_header(path, decoder)
-            yield decoder
+        yield
     except UserError:
         raise
     except Exception as error:
@@ -69,8 +78,8 @@ def open_audio(path: Path) -> Iterator[Decoder]:
         reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
         reason = reason.removeprefix("Error : ").rstrip(".") or type(error).__name__
         raise AudioError(
-            f"{path}: cannot be decoded ({reason}); "
-            "is it a whole audio file? Copy it again, or convert it to FLAC"
+            f"{path}: cannot be decoded ({reason}); is it a whole audio file? Copy it again, or convert it "
+            "to FLAC; raw samples need a header first: ffmpeg -f s16le -ar 16000 -ac 1 -i RAW OUT.wav"
         ) from error
 
 
@@ -118,31 +127,31 @@ def _check_header(path: Path, decoder: Decoder) -> None:
 
 # --- which library ------------------------------------------------------------------------------
 
-# MP3 is left to FFmpeg: libsndfile's decoder of it prints its complaints on standard error.
-_LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b"OggS", b"NIST")
+# Not MP3, of which libsndfile complains on standard error; nor Ogg, in which it passes over damage without a
+# word, and over a second stream; nor SPHERE, of which it does not tell that the end is missing.
+_LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
 
 
 def _choose_decoder(path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> Decoder:
     head = file.read(4096)
     if head.startswith(_LIBSNDFILE_KINDS):
-        excess = measure_promise(file, head)
-        if excess == math.inf:
-            raise AudioError(f"{path}: is cut short, or damaged at its end; copy or download it again")
-        if excess is not None and (sound := _open_libsndfile(file, stack)) is not None:
-            return _LibsndfileDecoder(path, sound, excess)
+        if (sound := _open_libsndfile(file, stack)) is not None:
+            return _LibsndfileDecoder(file, sound)
     elif kind := name_other_kind(head):
         raise AudioError(f"{path}: is {kind}, not audio; was the right file downloaded?")
-    elif (num_packets := count_packets(file)) > os.fstat(file.fileno()).st_size:
-        raise AudioError(
-            f"{path}: is damaged: its tables list {num_packets:,} packets, more than it has bytes"
-        )
     return _FFmpegDecoder(path, file, stack)
 
 
 # --- libsndfile ---------------------------------------------------------------------------------
 
-_MALFORMED = 3  # SF_ERR_MALFORMED_FILE: a format that it knows, but broken, which FFmpeg might overlook
 _UNKNOWN_LENGTH = (1 << 63) - 1  # SF_COUNT_MAX
+# Programs that cannot know the length, as FFmpeg and SoX writing into a pipe, put 2 GiB less a bit, or more.
+_STREAMED_BYTES = 0x7FFF_0000
+# In its log: the bytes of a chunk of sound (or of all) that the header promises, and those that are there.
+_SHORT_CHUNK = re.compile(
+    r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.MULTILINE
+)
+_ALAC_PACKET = 4096  # frames, to which some headers round up
 
 
 def _open_libsndfile(file: BinaryIO, stack: contextlib.ExitStack) -> Any:
@@ -152,61 +161,117 @@ def _open_libsndfile(file: BinaryIO, stack: contextlib.ExitStack) -> Any:
     file.seek(0)  # libsndfile begins where the descriptor stands
     try:
         sound = stack.enter_context(soundfile.SoundFile(file.fileno(), closefd=False))
-    except soundfile.LibsndfileError as error:
-        if error.code == _MALFORMED:
-            raise
+    except soundfile.LibsndfileError:
         return None
-    is_mpeg = sound.subtype.startswith("MPEG")
-    return None if is_mpeg or sound.frames == _UNKNOWN_LENGTH else sound
+    is_other = sound.subtype.startswith("MPEG") or sound.frames in (0, _UNKNOWN_LENGTH)
+    return None if is_other else sound
+
+
+def _count_promised_frames(sound: Any) -> int:
+    """What the header says: of a file that was cut short, `sound.frames` is what there is of it."""
+    lengths = _SHORT_CHUNK.findall(sound.extra_info)
+    if not lengths:
+        return int(sound.frames)
+    promised, present = map(int, lengths[-1])
+    is_known = present and promised < _STREAMED_BYTES
+    return round(sound.frames * promised / present) if is_known else int(sound.frames)
 
 
 class _LibsndfileDecoder:
-    tolerance_seconds = TOLERANCE_SECONDS
+    is_torn = False
 
-    def __init__(self, path: Path, sound: Any, excess: float) -> None:
-        self._sound = sound
+    def __init__(self, file: BinaryIO, sound: Any) -> None:
+        self._file = file
+        self._unread: Any = sound
+        self._num_present: int = sound.frames
         self.container: str = sound.format.lower()
         self.sample_rate: int = sound.samplerate
         self.num_channels: int = sound.channels
-        self.num_frames: int | None = sound.frames
-        if sound.frames * (excess - 1) > TOLERANCE_SECONDS * sound.samplerate:
-            present = sound.frames / sound.samplerate
-            raise AudioError(describe_cut(path, present * excess, present))
+        self.num_frames: int | None = _count_promised_frames(sound)
+        is_alac = sound.subtype.startswith("ALAC")
+        self.tolerance_seconds = _ALAC_PACKET / sound.samplerate if is_alac else TOLERANCE_SECONDS
+        self.damaged: list[tuple[int, int]] = []
 
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
-        remaining = self._sound.frames - first if count is None else count
-        step = max(1, PIECE_SAMPLES // self.num_channels)
-        early = 0
-        if self._sound.seekable():
-            early = first
-            if self.container == "ogg":  # it may hold Opus, and libsndfile gives that 0.08 s of preroll only
-                early = max(0, first - _PREROLL_SECONDS * self.sample_rate)
-            self._sound.seek(early)
-        for position in range(early, first, step):
-            self._sound.read(min(step, first - position), dtype="float32")
-        while remaining > 0:
-            piece = self._sound.read(min(step, remaining), dtype="float32", always_2d=True)
-            if not len(piece):
-                return
-            remaining -= len(piece)
-            yield piece
+        position = first
+        end = self._num_present if count is None else min(first + count, self._num_present)
+        whole = step = max(1, PIECE_SAMPLES // self.num_channels)
+        while position < end:
+            for piece in self._read(position, end, step):
+                position += len(piece)
+                yield piece
+            if position < end and step > 1:
+                step = max(1, step // 256)  # once more from here, up to the damage
+            elif position < end:
+                next_sound = self._find_sound(position, end)
+                if next_sound is None:
+                    return
+                self.damaged.append((position, next_sound))
+                yield from make_silence(next_sound - position, self.num_channels)
+                position, step = next_sound, whole
+
+    def _read(self, first: int, end: int, step: int) -> Iterator[np.ndarray]:
+        """The frames up to `end`, or to the first piece in which something is damaged."""
+        import soundfile
+
+        sound, self._unread = self._unread, None
+        with contextlib.ExitStack() as stack, contextlib.suppress(soundfile.LibsndfileError):
+            if sound is None:  # after an error, libsndfile cannot go on with the same one
+                self._file.seek(0)
+                sound = stack.enter_context(soundfile.SoundFile(self._file.fileno(), closefd=False))
+            if sound.seekable():
+                sound.seek(first)
+            else:
+                for position in range(0, first, step):
+                    sound.read(min(step, first - position), dtype="float32")
+            while first < end:
+                piece = sound.read(min(step, end - first), dtype="float32", always_2d=True)
+                if not len(piece):
+                    return
+                first += len(piece)
+                yield piece
+
+    def _find_sound(self, damage: int, end: int) -> int | None:
+        """The first frame behind the damage, if any: by longer and longer steps, then by halves."""
+
+        def is_sound(place: int) -> bool:
+            return any(True for _ in self._read(place, place + 1, 1))
+
+        damaged, sound = damage, damage + self.sample_rate // 100
+        while sound < end and not is_sound(sound):
+            damaged, sound = sound, sound + self.sample_rate // 100 + (sound - damage) // 10
+        if sound >= end:
+            return None
+        while sound - damaged > 1:
+            middle = (damaged + sound) // 2
+            damaged, sound = (damaged, middle) if is_sound(middle) else (middle, sound)
+        return sound
 
 
 # --- FFmpeg -------------------------------------------------------------------------------------
 
 # Plain containers, which name no other files: no playlists, image sequences, devices or scripts (hls, dash,
 # concat, image2, lavfi, sdp ...). The headers of the first tell the length, for the others FFmpeg may guess.
-_EXACT_CONTAINERS = "aiff,au,caf,flac,matroska,mov,nistsphere,w64,wv"
-_OTHER_CONTAINERS = "aac,ac3,amr,amrnb,amrwb,asf,avi,eac3,flv,mp3,mpeg,mpegts,ogg,wav"
+_EXACT_CONTAINERS = "aiff,ape,au,caf,dsf,flac,matroska,mov,mpc,mpc8,nistsphere,ogg,tta,w64,wv"
+_OTHER_CONTAINERS = (
+    "aa,aac,aax,ac3,ac4,act,aea,amr,amrnb,amrwb,apm,asf,ast,avi,avr,bonk,codec2,dss,dts,dtshd,dv,eac3,flv,gsm,"
+    "gxf,iff,ilbc,ircam,iss,laf,lc3,loas,mlp,mmf,mp3,mpeg,mpegts,mxf,nut,oma,osq,paf,pvf,qcp,qoa,rka,rm,rso,"
+    "sds,shn,smjpeg,sox,swf,tak,truehd,voc,vqf,wav,wavarc,wsd,wtv,wve,xwma"
+)
 _SEEKABLE_CONTAINERS = ("matroska", "mov")  # by an index; in the others packets are skipped without decoding
-_PADDED_CONTAINERS = ("matroska", "mov", "mp3")
-_MAX_BAD_PACKETS = 10
+_PADDED_CONTAINERS = ("caf", "matroska", "mov", "mp3", "ogg")
+# Seconds by which time stamps are off without damage: Vorbis near its end, and what is stamped by a clock.
+_MAX_JITTER = {"ogg": 0.05} | dict.fromkeys(("asf", "avi", "flv", "matroska", "mpeg", "mpegts", "rm"), 0.25)
+_USUAL_MAX_JITTER = 0.005
+_MAX_SILENCE_SECONDS = 3600  # in place of what is missing in a file: damaged time stamps may lead anywhere
+_MAX_BAD_PACKETS = 10  # more than there are good ones: then it is no sound at all
 
 
 class _FFmpegDecoder:
     def __init__(self, path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> None:
         self._path = path
         has_tag = has_length_tag(file)
+        self.is_torn, is_chained = inspect_ogg_end(file)
         self._file = stack.enter_context(_open_ffmpeg(file))
         streams = self._file.streams
         if not streams.audio:
@@ -220,19 +285,26 @@ class _FFmpegDecoder:
         self.sample_rate: int = codec.sample_rate
         self.num_channels: int = codec.layout.nb_channels
         is_exact = self.container in _EXACT_CONTAINERS.split(",") or (self.container == "mp3" and has_tag)
-        self.num_frames = self._count_frames() if is_exact else None
+        self.num_frames = self._count_frames() if is_exact and not is_chained else None
         is_padded = self.container in _PADDED_CONTAINERS
         self.tolerance_seconds = CODEC_TOLERANCE_SECONDS if is_padded else TOLERANCE_SECONDS
+        self._max_jitter = _MAX_JITTER.get(self.container, _USUAL_MAX_JITTER) * self.sample_rate
+        self.damaged: list[tuple[int, int]] = []
+        self._silence_left = _MAX_SILENCE_SECONDS * self.sample_rate
+        self._num_good = self._num_bad = 0
 
     def _count_frames(self) -> int | None:
         stream = self._stream
+        if stream.frames and stream.codec_context.name.startswith("pcm_"):
+            return int(stream.frames)  # of a CAF file cut short, the duration is that of what is there
         if stream.duration:
             seconds = stream.duration * stream.time_base
         elif self._file.duration and len(self._file.streams) == 1:  # or it may be that of the pictures
             seconds = Fraction(self._file.duration, 1_000_000)
         else:
             return None
-        return round(seconds * self.sample_rate) if seconds > 0 else None
+        delay = stream.codec_context.delay if self.container == "ogg" else 0  # Opus counts what comes before
+        return round(seconds * self.sample_rate) - delay if seconds > 0 else None
 
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
         return regroup(self._cut(first, count), max(1, PIECE_SAMPLES // self.num_channels))
@@ -267,10 +339,30 @@ class _FFmpegDecoder:
                 f"{self._path}: its time stamps do not lead to {first / self.sample_rate:.3f} s; "
                 "convert it to FLAC first"
             )
+        origin = None
         for frame in frames:
+            if frame.pts is not None:
+                stamp = round(frame.pts * frame.time_base * self.sample_rate)
+                origin = stamp - position if origin is None else origin
+                num_lacking = stamp - origin - position
+                if self._is_gap(position, num_lacking):
+                    self.damaged.append((position, position + num_lacking))
+                    self._silence_left -= num_lacking
+                    for piece in make_silence(num_lacking, self.num_channels):
+                        yield position, piece
+                        position += len(piece)
+                elif abs(num_lacking) > self._max_jitter:  # as where another stream begins at 0 again
+                    origin += num_lacking
             piece = self._convert(frame)
             yield position, piece
             position += len(piece)
+
+    def _is_gap(self, position: int, num_lacking: int) -> bool:
+        """Whether so many frames are missing here, and not rather the time stamp wrong."""
+        room = self._silence_left
+        if self.num_frames is not None:
+            room = min(room, self.num_frames - position)
+        return self._max_jitter < num_lacking <= room
 
     def _decode_from(self, early: int) -> tuple[Iterator[Any], int]:
         """Decoded frames, and the position of the first by the container's clock. Matroska's counts ms."""
@@ -301,16 +393,23 @@ class _FFmpegDecoder:
             yield packet
 
     def _decode_packets(self, packets: Iterable[Any]) -> Iterator[Any]:
-        from av.error import InvalidDataError
+        from av.error import FFmpegError
 
-        num_bad = 0
+        is_last_bad = False
         for packet in packets:
             try:
-                yield from packet.decode()
-            except InvalidDataError:
-                num_bad += 1
-                if self.container != "mp3" or num_bad > _MAX_BAD_PACKETS:  # MP3 has tags among its packets
+                frames = packet.decode()
+            except FFmpegError:
+                self._num_bad += 1
+                if self._num_bad > self._num_good + _MAX_BAD_PACKETS:
                     raise
+                is_last_bad = self.container != "mp3"  # which may have tags at its end
+                continue
+            if frames:
+                self._num_good += 1
+                is_last_bad = False
+            yield from frames
+        self.is_torn = self.is_torn or is_last_bad
 
     def _convert(self, frame: Any) -> np.ndarray:
         """(frames, channels), full scale at 1."""
@@ -395,8 +494,8 @@ def regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
         yield np.concatenate(held)
 
 
-def describe_cut(path: Path, promised_seconds: float, seconds: float) -> str:
-    return (
-        f"{path}: is cut short: its header promises {promised_seconds:.3f} s, but the sound ends at "
-        f"{seconds:.3f} s; copy or download it again"
-    )
+def make_silence(num_frames: int, num_channels: int) -> Iterator[np.ndarray]:
+    """Pieces of zeros (frames, channels)."""
+    step = max(1, PIECE_SAMPLES // num_channels)
+    for first in range(0, num_frames, step):
+        yield np.zeros((min(step, num_frames - first), num_channels), np.float32)

@@ -42,7 +42,7 @@ FORMATS = {
     "au": Format(encode_sound(SOUND, RATE, "AU"), "au"),
     "caf": Format(encode_sound(SOUND, RATE, "CAF"), "caf"),
     "caf ALAC": Format(encode_sound(SOUND, RATE, "CAF", "ALAC_16"), "caf"),
-    "sphere": Format(encode_sound(SOUND, RATE, "NIST"), "nist"),
+    "sphere": Format(encode_sound(SOUND, RATE, "NIST"), "nistsphere"),
     "ogg Vorbis": Format(encode_sound(SOUND, RATE, "OGG", "VORBIS"), "ogg", LOSSY),
     "ogg Opus": Format(encode_sound(SOUND, RATE, "OGG", "OPUS"), "ogg", LOSSY),
     "mp3": Format(encode_sound(SOUND, RATE, "MP3"), "mp3", LOSSY),

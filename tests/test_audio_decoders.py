@@ -197,7 +197,7 @@ def test_read_info_reads_the_header_only(tmp_path: Path) -> None:
     data = FORMATS["flac"].data
     path = put(tmp_path, data[:9000] + bytes(len(data) - 9000))
     assert audio.read_info(path).seconds == 3.0
-    with pytest.raises(AudioError, match="cannot be decoded"):
+    with pytest.raises(AudioError, match="cut short"):
         audio.read(path)
 
 
