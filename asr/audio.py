@@ -375,7 +375,8 @@ class _Reading:
         faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
         faults += [fault] if fault is not None else []
         found = (self._num_frames / rate) - sum(behind - begin for begin, behind in spans)
-        promised = (end - self._first) / rate if math.isfinite(end) else None
+        is_known = math.isfinite(end) and not decoder.is_torn
+        promised = (end - self._first) / rate if is_known else None
         missing: list[tuple[float, float | None]] = [*spans]
         if fault is not None:
             missing.append((past / rate, None if promised is None else max(past, end) / rate))

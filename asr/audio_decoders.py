@@ -195,20 +195,22 @@ class _LibsndfileDecoder:
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
         position = first
         end = self._num_present if count is None else min(first + count, self._num_present)
-        whole = step = max(1, PIECE_SAMPLES // self.num_channels)
+        step = max(1, PIECE_SAMPLES // self.num_channels)
         while position < end:
             for piece in self._read(position, end, step):
                 position += len(piece)
                 yield piece
-            if position < end and step > 1:
-                step = max(1, step // 256)  # once more from here, up to the damage
-            elif position < end:
+            if position < end:
+                piece = self._read_before_damage(position, min(position + step, end))
+                if len(piece):
+                    yield piece
+                position += len(piece)
                 next_sound = self._find_sound(position, end)
                 if next_sound is None:
                     return
                 self.damaged.append((position, next_sound))
                 yield from make_silence(next_sound - position, self.num_channels)
-                position, step = next_sound, whole
+                position = next_sound
 
     def _read(self, first: int, end: int, step: int) -> Iterator[np.ndarray]:
         """The frames up to `end`, or to the first piece in which something is damaged."""
@@ -230,6 +232,19 @@ class _LibsndfileDecoder:
                     return
                 first += len(piece)
                 yield piece
+
+    def _read_before_damage(self, first: int, past: int) -> np.ndarray:
+        """All that can be read from `first` on: libsndfile gives all that is asked for, or nothing."""
+        piece = np.zeros((0, self.num_channels), np.float32)
+        readable, damaged = 0, past - first
+        while damaged - readable > 1:
+            middle = (readable + damaged) // 2
+            read = next(self._read(first, first + middle, middle), None)
+            if read is None or len(read) < middle:
+                damaged = middle
+            else:
+                readable, piece = middle, read
+        return piece
 
     def _find_sound(self, damage: int, end: int) -> int | None:
         """The first frame behind the damage, if any: by longer and longer steps, then by halves."""
@@ -282,12 +297,18 @@ class _FFmpegDecoder:
         if codec is None:
             raise AudioError(f"{path}: its sound has a codec without a decoder here; convert it to FLAC")
         self.container = self._file.format.name.split(",")[0]
+        if (self.container, codec.name) == ("caf", "alac"):
+            from av.codec.context import Flags2
+
+            codec.flags2 |= Flags2.skip_manual  # else FFmpeg drops the padding of a last packet that has none
         self.sample_rate: int = codec.sample_rate
         self.num_channels: int = codec.layout.nb_channels
         is_exact = self.container in _EXACT_CONTAINERS.split(",") or (self.container == "mp3" and has_tag)
         self.num_frames = self._count_frames() if is_exact and not is_chained else None
         is_padded = self.container in _PADDED_CONTAINERS
         self.tolerance_seconds = CODEC_TOLERANCE_SECONDS if is_padded else TOLERANCE_SECONDS
+        if codec.name == "alac":
+            self.tolerance_seconds = _ALAC_PACKET / self.sample_rate
         self._max_jitter = _MAX_JITTER.get(self.container, _USUAL_MAX_JITTER) * self.sample_rate
         self.damaged: list[tuple[int, int]] = []
         self._silence_left = _MAX_SILENCE_SECONDS * self.sample_rate
@@ -482,14 +503,19 @@ def regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
     """The same samples in pieces of exactly `length`; the last one may be shorter."""
     held: list[np.ndarray] = []
     num_held = 0
-    for piece in pieces:
-        while num_held + len(piece) >= length:
-            split = length - num_held
-            yield np.concatenate([*held, piece[:split]])
-            piece, held, num_held = piece[split:], [], 0
-        if len(piece):
-            held.append(piece)
-            num_held += len(piece)
+    try:
+        for piece in pieces:
+            while num_held + len(piece) >= length:
+                split = length - num_held
+                yield np.concatenate([*held, piece[:split]])
+                piece, held, num_held = piece[split:], [], 0
+            if len(piece):
+                held.append(piece)
+                num_held += len(piece)
+    except Exception:
+        if held:
+            yield np.concatenate(held)  # before the error, nothing is lost
+        raise
     if held:
         yield np.concatenate(held)
 

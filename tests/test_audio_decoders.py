@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import math
 import os
+import re
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -199,6 +202,144 @@ def test_read_info_reads_the_header_only(tmp_path: Path) -> None:
     assert audio.read_info(path).seconds == 3.0
     with pytest.raises(AudioError, match="cut short"):
         audio.read(path)
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def read_damaged(path: Path) -> tuple[np.ndarray, list[audio.Damage]]:
+    """All that can be decoded, at the file's own rate; and what is missing."""
+    damages: list[audio.Damage] = []
+    rate = audio.read_info(path).sample_rate
+    blocks = audio.read_blocks(path, rate, block_seconds=1.0, allow_silence=True, on_damage=damages.append)
+    return np.concatenate(list(blocks)), damages
+
+
+def decode_with_ffmpeg(data: bytes) -> int:
+    """How many samples it gives when it passes over errors, as players do."""
+    num_samples = 0
+    with contextlib.suppress(av.FFmpegError), av.open(io.BytesIO(data)) as container:
+        for packet in container.demux(audio=0):
+            with contextlib.suppress(av.FFmpegError):
+                num_samples += sum(frame.samples for frame in packet.decode())
+    return num_samples
+
+
+STREAMABLE = {name: FORMATS[name].data for name in FORMATS if not name.startswith("m4a")} | {
+    "m4a": encode_media(SOUND, RATE, "ipod", "aac", movflags="faststart"),
+    "ogg Vorbis": encode_sound(np.tile(SOUND, 4), RATE, "OGG", "VORBIS"),
+    "ogg Opus": encode_sound(np.tile(SOUND, 4), RATE, "OGG", "OPUS"),
+}
+# Every byte belongs to a packet that can be decoded, or the container tells nothing of its length.
+UNNOTICED = {"wav MP3", "mp3 without tag", "mpeg-ts", "aac", "mp4 in fragments"}
+
+
+@pytest.mark.parametrize("name", STREAMABLE)
+def test_all_that_is_left_of_a_file_cut_short_is_read(name: str, tmp_path: Path) -> None:
+    data = STREAMABLE[name]
+    whole = audio.read(put(tmp_path, data), audio.read_info(put(tmp_path, data)).sample_rate)
+    for share in (0.4, 0.6, 0.9):
+        left = data[: round(share * len(data))]
+        path = put(tmp_path, left)
+        if not (num_samples := decode_with_ffmpeg(left)):
+            with pytest.raises(AudioError):
+                audio.read(path)
+            continue
+        rate = audio.read_info(path).sample_rate
+        samples, damages = read_damaged(path)
+        assert len(samples) >= min(num_samples, len(whole)) - 1
+        same = min(len(samples), len(whole)) - rate // 10  # the last packet of a codec fades
+        np.testing.assert_allclose(samples[:same], whole[:same], atol=1e-6)
+        if name in UNNOTICED:
+            continue
+        (damage,) = damages
+        end = len(samples) / rate
+        assert damage.found == pytest.approx(end) and damage.missing[-1][0] == pytest.approx(end)
+        assert "is cut short" in damage.message
+        if FORMATS[name].container != "ogg":
+            assert damage.promised == pytest.approx(len(whole) / rate, abs=0.03)
+        with pytest.raises(AudioError, match="is cut short"):
+            audio.read(path)
+
+
+@pytest.mark.parametrize("name", ["flac", "m4a", "ogg Vorbis", "ogg Opus"])
+def test_decoding_goes_on_behind_damage(name: str, tmp_path: Path) -> None:
+    """What follows stands where it stood, and what cannot be decoded is silent, and told."""
+    sound = np.concatenate([make_speechlike(3.0, seed=seed) for seed in range(4)])
+    kinds = {"flac": ("FLAC", None), "ogg Vorbis": ("OGG", "VORBIS"), "ogg Opus": ("OGG", "OPUS")}
+    is_known = name in kinds
+    data = encode_sound(sound, RATE, *kinds[name]) if is_known else encode_media(sound, RATE, "ipod", "aac")
+    middle = len(data) // 2
+    path = put(tmp_path, data)
+    rate = audio.read_info(path).sample_rate
+    whole = audio.read(path, rate)
+    samples, damages = read_damaged(put(tmp_path, data[:middle] + bytes(150) + data[middle + 150 :]))
+    assert len(samples) == pytest.approx(len(whole), abs=rate // 20)
+    for part in (slice(0, 4 * rate), slice(9 * rate, 11 * rate)):
+        np.testing.assert_allclose(samples[part], whole[part], atol=1e-6)
+    (damage,) = damages
+    ((begin, end),) = damage.missing
+    assert (
+        end is not None
+        and 5 < begin < end < begin + 1.1
+        and damage.found == pytest.approx(12 - end + begin, abs=0.1)
+    )
+    assert not samples[math.ceil(begin * rate) : math.floor(end * rate)].any()
+    assert f"is damaged: {begin:.3f} to {end:.3f} s cannot be decoded" in damage.message
+    with pytest.raises(AudioError, match="is damaged"):
+        audio.read(path)
+    audio.read(path, start=begin - 2, duration=1)  # nothing of that is damaged
+
+
+def test_nan_is_silenced_where_damage_may_be_told(tmp_path: Path) -> None:
+    samples = SOUND.copy()
+    samples[[100, 101, 7000]] = np.nan, np.inf, -np.inf
+    read, (damage,) = read_damaged(put(tmp_path, encode_sound(samples, RATE, "WAV", "FLOAT")))
+    np.testing.assert_array_equal(read, np.where(np.isfinite(samples), samples, 0))
+    assert damage.missing == ((100 / RATE, 102 / RATE), (7000 / RATE, 7001 / RATE))
+
+
+def test_what_cannot_go_on_gives_what_came_before(tmp_path: Path) -> None:
+    other = encode_media(make_speechlike(1.0, 32_000), 32_000, "adts", "aac")
+    samples, (damage,) = read_damaged(put(tmp_path, FORMATS["aac"].data + other))
+    assert len(samples) == len(audio.read(put(tmp_path, FORMATS["aac"].data)))
+    assert "changes from 1 channels at 16000 Hz" in damage.message and damage.promised is None
+
+
+def test_time_stamps_far_ahead_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole of an hour is filled, and no more than that in all."""
+    ogg = FORMATS["ogg Opus"].data
+    pages = [page.start() for page in re.finditer(b"OggS", ogg)]
+    far = bytearray(ogg)
+    for page in pages[-2:]:
+        (granule,) = struct.unpack_from("<q", far, page + 6)
+        struct.pack_into("<q", far, page + 6, granule + 48_000 * 10**6)
+    samples, _ = read_damaged(put(tmp_path, bytes(far)))
+    assert len(samples) < 4 * 48_000
+
+
+@pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
+def test_reads_all_of_a_doubled_ogg(codec: str, tmp_path: Path) -> None:
+    """One after the other with one serial number, as `cat` makes them."""
+    data = encode_sound(SOUND, RATE, "OGG", codec)
+    samples = audio.read(put(tmp_path, data + data))
+    assert len(samples) == pytest.approx(6 * RATE, abs=500)
+    first = slice(0, len(SOUND) - 500)
+    np.testing.assert_allclose(samples[first], audio.read(put(tmp_path, data))[first], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mp3", "aac"])
+def test_streams_without_positions_go_on_behind_damage(name: str, tmp_path: Path) -> None:
+    data = FORMATS[name].data
+    middle = len(data) // 2
+    whole = len(audio.read(put(tmp_path, data)))
+    samples, _ = read_damaged(put(tmp_path, data[:middle] + bytes(150) + data[middle + 150 :]))
+    assert whole - RATE // 5 < len(samples) <= whole
+
+
+def test_alac_in_caf_may_count_its_padding(tmp_path: Path) -> None:
+    path = put(tmp_path, encode_media(SOUND, RATE, "caf", "alac"))
+    assert len(audio.read(path)) == len(SOUND)
 
 
 # --- files that must be refused -----------------------------------------------------------------

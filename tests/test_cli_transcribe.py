@@ -553,25 +553,37 @@ def test_hostile_among_good_files(talker: str, tmp_path: Path, caplog: pytest.Lo
     assert caplog.messages[-1] == "  and 10 more, see above"
 
 
-@pytest.mark.parametrize("name", ["WAV cut short", "NaN"])
-def test_a_recording_that_breaks_off(
+DAMAGED = {
+    "WAV cut short": ("its header promises 2.000 s, but the sound ends at 1.4", 2.0, 1.4),
+    "Opus cut short": ("is cut short, or damaged at its end: the sound ends at", None, None),
+    "FLAC with a hole": ("is damaged: 0.768 to 1.024 s cannot be decoded", 2.0, 1.744),
+    "NaN": ("is damaged: 1.000 to 1.000 s cannot be decoded", 2.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_recording(
     name: str,
     talker: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What came before is written, the fault is said, and the next call tries again."""
+    """What is there is written, what is missing is said, and the next call tries again."""
+    caplog.set_level("INFO")
+    message, promised, found = DAMAGED[name]
     path = HOSTILE_AUDIO[name].build(tmp_path)
     for _ in range(2):
         caplog.clear()
         assert transcribe(talker, str(path), "--output-dir", str(tmp_path / "out"), "--format", "json") == 1
-        assert HOSTILE_AUDIO[name].message in caplog.text
+        assert message in caplog.text and "s that are there" in caplog.text
+        assert any(line.startswith("0 transcribed, 1 incomplete; ") for line in caplog.messages)
     written = listing(tmp_path / "out")
-    if written:
-        (record,) = map(json.loads, written.values())
-        assert is_text(record["text"]) and HOSTILE_AUDIO[name].message in record["warnings"][0]
-        assert "the transcript has the" in caplog.text
+    (record,) = map(json.loads, written.values())
+    assert is_text(record["text"]) and message in record["warnings"][0]
+    incomplete = record["incomplete"]
+    assert incomplete["promised"] == promised and len(incomplete["missing"]) == 1
+    assert found is None or incomplete["found"] == pytest.approx(found, abs=0.01)
 
 
 def test_nothing_but_bad_files(talker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,7 @@ class Job:
         self._progress: AudioProgress | None = None
         self._faults: list[str] = []
         self._num_done = 0
+        self._num_partial = 0
         self._num_doubted = 0
         self._audio_seconds = 0.0
         self._wall_seconds = 0.0
@@ -123,9 +124,6 @@ class Job:
             self.fail(recording, str(error))
 
     def _take(self, recording: Recording, transcript: Transcript) -> None:
-        if transcript.warnings and not transcript.text:
-            self.fail(recording, "; ".join(transcript.warnings))
-            return
         transcript = replace(transcript, id=recording.name, audio=recording.path)
         try:
             self._write(recording, transcript)
@@ -135,8 +133,13 @@ class Job:
         self._audio_seconds += transcript.duration
         self._num_doubted += sum(bool(segment.warnings) for segment in transcript.segments)
         if transcript.warnings:
-            message = "; ".join(transcript.warnings)
-            self.fail(recording, f"{message}; the transcript has the {transcript.duration:.1f} s before")
+            damage = transcript.incomplete
+            found = transcript.duration if damage is None else damage.found
+            self._num_partial += 1
+            self.fail(
+                recording,
+                f"{'; '.join(transcript.warnings)}; the transcript has the {found:.3f} s that are there",
+            )
         else:
             self._num_done += 1
 
@@ -155,8 +158,10 @@ class Job:
         counts = [f"{self._num_done} transcribed"]
         if self.num_skipped:
             counts.append(f"{self.num_skipped} finished before")
-        if self._faults:
-            counts.append(f"{len(self._faults)} failed")
+        if self._num_partial:
+            counts.append(f"{self._num_partial} incomplete")
+        if len(self._faults) > self._num_partial:
+            counts.append(f"{len(self._faults) - self._num_partial} failed")
         summary = ", ".join(counts)
         if self._audio_seconds:
             speed = self._audio_seconds / max(self._wall_seconds, 1e-9)
@@ -171,7 +176,7 @@ class Job:
                 self._num_doubted,
             )
         if len(self._faults) > 1 or (self._faults and self._num_done):
-            logger.info("failed:")
+            logger.info("incomplete or failed:" if self._num_partial else "failed:")
             for message in self._faults[:MAX_FAULTS_SHOWN]:
                 logger.info("  %s", message)
             if len(self._faults) > MAX_FAULTS_SHOWN:

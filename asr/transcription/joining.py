@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pydantic
 
+from asr.audio import Damage
 from asr.errors import UserError
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment
@@ -74,6 +75,8 @@ class Recording:
     """Of its segments that are recognized."""
     segments: list[Segment] = field(default_factory=list)
     """The final ones."""
+    damages: list[Damage] = field(default_factory=list)
+    """At most one: what is missing, if anything is."""
     language: str | None = None
     """That of its first segment."""
     _num_taken: int = 0
@@ -125,9 +128,18 @@ def assemble(recording: Recording, separator: str) -> Transcript | UserError:
     if error is not None and not seconds:
         return error
     name, path, _ = describe_source(recording.source)
-    warnings = () if error is None else (str(error),)
-    segments = tuple(recording.segments)
-    return Transcript(name, path, seconds, segments, None, separator, warnings, recording.language)
+    damage = recording.damages[0] if recording.damages else None
+    faults = [*([str(error)] if error else []), *([damage.message] if damage else [])]
+    return Transcript(
+        name,
+        path,
+        seconds,
+        tuple(recording.segments),
+        separator=separator,
+        warnings=tuple(faults),
+        language=recording.language,
+        incomplete=damage,
+    )
 
 
 def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | UserError:

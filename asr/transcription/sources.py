@@ -17,7 +17,7 @@ from asr.errors import UserError
 
 # S samples
 
-BLOCK_SECONDS = 1.0  # what is lost before the place where a file breaks off, at most
+BLOCK_SECONDS = 1.0
 Item = TypeVar("Item")
 
 
@@ -89,7 +89,9 @@ def split_channels(source: Source, channels: Channels) -> list[Source]:
     return [replace(part, channel=channel) for channel in range(num_channels)]
 
 
-def read_source(source: Source, sample_rate: int) -> Iterator[np.ndarray]:
+def read_source(
+    source: Source, sample_rate: int, on_damage: audio.OnDamage | None = None
+) -> Iterator[np.ndarray]:
     """float32 (samples,) in blocks. Silence is no error here: nothing is said in it."""
     if isinstance(source, Samples):
         samples = audio.resample(source.audio_S, source.sample_rate, sample_rate)
@@ -105,6 +107,7 @@ def read_source(source: Source, sample_rate: int) -> Iterator[np.ndarray]:
         duration=part.duration,
         channel=part.channel,
         allow_silence=True,
+        on_damage=on_damage,
     )
 
 

@@ -137,8 +137,8 @@ class Transcriber(abc.ABC):
 
         `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
         model says. `whisper` is for Whisper's. `channels` "separate": each channel is a speaker's. Raises
-        UserError where nothing can be read. A file that breaks off later gives a transcript of what came
-        before, which says so in its `warnings`.
+        UserError where nothing can be read. A damaged file gives a transcript of all that can be decoded,
+        which says in `incomplete` what is missing.
         """
         if not isinstance(source, np.ndarray) and sample_rate is not None:
             raise UserError("sample_rate belongs to an array of samples; a file tells its own")
@@ -284,12 +284,12 @@ class Transcriber(abc.ABC):
     def _read(
         self, sources: Iterable[Source], request: Request
     ) -> Iterator[tuple[Recording, AudioSegment | End]]:
-        """The segments of each recording, then its end. This runs in a thread; it changes no recording."""
+        """The segments of each recording, then its end. This runs in a thread; it only notes damage."""
         for source in sources:
             recording, fault = Recording(source, request.open_log(source)), None
             segmenter = Segmenter(self.sample_rate, self.segmentation, describe_source(source)[2])
             try:
-                for block in read_source(source, self.sample_rate):
+                for block in read_source(source, self.sample_rate, recording.damages.append):
                     for segment in segmenter.push(block):
                         yield recording, segment
             except UserError as error:

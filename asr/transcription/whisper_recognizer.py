@@ -282,7 +282,7 @@ class WhisperRecognizer(Transcriber):
         for source in sources:
             recording = Recording(source, request.open_log(source))
             waiting = deque([recording])
-            blocks = read_ahead(read_source(source, self.sample_rate), 60)
+            blocks = read_ahead(read_source(source, self.sample_rate, recording.damages.append), 60)
             with contextlib.closing(blocks):
                 for _ in self._go_through(recording, blocks, request):
                     yield from self._take_finished(waiting, request)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asr.audio import Damage
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Transcript:
     """Code of what is spoken; None: the model knows one language, and nobody asked."""
     arithmetic: str = ""
     """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
+    incomplete: Damage | None = None
+    """What could not be decoded of a damaged file."""
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from asr.audio import Damage
 from asr.errors import UserError
 from asr.transcripts.subtitles import Cue, CueBuilder, SubtitlesConfig, build_cues, to_milliseconds
 from asr.transcripts.transcript import Segment, Transcript
@@ -137,9 +138,24 @@ def describe(transcript: Transcript) -> dict[str, Any]:
         record["language"] = transcript.language
     if transcript.arithmetic:
         record["arithmetic"] = transcript.arithmetic
+    if transcript.incomplete is not None:
+        record["incomplete"] = _describe_damage(transcript.incomplete)
     if transcript.warnings:
         record["warnings"] = list(transcript.warnings)
     return record | {"segments": [_describe_segment(segment) for segment in transcript.segments]}
+
+
+def _describe_damage(damage: Damage) -> dict[str, Any]:
+    """Seconds; null: nobody knows."""
+
+    def known(seconds: float | None) -> float | None:
+        return None if seconds is None else _seconds(seconds)
+
+    return {
+        "promised": known(damage.promised),
+        "found": _seconds(damage.found),
+        "missing": [[known(begin), known(end)] for begin, end in damage.missing],
+    }
 
 
 def _describe_segment(segment: Segment) -> dict[str, Any]:
