@@ -282,10 +282,10 @@ def test_wrong_values_in_prepare_are_an_error_of_the_recipe(
     plain = 'Utterance(id=split, audio=str(corpus_dir / "a.wav"), duration=1800.0)'
     assert plain in RECIPE
     write_recipe(recipes_dir, "tiny", RECIPE.replace(plain, checked))
-    arguments = ["recipe", "run", "tiny", "--recipes-dir", str(recipes_dir), "--corpus-dir", str(tmp_path)]
+    arguments = ["recipe", "run", "tiny", "--recipes-dir", "recipes", "--corpus-dir", str(tmp_path)]
     assert main(arguments) == 2
     said = capsys.readouterr().err
-    assert "recipe.py:20: Utterance: duration = 'long': expected a valid number" in said
+    assert "asr: recipes/tiny/recipe.py:20: Utterance: duration = 'long': expected a valid number" in said
     assert "Traceback" not in said and "pydantic" not in said
 
 

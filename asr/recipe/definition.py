@@ -86,7 +86,7 @@ class Recipe:
 
     def prepare(self, corpus_dir: Path | None, output_dir: Path) -> None:
         """Call the recipe's function; wrong values for a record are an error of its file."""
-        import pydantic
+        import pydantic  # heavy: --help does without
 
         from asr.config import describe_fault
 
@@ -94,8 +94,8 @@ class Recipe:
             self.module.prepare(corpus_dir, output_dir)
         except pydantic.ValidationError as error:
             frames = traceback.extract_tb(error.__traceback__)
-            line = next(frame.lineno for frame in reversed(frames) if frame.filename == str(self.path))
-            raise UserError(f"{self.path}:{line}: {describe_fault(error)}") from None
+            lines = [frame.lineno for frame in frames if frame.filename == self.module.__file__]
+            raise UserError(f"{self.path}:{lines[-1]}: {describe_fault(error)}") from None
 
     @property
     def shipped_model(self) -> Path:

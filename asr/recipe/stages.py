@@ -29,7 +29,7 @@ def run_recipe(job: Job, stage: str | None = None) -> None:
     find_commit()  # of now, whatever becomes of the checkout
     for name in choose_stages(job, stage):
         tasks = build_tasks(job, name)
-        if tasks and name in ("tokenizer", stage) and name not in ("download", "prepare"):
+        if name == ("train" if stage == "train" else "tokenizer") and job.recipe.find_confs():
             from asr.recipe import training
 
             training.check_data(job)
