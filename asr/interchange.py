@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from asr.columns import MEANINGS, describe_columns
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
@@ -37,10 +38,12 @@ from asr.manifest_checks import measure_seconds
 logger = logging.getLogger(__name__)
 
 Kind = Literal["jsonl", "nemo", "csv", "tsv", "kaldi"]
+SourceKind = Kind | Literal["librispeech"]
 KINDS: tuple[Kind, ...] = ("jsonl", "nemo", "csv", "tsv", "kaldi")
+TRANS = ".trans.txt"
 
 
-def read_utterances(path: str | Path, kind: Kind, allow_pipes: bool = False) -> Iterator[Utterance]:
+def read_utterances(path: str | Path, kind: SourceKind, allow_pipes: bool = False) -> Iterator[Utterance]:
     """The utterances of a manifest of any kind, with absolute audio paths."""
     if kind == "kaldi":
         return read_kaldi(path, allow_pipes)
@@ -51,6 +54,7 @@ def read_utterances(path: str | Path, kind: Kind, allow_pipes: bool = False) -> 
         "nemo": read_nemo,
         "csv": read_csv,
         "tsv": read_tsv,
+        "librispeech": read_librispeech,
     }
     return readers[kind](path)
 
@@ -67,16 +71,24 @@ def write_utterances(path: str | Path, kind: Kind, utterances: Iterable[Utteranc
     return writers[kind](path, utterances)
 
 
-def guess_source_kind(path: str | Path) -> Kind:
-    """A folder is Kaldi's, a table has its suffix, and of JSON Lines the first record decides."""
+def guess_source_kind(path: str | Path) -> SourceKind:
+    """Folders are Kaldi's or LibriSpeech's, tables have suffixes, of JSON Lines the first record decides."""
     path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; check the path")
     if path.is_dir():
-        return "kaldi"
-    suffix = path.suffix.lower()
+        is_kaldi = (path / "wav.scp").exists() or next(path.rglob(f"*{TRANS}"), None) is None
+        return "kaldi" if is_kaldi else "librispeech"
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(TRANS):
+        return "librispeech"
+    suffix = Path(name).suffix
     if suffix in (".csv", ".tsv"):
         return "csv" if suffix == ".csv" else "tsv"
     if suffix not in (".jsonl", ".json"):
-        raise UserError(f"{path}: cannot tell the kind of this source; name it: {', '.join(KINDS)}")
+        raise UserError(
+            f"{path}: cannot tell the kind of this source; name it by --from: {', '.join(KINDS)}, librispeech"
+        )
     first = next((parse_json(line) for _, _, line in read_lines(path)), None)
     return "nemo" if isinstance(first, dict) and "audio_filepath" in first else "jsonl"
 
@@ -178,20 +190,31 @@ def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
     return count
 
 
+# --- LibriSpeech --------------------------------------------------------------------------------
+
+
+def read_librispeech(path: str | Path) -> Iterator[Utterance]:
+    """All SPEAKER-CHAPTER.trans.txt of a folder and below, or one of them: a line is an id and its text.
+
+    The audio, ID.flac or of another format, lies beside; the speaker is the first part of the id.
+    """
+    tables = sorted(Path(path).rglob(f"*{TRANS}")) if Path(path).is_dir() else [Path(path)]
+    for table in tables:
+        for number, _, line in read_lines(table):
+            source = f"{table}:{number}"
+            id, *text = _decode(line, source).split(maxsplit=1) or [""]
+            names = (f"{id}{suffix}" for suffix in (".flac", ".wav", ".mp3", ".opus", ".ogg"))
+            audio = next((name for name in names if "/" not in id and (table.parent / name).is_file()), None)
+            if audio is None:
+                raise UserError(
+                    f"{source}: no audio for {shorten(id)} beside it; expected {shorten(id + '.flac')}"
+                )
+            fields = {"id": id, "audio": audio, "text": "".join(text).rstrip(), "speaker": id.split("-")[0]}
+            yield _build(source, fields, table.parent, _Ids())
+
+
 # --- tables -------------------------------------------------------------------------------------
 
-# Names of columns, in any case, by what they mean to us. Other columns become extras.
-_COLUMNS = {
-    "id": ("id", "utt_id", "utterance_id"),
-    "audio": ("path", "audio", "audio_path", "audio_filepath", "filename", "file_name", "wav_filename"),
-    "start": ("start", "offset"),
-    "duration": ("duration", "seconds"),
-    "milliseconds": ("duration_ms", "duration[ms]"),
-    "text": ("text", "sentence", "transcript", "transcription"),
-    "speaker": ("speaker", "speaker_id", "client_id"),
-    "language": ("language", "lang", "locale"),
-}
-_MEANINGS = {name: meaning for meaning, names in _COLUMNS.items() for name in names}
 _Rows = Iterator[tuple[int, list[str]]]
 
 
@@ -236,24 +259,30 @@ def _read_table(path: Path, rows: _Rows) -> Iterator[Utterance]:
         for name, meaning, cell in zip(names, meanings, row, strict=True):
             if meaning == "text":
                 fields["text"] = cell
-            elif meaning in ("start", "duration", "milliseconds") and cell:
+            elif meaning in ("start", "end", "duration", "milliseconds") and cell:
                 fields[meaning] = _parse_number(cell, f"{source}: {name}")
             elif cell:
                 (extras if meaning is None else fields)[meaning or name] = cell
         if "milliseconds" in fields:
             fields["duration"] = fields.pop("milliseconds") / 1000
+        elif "end" in fields:
+            fields["duration"] = round(fields.pop("end") - fields.get("start", 0.0), 9)
         elif "duration" not in fields and fields.get("audio") in seconds_of_clip:
             fields["duration"] = seconds_of_clip[fields["audio"]]
         yield _build(source, fields, folder, ids)
 
 
 def _find_meanings(path: Path, names: list[str]) -> list[str | None]:
-    meanings = [_MEANINGS.get(name.lower()) for name in names]
+    meanings = [MEANINGS.get(name.lower()) for name in names]
     if "audio" not in meanings:
         found = ", ".join(shorten(name) for name in names[:20]) or "nothing"
-        raise UserError(f"{path}: no column for the audio, such as path; the header has {found}")
+        raise UserError(
+            f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
+        )
     if "" in names:
         raise UserError(f"{path}: column {names.index('') + 1} has no name; name it or remove it")
+    if {"duration", "milliseconds"} & set(meanings):  # SpeechBrain tells the end besides
+        meanings = [None if meaning == "end" else meaning for meaning in meanings]
     names_seen: dict[str, str] = {}
     for name, meaning in zip(names, meanings, strict=True):
         key = "duration" if meaning == "milliseconds" else meaning or f"extras.{name}"
@@ -268,7 +297,7 @@ def _find_meanings(path: Path, names: list[str]) -> list[str | None]:
 def _read_clip_durations(path: Path) -> dict[str, float]:
     rows = _read_tsv_rows(path)
     _, header = next(rows, (0, []))
-    if header[:1] != ["clip"] or len(header) != 2 or _MEANINGS.get(header[1]) != "milliseconds":
+    if header[:1] != ["clip"] or len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
         raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
     durations = {}
     for number, row in rows:
@@ -327,6 +356,11 @@ def _build(source: str, fields: dict[str, Any], folder: str | Path, ids: _Ids) -
     if not fields.get("audio"):
         raise UserError(f"{source}: the path of the audio file is missing")
     if isinstance(fields["audio"], str):
+        if found := re.match(r"\$\w+|\{\w+\}", fields["audio"]):
+            raise UserError(
+                f"{source}: {shorten(fields['audio'])} begins with a placeholder; put the corpus's "
+                f"folder in place of {found[0]}, as by sed"
+            )
         fields["audio"] = os.path.join(folder, fields["audio"])
         if fields.get("duration") is None and isinstance(fields["start"], (int, float)):
             try:
@@ -342,7 +376,7 @@ def _write_table(path: Path, records: list[Utterance], format_row: Callable[[str
     folder = str(path.absolute().parent)
     columns = sorted({name for record in records for name in record.extras})
     for name in columns:
-        if not name.strip() or name != name.strip() or name.lower() in _MEANINGS:
+        if not name.strip() or name != name.strip() or name.lower() in MEANINGS:
             raise UserError(
                 f"{path}: extras.{name} cannot be a column, the name means something else; rename it"
             )

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.files import replace_file
+from asr.files import replace_file, unpack
 
 MAX_LINE_BYTES = 1_000_000  # some 15 hours of transcript; a longer line is another kind of file
 MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
@@ -120,6 +120,10 @@ class Manifest(Sequence[Utterance]):
         offsets, durations = array("q"), array("d")
         with _open_for_reading(path) as file:
             stamp = _stamp(file)
+            if unpack(file, path) is not file:
+                raise UserError(
+                    f"{path}: packed by gzip, where lines cannot be found at random: gunzip it first"
+                )
         for number, offset, line in read_lines(path):
             durations.append(_parse_at(f"{path}:{number}", line).duration)
             offsets.append(offset)
@@ -270,7 +274,7 @@ def read_lines(path: str | Path, skip_blank: bool = True) -> Iterator[tuple[int,
     A line beyond the limit comes cut to one byte more than MAX_LINE_BYTES; memory never holds its rest.
     """
     try:
-        with _open_for_reading(path) as file:
+        with _open_for_reading(path) as packed, unpack(packed, path) as file:
             offset = number = 0
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1

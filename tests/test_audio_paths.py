@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
 import pytest
 
 from asr.errors import UserError
+from asr.manifest import Utterance, write_manifest
 from asr.transcription.audio_paths import Recording, find_recordings
 
 
@@ -108,3 +110,30 @@ def test_names_stay_below_their_folder(folder: Path) -> None:
 
 def test_recordings_are_plain_records() -> None:
     assert find_recordings(["x.wav"]) == [Recording("x.wav", "x")]
+
+
+def test_a_manifest_stands_for_its_utterances(tmp_path: Path) -> None:
+    """With or without texts; parts of one file are recordings of their own."""
+    utterances = [
+        Utterance(id="u1", audio=str(tmp_path / "a.wav"), start=1.5, duration=2.0),
+        Utterance(id="u2", audio=str(tmp_path / "a.wav"), start=4.0, duration=0.5, text="hi"),
+    ]
+    manifest = tmp_path / "m.jsonl"
+    write_manifest(manifest, utterances)
+    path = str(tmp_path / "a.wav")
+    expected = [Recording(path, "u1", (1.5, 3.5)), Recording(path, "u2", (4.0, 4.5))]
+    assert find_recordings([str(manifest)]) == expected
+    packed = tmp_path / "m.jsonl.gz"
+    packed.write_bytes(gzip.compress(manifest.read_bytes()))
+    assert find_recordings([str(packed)]) == expected
+    with pytest.raises(UserError, match="utterance u1 is there twice"):
+        find_recordings([str(manifest), str(packed)])
+    with pytest.raises(UserError, match=r"lost\.jsonl: no such file or folder"):
+        find_recordings([str(tmp_path / "lost.jsonl")])
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", ".hidden"])
+def test_ids_that_would_leave_the_output_folder_are_refused(name: str, tmp_path: Path) -> None:
+    write_manifest(tmp_path / "m.jsonl", [Utterance(id=name, audio="/a.wav", duration=1)])
+    with pytest.raises(UserError, match="outputs are named by the id"):
+        find_recordings([str(tmp_path / "m.jsonl")])

@@ -317,3 +317,18 @@ def test_the_kinds_are_those_of_interchange() -> None:
 def test_no_action_needs_torch(corpus: Path) -> None:
     script = "import sys; from asr.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script, "manifest", "stats", "all.jsonl"], check=True, timeout=60)
+
+
+def test_merge_joins_manifests_of_any_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_manifest(tmp_path / "a.jsonl", [Utterance(id="a", audio="/a.wav", duration=1)])
+    (tmp_path / "b.csv").write_text("id,file,duration,transcript\nb,/b.wav,2,hi\n")
+    first, second, output = (str(tmp_path / name) for name in ("a.jsonl", "b.csv", "c.jsonl"))
+    assert main(["manifest", "merge", first, second, "--output", output]) == 0
+    assert "c.jsonl: 2 utterances" in capsys.readouterr().out
+    assert [(item.id, item.text) for item in read_manifest(output)] == [("a", None), ("b", "hi")]
+    before = (tmp_path / "c.jsonl").read_bytes()
+    for wrong in ([first, first], [first, output, second]):
+        assert main(["manifest", "merge", *wrong, "--output", output]) == 2
+        assert (tmp_path / "c.jsonl").read_bytes() == before
+    assert main(["manifest", "merge", first, str(tmp_path / "lost.csv"), "--output", output]) == 2
+    assert "lost.csv: no such file or folder" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.files import claim_folder, replace_file
+from asr.files import claim_folder, replace_file, unpack
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -73,3 +75,33 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 def test_a_null_character_in_a_path_is_refused() -> None:
     with pytest.raises(UserError, match="no null character"), claim_folder("a\0b"):
         pass
+
+
+def read_packed(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return unpack(file, path).read()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"one\ntwo\n" * 100_000])
+def test_gzip_is_unpacked_and_other_files_stay(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    assert read_packed(path) == content
+    path.write_bytes(gzip.compress(content) + gzip.compress(b"more"))  # as of `cat a.gz b.gz`
+    assert read_packed(path) == content + b"more"
+    assert unpack(io.BytesIO(gzip.compress(content)), "-").read() == content
+
+
+def test_bombs_and_damage_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = gzip.compress(bytes(20_000_000))  # a thousandth of it
+    (tmp_path / "bomb.gz").write_bytes(bomb)
+    with pytest.raises(UserError, match=r"bomb\.gz: unpacks to over 200 times its size"):
+        read_packed(tmp_path / "bomb.gz")
+    monkeypatch.setattr("asr.files.MAX_UNPACKED_PIPE", 1_000_000)
+    with pytest.raises(UserError, match="unpacks to over"):
+        unpack(io.BytesIO(bomb), "-").read()
+    packed = gzip.compress(b"abc" * 1000)
+    for damaged in (packed[:-9], packed[:12] + b"\xff" * 9 + packed[21:], packed[:2], packed + b"junk"):
+        (tmp_path / "damaged.gz").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"damaged\.gz: gzip file that is damaged"):
+            read_packed(tmp_path / "damaged.gz")

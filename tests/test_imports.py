@@ -15,7 +15,7 @@ PACKAGE = ROOT / "asr"
 
 # Lowest layer first; within a layer, a module may import from those left of it. `name/` is a folder.
 LAYERS = [
-    ["errors", "files", "foreign_names", "config", "progress"],
+    ["errors", "files", "columns", "foreign_names", "config", "progress"],
     [
         *(
             "seeding",

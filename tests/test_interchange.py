@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import logging
 from pathlib import Path
@@ -13,9 +14,11 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.columns import COLUMNS
 from asr.errors import UserError
 from asr.interchange import (
     KINDS,
+    Kind,
     guess_source_kind,
     guess_target_kind,
     read_csv,
@@ -28,6 +31,7 @@ from asr.interchange import (
     write_utterances,
 )
 from asr.manifest import Utterance
+from asr.transcripts.files import read_transcripts
 
 
 def write_silence(path: Path, seconds: float) -> str:
@@ -194,7 +198,7 @@ def test_durations_in_a_table(tmp_path: Path, name: str, cell: str) -> None:
 @pytest.mark.parametrize(
     ("suffix", "content", "message"),
     [
-        ("csv", b"", "no column for the audio, such as path; the header has nothing"),
+        ("csv", b"", "no column for the audio; the header has nothing"),
         ("csv", b"path;text\na.wav;x\n", "the header has 'path;text'"),
         ("csv", b"path,audio\n", "the columns path and audio mean the same"),
         ("csv", b"path,x,x\n", "the columns x and x mean the same"),
@@ -374,6 +378,8 @@ def test_kinds_are_guessed(tmp_path: Path) -> None:
         "nemo.jsonl": "nemo",
         "nemo.json": "nemo",
     }
+    for name in ("a.csv", "a.TSV", "a.txt"):
+        (tmp_path / name).touch()
     assert {name: guess_source_kind(tmp_path / name) for name in names} == names
     targets = {
         "": "kaldi",
@@ -392,3 +398,80 @@ def test_kinds_are_guessed(tmp_path: Path) -> None:
 def test_only_kaldi_has_pipes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="only Kaldi folders have pipes"):
         read_utterances(tmp_path / "a.jsonl", "jsonl", allow_pipes=True)
+
+
+# --- other people's data ------------------------------------------------------------------------
+
+
+def test_a_speechbrain_table(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text(
+        "ID,duration,start,stop,wav,spk_id,wrd\n84-1,2.5,1.0,3.5,a/84-1.flac,84,GO ON\n"
+    )
+    (found,) = read_csv(tmp_path / "train.csv")
+    audio = f"{tmp_path}/a/84-1.flac"
+    assert found == Utterance(
+        id="84-1", audio=audio, start=1, duration=2.5, text="GO ON", speaker="84", extras={"stop": "3.5"}
+    )
+    (tmp_path / "train.csv").write_text("ID,start,stop,wav,wrd\n84-1,1.0,3.5,$data_root/84-1.flac,GO\n")
+    with pytest.raises(UserError, match=r"train\.csv:2: .*placeholder; put the corpus's folder"):
+        list(read_csv(tmp_path / "train.csv"))
+    (tmp_path / "train.csv").write_text("ID,start,stop,wav,wrd\n84-1,1.0,3.5,84-1.flac,GO\n")
+    assert [item.duration for item in read_csv(tmp_path / "train.csv")] == [2.5]
+
+
+def test_a_table_of_files_and_transcripts(tmp_path: Path) -> None:
+    audio = write_silence(tmp_path / "a.wav", 2)
+    (tmp_path / "t.csv").write_text("file,transcript\na.wav,hello\n")
+    assert list(read_csv(tmp_path / "t.csv")) == [Utterance(id="a", audio=audio, duration=2, text="hello")]
+    entry = read_transcripts(tmp_path / "t.csv").entries["a"]  # the other reader knows the same names
+    assert (entry.text, entry.audio) == ("hello", audio)
+    (tmp_path / "t.csv").write_text("sound,transcript\na.wav,hello\n")
+    with pytest.raises(UserError, match=r"has 'sound', 'transcript'\. Known are .*file.*wav.*wrd"):
+        list(read_csv(tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize("meaning", COLUMNS)
+def test_both_readers_know_every_name(meaning: str, tmp_path: Path) -> None:
+    for name in COLUMNS[meaning]:
+        needed = {"id": "id", "audio": "path", "text": "text", "duration": "duration"}
+        needed.pop({"milliseconds": "duration", "end": "duration"}.get(meaning, meaning), None)
+        row = {
+            **{column: {"duration": "2"}.get(column, "x") for column in needed.values()},
+            name.upper(): "3",
+        }
+        (tmp_path / "t.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+        (found,) = read_csv(tmp_path / "t.csv")
+        assert found.extras == {}, name
+        if meaning in ("id", "audio", "text", "speaker"):
+            ((id, entry),) = read_transcripts(tmp_path / "t.csv").entries.items()
+            assert id == found.id and entry.text == found.text and entry.speaker == found.speaker
+            assert name == "client_id" or entry.audio == found.audio  # Common Voice's lies in clips/
+
+
+def test_librispeech(tmp_path: Path) -> None:
+    audio = write_silence(tmp_path / "84/121123/84-121123-0000.wav", 3)
+    table = tmp_path / "84/121123/84-121123.trans.txt"
+    table.write_text("84-121123-0000 GO DO YOU HEAR\n")
+    expected = [Utterance(id="84-121123-0000", audio=audio, duration=3, text="GO DO YOU HEAR", speaker="84")]
+    for path in (tmp_path, table):
+        assert guess_source_kind(path) == "librispeech"
+        assert list(read_utterances(path, "librispeech")) == expected
+    for line in ("84-121123-0001 LOST\n", "../84-121123-0000 LEFT\n"):
+        table.write_text(line)
+        with pytest.raises(UserError, match=r"trans\.txt:1: no audio for"):
+            list(read_utterances(table, "librispeech"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "nemo", "csv", "tsv"])
+def test_tables_may_be_packed(kind: Kind, tmp_path: Path) -> None:
+    source = tmp_path / {"jsonl": "m.jsonl", "nemo": "m.json"}.get(kind, f"m.{kind}")
+    write_utterances(source, kind, [Utterance(id="u1", audio="/a.wav", duration=1, text="hi")])
+    packed = source.with_name(source.name + ".gz")
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    assert guess_source_kind(packed) == kind
+    assert list(read_utterances(packed, kind)) == list(read_utterances(source, kind))
+
+
+def test_a_missing_path_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file or folder; check the path"):
+        guess_source_kind(tmp_path / "lost")

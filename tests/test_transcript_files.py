@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 import tracemalloc
@@ -211,7 +212,7 @@ FAULTS = {
     "latin1": ("u_1 one\nu_2 caf\u00e9\n".encode("latin-1"), r"file.txt:2: byte 8 is not UTF-8 .*iconv -f latin1"),
     "mixed": (b"u_1 caf\xc3\xa9\nu_2 caf\xe9\n", r"file.txt:2: byte 8 is not UTF-8"),
     "half_utf16": (b"\xff\xfea\0b", r"file.txt:1: byte 3 is not UTF-16-LE"),
-    "gzip": (b"\x1f\x8b\x08\0abc", "gunzip"),
+    "gzip": (b"\x1f\x8b\x08\0abc", "gzip file that is damaged"),
     "empty": (b"", "no utterance in it"),
     "only_mark": (b"\xef\xbb\xbf", "no utterance in it"),
     "twice": (b"u_1 one\nu_2 two\nu_1 three\n", r"file.txt:3: the id 'u_1' comes twice, with another text"),
@@ -280,3 +281,9 @@ def test_a_pipe_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stdin", stdin)
     file = read_transcripts("-")
     assert (file.path, texts(file)) == ("standard input", TEXTS)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_may_be_packed_by_gzip(kind: str, tmp_path: Path) -> None:
+    file = read_transcripts(write(tmp_path, gzip.compress(FORMATS[kind].encode()), "file.gz"))
+    assert (file.format, texts(file)) == (kind, TEXTS)

@@ -18,7 +18,7 @@ COMMANDS = {
     "transcribe": ("transcribe", "write down what is said in recordings, as text, subtitles or tables"),
     "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
     "features": ("features", "compute the features of audio files, and draw them"),
-    "manifest": ("manifest", "check, count, split, filter or convert lists of utterances"),
+    "manifest": ("manifest", "check, count, split, filter, merge or convert lists of utterances"),
     "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
     "train": ("train", "train a system, or go on where training was cut off"),
     "evaluate": ("evaluate", "decode a split in one or several ways: error rates with intervals, and speed"),

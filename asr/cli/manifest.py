@@ -1,4 +1,4 @@
-"""`asr manifest ...`: check, count, split, filter or convert lists of utterances."""
+"""`asr manifest ...`: check, count, split, filter, merge or convert lists of utterances."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
+
+from asr.columns import describe_columns
 
 if TYPE_CHECKING:
     from asr.manifest import Utterance
@@ -25,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("stats", _add_stats, _stats, "count utterances, hours, speakers, words; durations as a histogram"),
         ("split", _add_split, _split, "part a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
+        ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
         ("convert", _add_convert, _convert, "from and to Kaldi folders, NeMo manifests, CSV and TSV tables"),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
@@ -252,14 +255,47 @@ def _filter(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- convert ------------------------------------------------------------------------------------
+# --- merge and convert ------------------------------------------------------------------------------------
+
+
+def _add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+")
+    parser.add_argument("--output", metavar="FILE", required=True)
+
+
+def _merge(args: argparse.Namespace) -> int:
+    from asr.errors import UserError
+    from asr.interchange import guess_source_kind, read_utterances
+    from asr.manifest import write_manifest
+
+    sources: dict[str, str] = {}
+
+    def join() -> Iterator[Utterance]:
+        for path in args.manifests:
+            _refuse_to_overwrite(path, args.output)
+            for utterance in _with_progress(read_utterances(path, guess_source_kind(path)), path):
+                if first := sources.get(utterance.id):
+                    raise UserError(
+                        f"{path}: utterance {utterance.id} was in {first} already; rename one of them"
+                    )
+                sources[utterance.id] = path
+                yield utterance
+
+    print(f"{args.output}: {write_manifest(args.output, join()):,} utterances")
+    return 0
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        f"Columns of tables are known by these names, others are kept as extras. {describe_columns()}."
+    )
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
-        "--from", dest="source_kind", choices=KINDS, help="default: by the suffix and the first record"
+        "--from",
+        dest="source_kind",
+        choices=(*KINDS, "librispeech"),
+        help="default: by the suffix and the first record",
     )
     parser.add_argument(
         "--to", dest="target_kind", choices=KINDS, help="default: by the suffix (.json is NeMo's)"

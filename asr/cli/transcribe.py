@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "audio",
         metavar="AUDIO",
         nargs="*",
-        help="audio or video files in any format, quoted patterns, folders with -r, or - for standard input",
+        help="audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts, "
+        "quoted patterns, folders with -r, or - for standard input",
     )
     parser.add_argument(
         "--model",
@@ -164,6 +165,8 @@ def run(args: argparse.Namespace) -> int:
     if args.stream:
         return _stream(args, settings, formats)
     recordings = find_recordings(args.audio, args.recursive)
+    if args.clip and any(recording.clip for recording in recordings):
+        raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
     if args.plot_attention and len(recordings) > 1:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     if args.output_dir is None:

@@ -215,7 +215,7 @@ def _measure(recording: Recording, clip: tuple[float, float | None] | None) -> f
         seconds = audio.read_info(recording.path).seconds or 0.0
     except UserError:
         return 0.0  # what is wrong is said when it is read
-    start, end = clip or (0.0, None)
+    start, end = recording.clip or clip or (0.0, None)
     return max(0.0, min(seconds, end or seconds) - start)
 
 
@@ -223,7 +223,7 @@ def _to_part(
     recording: Recording, stack: contextlib.ExitStack, clip: tuple[float, float | None] | None
 ) -> AudioPart:
     """What to read. Decoders jump about in a file, so that standard input is written to one first."""
-    start, end = clip or (0.0, None)
+    start, end = recording.clip or clip or (0.0, None)
     duration = None if end is None else end - start
     if recording.path != STANDARD_INPUT:
         return AudioPart(recording.path, start, duration, id=recording.name)

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from asr.errors import UserError
+from asr.interchange import guess_source_kind, read_utterances
+from asr.manifest import Utterance
 
 logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
+MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
 
 # What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
 # fmt: off
@@ -35,6 +38,8 @@ class Recording:
     """As it was given, or found; "-" for standard input."""
     name: str
     """Unique in its list: the id of the transcript, and where its outputs go below a folder."""
+    clip: tuple[float, float | None] | None = None
+    """Start and end in seconds, of an utterance in a manifest; None: the whole file."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class _Found:
     path: str
     root: str
     """The folder that was given, for what was found in one; else the folder of the file."""
+    utterance: Utterance | None = None
+    """In a manifest."""
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
@@ -54,9 +61,25 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
     for argument in arguments:
         for item in _expand(argument, recursive):
             key = item.path if item.path == STANDARD_INPUT else os.path.abspath(item.path)
+            if item.utterance is not None:
+                if "/" in item.utterance.id or item.utterance.id.startswith("."):
+                    raise UserError(
+                        f"{argument}: utterance {item.utterance.id}: outputs are named by the id, so it "
+                        "should be one without / and without a dot at its beginning; rename it"
+                    )
+                key = f"{item.utterance.id} of a manifest"
+                if key in found:
+                    raise UserError(
+                        f"{argument}: utterance {item.utterance.id} is there twice; rename one of them"
+                    )
             found.setdefault(key, item)
     names = _name(list(found.values()))
-    return [Recording(item.path, name) for item, name in zip(found.values(), names, strict=True)]
+    return [Recording(item.path, name, _clip(item)) for item, name in zip(found.values(), names, strict=True)]
+
+
+def _clip(item: _Found) -> tuple[float, float] | None:
+    utterance = item.utterance
+    return None if utterance is None else (utterance.start, utterance.start + utterance.duration)
 
 
 def _expand(argument: str, recursive: bool) -> Iterator[_Found]:
@@ -72,6 +95,9 @@ def _expand(argument: str, recursive: bool) -> Iterator[_Found]:
         if not matches:
             raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
         yield from (_Found(path, os.path.dirname(path)) for path in matches)
+    elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
+        for utterance in read_utterances(argument, guess_source_kind(argument)):
+            yield _Found(utterance.audio, "", utterance)
     else:
         yield _Found(argument, os.path.dirname(argument))
 
@@ -106,7 +132,9 @@ def _name(found: Sequence[_Found]) -> list[str]:
     folders = [os.path.dirname(os.path.abspath(item.path)) for item in found if item.path != STANDARD_INPUT]
     common = os.path.commonpath(folders) if folders else ""
     levels: list[Callable[[_Found], str]] = [
-        lambda item: _without_suffix(_relative(item.path, item.root)),
+        lambda item: (
+            item.utterance.id if item.utterance else _without_suffix(_relative(item.path, item.root))
+        ),
         lambda item: _relative(item.path, item.root),
         lambda item: _relative(item.path, common),
     ]

@@ -79,6 +79,7 @@ class OutputFolder:
             "name": recording.name,
             "audio": os.path.abspath(recording.path),
             "audio_stamp": _stamp(recording.path),
+            "clip": recording.clip and list(recording.clip),
             "made_by": self._made_by,
             "is_whole": False,
             "outputs": {os.path.relpath(path, self.folder): None for path in paths.values()},
@@ -97,6 +98,7 @@ class OutputFolder:
         """Where its finished segments are kept until its outputs are written."""
         made_by = {"name": recording.name, "channel": channel, "made_by": self._made_by}
         made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": _stamp(recording.path)}
+        made_by |= {"clip": recording.clip and list(recording.clip)}
         file = hashlib.sha256(json.dumps([recording.name, channel]).encode()).hexdigest()[:32]
         log = SegmentLog(self.folder / SEGMENT_LOGS / f"{file}.jsonl", made_by)
         self._logs.setdefault(recording.name, []).append(log)
@@ -186,7 +188,8 @@ class OutputFolder:
 
 def _is_same_audio(line: Mapping[str, Any], recording: Recording) -> bool:
     stamp = _stamp(recording.path)
-    return stamp is not None and line["audio_stamp"] == stamp
+    is_same_clip = line.get("clip") == (recording.clip and list(recording.clip))
+    return stamp is not None and line["audio_stamp"] == stamp and is_same_clip
 
 
 def _stamp(path: str | Path) -> Stamp | None:

@@ -12,17 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from asr.columns import COLUMNS
 from asr.errors import UserError
 from asr.manifest import shorten
 from asr.transcripts.line_formats import Entry, Record, Role, is_number
 from asr.transcripts.text_lines import Lines
 from asr.transcripts.transcript import Word
 
-NAME_COLUMNS = ("id", "utt_id", "utterance_id", "utt", "utterance", "key", "segment_id")
-ID_COLUMNS = (*NAME_COLUMNS, "path", "audio", "file")
-TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription", "reference", "ref", "normalized_text")
+NAME_COLUMNS = (*COLUMNS["id"], "utterance")
+AUDIO_COLUMNS = COLUMNS["audio"]
+ID_COLUMNS = (*NAME_COLUMNS, *AUDIO_COLUMNS)
+TEXT_COLUMNS = (*COLUMNS["text"], "reference", "ref", "normalized_text")
 HYPOTHESIS_COLUMNS = ("pred_text", "hypothesis", "hyp", "prediction", "predicted_text")
-_KNOWN = {*ID_COLUMNS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, "audio_filepath", "speaker", "start", "offset"}
+_KNOWN = {*ID_COLUMNS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, *COLUMNS["speaker"], "start", "offset"}
 _KNOWN |= {"duration", "extras", "segments", "words", "channel"}
 
 
@@ -105,12 +107,12 @@ def _build_record(lines: Lines, number: int, record: dict[str, Any], role: Role,
         chosen.text_fields.add(text_field)
     if text is not None and not isinstance(text, str):
         raise lines.error(number, f"{text_field} = {shorten(text)}: expected a string, or null")
-    audio = record.get("audio", record.get("audio_filepath"))
+    audio = next((record[name] for name in AUDIO_COLUMNS if record.get(name)), None)
     audio = audio if isinstance(audio, str) and audio not in ("", "-") else None
     start = record.get("start", record.get("offset"))
     extras = record.get("extras")
     fields = {**(extras if isinstance(extras, dict) else {}), **record}
-    speaker = record.get("speaker")
+    speaker = next((record[name] for name in COLUMNS["speaker"] if record.get(name) is not None), None)
     id = _find_id(lines, number, record, audio, start, chosen)
     entry = Entry(
         text,
@@ -136,12 +138,11 @@ def _find_id(
         if isinstance(record.get(name), (str, int)) and str(record[name]).strip():
             chosen.id_fields.add(name)
             return str(record[name]).strip()
-    path = audio or record.get("path") or record.get("file")
-    if not isinstance(path, str):
+    if audio is None:
         raise lines.error(number, "no id and no audio path; expected a field `id`")
     chosen.id_fields.add("the names of the audio files")
     duration = record.get("duration")
-    name = re.sub(r"\s+", "_", Path(path).stem)
+    name = re.sub(r"\s+", "_", Path(audio).stem)
     if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
         return f"{name}-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"
     return name

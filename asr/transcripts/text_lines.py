@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from asr.errors import UserError
+from asr.files import unpack
 from asr.manifest import shorten
 
 MAX_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
@@ -38,7 +39,7 @@ def open_lines(path: str) -> Iterator[Lines]:
     folder = "." if path == "-" else os.path.dirname(os.path.abspath(path))
     try:
         with _open(path) as file:
-            yield Lines(name, folder, _decode_lines(name, file))
+            yield Lines(name, folder, _decode_lines(name, unpack(file, name)))
     except OSError as error:
         raise UserError(f"{name}: cannot read the file ({error.strerror})") from None
 
@@ -63,8 +64,6 @@ _MARKS = (  # the longer ones first: UTF-32 begins as UTF-16 does
 def _decode_lines(name: str, file: IO[bytes]) -> Iterator[tuple[int, str]]:
     head = file.read(4)
     mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
-    if head.startswith(b"\x1f\x8b"):
-        raise UserError(f"{name}: compressed by gzip; unpack it first: gunzip {name}")
     carry = head[len(mark) :]
     newline = "\n".encode(encoding)
     read: Callable[[], bytes] = lambda: file.read(1 << 20)  # noqa: E731
