@@ -119,7 +119,7 @@ _TABLE = """
 --clip-timestamps VALUE                   -> --clip=VALUE
 -ot, --offset-t, -d, --duration           -> ! give --clip START,END in seconds
 -di                                       -> --channels=separate
---diarize, --min-speakers, --max-speakers, --diarize-model -> ! --channels separate tells channels apart
+--diarize, --min-speakers, --max-speakers, --diarize-model -> ! speakers are not told apart here, but channels are: give --channels separate
 -tdrz, --tinydiarize, --speaker-num, --speaker-name, --hf-token -> ! speakers are not told apart here
 -dl, --detect-language                    -> ! --format json tells the language
 --live-transcribe, --live-input-device    -> ! pipe 16 kHz PCM into --stream
