@@ -212,7 +212,7 @@ def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
         first, count = _locate(request, decoder)
         reading = _Reading(request, decoder, first, count)
         num_samples = 0
-        for piece in _resample_pieces(reading.frames(), decoder.sample_rate, request.sample_rate):
+        for piece in resample_pieces(reading.frames(), decoder.sample_rate, request.sample_rate):
             num_samples += len(piece)
             _check_limit(request, num_samples / request.sample_rate)
             yield piece
@@ -265,7 +265,7 @@ def _describe_excess(request: _Request, seconds: float) -> str:
     return f"{request.path}: the part {part} is wanted, but the audio ends at {seconds:.3f} s"
 
 
-def _mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
+def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
     """(frames, channels) -> (frames,): the mean; where that cancels the sound out, the first channel."""
     if piece.shape[1] == 1:
         return piece.reshape(-1)
@@ -324,7 +324,7 @@ class _Reading:
         try:
             with as_audio_errors(self._request.path):
                 for piece in self._decoder.frames(self._first, self._count):
-                    yield self._check_level(_mix(piece, self._request.channel, self._request.path))
+                    yield self._check_level(mix(piece, self._request.channel, self._request.path))
         except AudioError as error:
             if self._request.on_damage is None or not self._num_frames:
                 raise
@@ -406,7 +406,7 @@ def _describe_level(request: _Request, piece: np.ndarray, seconds: float, rate: 
     return f"{value}, not a number that can be played; write the file again"
 
 
-def _resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
+def resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
     if from_rate == to_rate:
         yield from pieces
         return

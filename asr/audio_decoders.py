@@ -287,7 +287,7 @@ class _FFmpegDecoder:
         self._path = path
         has_tag = has_length_tag(file)
         self.is_torn, is_chained = inspect_ogg_end(file)
-        self._file = stack.enter_context(_open_ffmpeg(file))
+        self._file = stack.enter_context(open_ffmpeg(_NamelessFile(file)))
         streams = self._file.streams
         if not streams.audio:
             kind = "a video without" if streams.video else "a file without"
@@ -449,19 +449,17 @@ class _FFmpegDecoder:
         return (samples.astype(np.float32) - np.float32(zero)) / np.float32(full_scale)
 
 
-def _open_ffmpeg(file: BinaryIO) -> Any:
+def open_ffmpeg(source: Any, **more: str) -> Any:
     """FFmpeg on our own file object: it opens nothing itself, and takes no format that would ask it to."""
     import av
 
-    options = {
+    options = more | {
         "format_whitelist": f"{_EXACT_CONTAINERS},{_OTHER_CONTAINERS}",
         "protocol_whitelist": "none",
         "codec_whitelist": _list_audio_codecs(),
     }
     # Not `options=`: PyAV before 18 frees memory that it does not own when it hands those on to the streams.
-    return av.open(
-        _NamelessFile(file), container_options=options, metadata_errors="replace", io_open=_refuse_to_open
-    )
+    return av.open(source, container_options=options, metadata_errors="replace", io_open=_refuse_to_open)
 
 
 class _NamelessFile:

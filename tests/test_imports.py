@@ -23,6 +23,7 @@ LAYERS = [
             "audio_headers",
             "audio_decoders",
             "audio",
+            "audio_streams",
             "text",
             "english/",
             *("whisper/languages", "whisper/tokenizer", "whisper/units"),

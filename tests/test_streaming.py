@@ -1,9 +1,9 @@
-"""asr/streaming: words become final once, in order, none lost or doubled; what may change is marked so."""
+"""Live: segments become final once, in order, no word lost or doubled; what may change is marked so."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from asr.transcription.streaming import (
     LiveText,
     LiveTranscriber,
     StreamingConfig,
-    decode_pcm,
     transcribe_live,
 )
 from asr.transcripts.transcript import Word
@@ -54,7 +53,7 @@ class Listener:
             level = round(float(np.median(energies_T[first:past])))
             words.append(Word(f"w{level}", segment.start + first / 100, segment.start + past / 100, 0.9))
         words = words if self.change is None else self.change(words, segment)
-        text = " ".join(word.text for word in words)
+        text = self.separator_in(self.language).join(word.text for word in words)
         found = make_segment(segment, text, words, "joint", ())
         return [Recognized(found, segment.cut_before, segment.cut_after, self.language)]
 
@@ -83,21 +82,27 @@ def listen(audio_S: np.ndarray, chunk: int, listener: Listener | None = None) ->
 def test_each_word_is_final_once_and_in_order(gaps: list[float], chunk: int) -> None:
     levels = [-6.0 - 3 * (index % 5) for index in range(len(gaps))]
     texts = listen(speak(levels, gaps), chunk)
-    final = [word for text in texts for word in text.words]
+    final = [word for text in texts if text.segment is not None for word in text.segment.words]
     assert len(final) == len(levels)
     assert all(before.end <= after.start for before, after in itertools.pairwise(final))
-    ended = [word for text in texts if text.segment is not None for word in text.segment.words]
-    assert ended == final, "the segments hold the same words"
 
 
-def test_words_come_before_the_segment_ends_when_two_decodings_agree() -> None:
+def test_words_are_shown_before_the_segment_ends_and_agreed_on_by_two_decodings() -> None:
     texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), RATE // 10)
-    early = [word for text in texts if text.segment is None for word in text.words]
-    assert len(early) >= 3
-    assert all(text.seconds - word.end < 1.3 for text in texts for word in text.words)
+    running = [text for text in texts if text.segment is None]
+    assert max(len(text.agreed) for text in running) >= 3
+    for before, text in itertools.pairwise(running):
+        assert [word.text for word in text.agreed][: len(before.agreed)] == [
+            word.text for word in before.agreed
+        ]
+        both = {word.text for word in (*before.agreed, *before.tentative)}
+        assert {word.text for word in text.agreed} <= both, "in the decoding before as well"
+    visible = [(text.seconds, word) for text in running for word in (*text.agreed, *text.tentative)]
+    first = {word.text: seconds - word.end for seconds, word in reversed(visible)}
+    assert len(first) >= 3 and max(first.values()) < 0.7
 
 
-def test_what_changes_from_decoding_to_decoding_is_not_final() -> None:
+def test_what_changes_from_decoding_to_decoding_is_not_agreed_on() -> None:
     seen: list[int] = []
 
     def stutter(words: list[Word], segment: AudioSegment) -> list[Word]:
@@ -105,38 +110,50 @@ def test_what_changes_from_decoding_to_decoding_is_not_final() -> None:
         return [Word(f"{word.text}#{len(seen)}", word.start, word.end, 0.5) for word in words]
 
     texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), RATE // 10, Listener(stutter))
-    early = [word for text in texts if text.segment is None for word in text.words]
-    assert early == [] and any(text.tentative for text in texts)
-    (ended,) = [text for text in texts if text.segment is not None]
-    assert len(ended.words) == 5 and ended.tentative == ()
+    assert not any(text.agreed for text in texts) and any(text.tentative for text in texts)
+    (ended,) = [text.segment for text in texts if text.segment is not None]
+    assert len(ended.words) == 5
 
 
-@pytest.mark.parametrize("first", [0.0, 0.1, 0.2, 0.3])
-def test_a_word_at_a_cut_is_taken_from_the_segment_that_has_it_whole(first: float) -> None:
-    """Speech without a pause is cut, and both segments have what is around the cut."""
-    cuts: list[float] = []
+def test_the_text_of_a_whole_segment_is_final_whatever_was_agreed_on_before() -> None:
+    def mishear(words: list[Word], segment: AudioSegment) -> list[Word]:
+        """As long as the last word is missing, the first one is taken for another."""
+        return (
+            words if len(words) == 5 else [Word("wrong", w.start, w.end, 0.9) for w in words[:1]] + words[1:]
+        )
 
-    def speak_on(words: list[Word], segment: AudioSegment) -> list[Word]:
-        if segment.cut_after is not None:
-            cuts.append(segment.cut_after)
-        starts = [start for start in first + 0.4 * np.arange(40) if segment.start <= start < segment.end]
-        return [
-            Word(
-                f"w{start:.1f}" if start + 0.4 <= segment.end else "half",
-                start,
-                min(start + 0.4, segment.end),
-                0.5,
-            )
-            for start in starts
-        ]
+    texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), RATE // 10, Listener(mishear))
+    assert any(text.agreed and text.agreed[0].text == "wrong" for text in texts)
+    assert texts[-2].agreed[0].text == "wrong", "it stays until the end of the segment"
+    (ended,) = [text.segment for text in texts if text.segment is not None]
+    assert len(ended.words) == 5 and "wrong" not in ended.text
 
-    noise_S = np.random.default_rng(0).choice([-0.3, 0.3], 12 * RATE).astype(np.float32)
-    silence_S = np.zeros(RATE, np.float32)
-    texts = listen(np.concatenate([silence_S, noise_S, silence_S]), RATE // 10, Listener(speak_on))
-    assert len(cuts) >= 2
-    final = [word for text in texts for word in text.words if word.start < cuts[-1]]
-    assert [word.text for word in final] == [f"w{word.start:.1f}" for word in final]
-    assert len(final) > 15 and np.allclose(np.diff([word.start for word in final]), 0.4)
+
+def test_when_late_only_whole_segments_are_decoded() -> None:
+    audio_S = speak([-6, -9, -12, -6], [0.2, 1.0, 0.2, 1.0])
+    decoded: list[float] = []
+
+    def count(words: list[Word], segment: AudioSegment) -> list[Word]:
+        decoded.append(segment.start)
+        return words
+
+    transcriber = LiveTranscriber(Listener(count))  # type: ignore[arg-type]
+    chunks = np.array_split(audio_S, 40)
+    texts = list(transcribe_live(chunks, transcriber, RATE, is_late=lambda: True))
+    assert len(decoded) == 2 and all(text.segment is not None for text in texts)
+    assert sum(len(text.segment.words) for text in texts if text.segment is not None) == 4
+
+
+def test_what_came_before_an_error_is_decoded() -> None:
+    def break_off() -> Iterator[np.ndarray]:
+        yield speak([-6, -9], [0.2, 0.1])
+        raise UserError("cannot be decoded any further")
+
+    texts = []
+    with pytest.raises(UserError, match="any further"):
+        for text in transcribe_live(break_off(), LiveTranscriber(Listener()), RATE):  # type: ignore[arg-type]
+            texts.append(text)
+    assert texts[-1].segment is not None and len(texts[-1].segment.words) == 2
 
 
 @pytest.mark.parametrize(("language", "separator"), [(None, " "), ("en", " "), ("ja", "")])
@@ -154,19 +171,11 @@ def test_memory_does_not_grow() -> None:
     assert transcriber._segmenter._audio.nbytes < 4 * RATE * 8
 
 
-def test_raw_samples_may_come_in_any_pieces() -> None:
-    samples = np.array([0, 1, -1, 32767, -32768], "<i2")
-    content = samples.tobytes()
-    for size in (1, 2, 3, 10):
-        pieces = [content[first : first + size] for first in range(0, len(content), size)]
-        assert np.array_equal(np.concatenate(list(decode_pcm(pieces))), samples.astype(np.float32) / 32768)
-
-
 def test_other_sample_rates_are_resampled_on_the_way() -> None:
     audio_S = np.repeat(speak([-6, -9], [0.8, 0.8]), 2)
     transcriber = LiveTranscriber(Listener())  # type: ignore[arg-type]
     texts = list(transcribe_live(np.array_split(audio_S, 40), transcriber, 2 * RATE))
-    words = [word for text in texts for word in text.words]
+    words = [word for text in texts if text.segment is not None for word in text.segment.words]
     assert [word.start for word in words] == pytest.approx([1.0, 2.1], abs=0.03)
 
 

@@ -27,7 +27,6 @@ __all__ = ["RULES", "add_arguments", "run", "translate_options"]
 
 # As in asr.transcripts.writers, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
-STREAM_RATE = 16_000  # Hz
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--stream",
         action="store_true",
-        help="live: raw PCM (16 kHz, 16 bits, mono, little-endian) on standard input, words as they become "
-        "final on standard output (--format txt or jsonl)",
+        help="live: from standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as "
+        "WAV, MP3, Ogg; text while someone speaks on standard output (--format txt or jsonl)",
     )
 
 
@@ -322,9 +321,10 @@ def _open_folder(
 
 def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: Sequence[str]) -> int:
     from asr.cli.transcription_job import load_knowledge, load_transcriber
-    from asr.transcription.live_output import Latency, measure_latency, read_pieces, write_live
+    from asr.transcription.live_input import PipeReader, read_live
+    from asr.transcription.live_output import Latency, write_live
     from asr.transcription.recognizer import Request
-    from asr.transcription.streaming import LiveTranscriber, decode_pcm, transcribe_live
+    from asr.transcription.streaming import LiveTranscriber, transcribe_live
 
     if args.audio not in ([], ["-"]) or args.recursive or args.output_dir is not None:
         raise UserError(
@@ -337,12 +337,12 @@ def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: 
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()
-    latency = Latency()
-    texts = transcribe_live(
-        decode_pcm(read_pieces(sys.stdin.buffer, latency, STREAM_RATE // 10 * 2)), transcriber, STREAM_RATE
-    )
-    timed = measure_latency(texts, latency)
-    for _ in write_live(timed, sys.stdout, formats == ["jsonl"]):
+    latency, pipe = Latency(), PipeReader(sys.stdin.buffer)
+    channel = settings.channels - 1 if isinstance(settings.channels, int) else None
+    pieces, rate = read_live(pipe, recognizer.sample_rate, channel)
+    watched = latency.watch(pieces, rate, pipe)
+    texts = transcribe_live(watched, transcriber, rate, is_late=lambda: pipe.waiting_bytes > 0)
+    for _ in write_live(latency.measure(texts), sys.stdout, formats == ["jsonl"], latency):
         pass
     logger.info("%s", latency)
     return 0

@@ -171,10 +171,10 @@ def join_segments(before: Recognized, after: Recognized, separator: str) -> tupl
     if cut is None or before.cut_after != cut:
         return before.segment, after.segment
     left, right = join_words(before.segment.words, after.segment.words, cut)
-    return _keep(before.segment, left, separator), _keep(after.segment, right, separator)
+    return keep_words(before.segment, left, separator), keep_words(after.segment, right, separator)
 
 
-def _keep(segment: Segment, words: Sequence[Word], separator: str) -> Segment:
+def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segment:
     """Of its words only these."""
     if len(words) == len(segment.words):
         return segment

@@ -1,18 +1,18 @@
-"""Live: chunks of samples in, words out as soon as they are final.
+"""Live: chunks of samples in, text out while someone speaks; final once a segment is decoded as a whole.
 
 The segment that is being spoken is decoded anew, from its start, each time that `step_seconds` more of it
-have come. Words on which two decodings in a row agree are final (local agreement); the last of them is still
-held back, as it may go on. A pause, or the longest segment, ends a segment and makes all its words final.
+have come. Words on which two decodings in a row agree are shown as such (local agreement); the last of them
+is still held back, as it may go on. A pause, or the longest segment, ends a segment: it is decoded once more,
+and that text is final, as good as that of a file. When decoding falls behind the audio, only that is done.
 
 Why decoding again, and not an encoder that works by chunks: any model can do it, also one trained on whole
-utterances with full attention and statistics over the utterance, and a segment's last decoding is the same as
-that of a file. It costs more: a segment of S seconds is decoded S / step_seconds times, so the real-time
-factor is about S / (2 * step_seconds) times that of a file. Segments are kept short for that.
+utterances with full attention and statistics over the utterance. It costs more: a segment of S seconds is
+decoded S / step_seconds times, so the real-time factor is about S / (2 * step_seconds) times that of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ import pydantic
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.transcription.joining import make_segment
+from asr.transcription.joining import keep_words
 from asr.transcription.segmentation import AudioSegment, Segmenter
 from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
@@ -39,16 +39,16 @@ class StreamingConfig(Config):
 
 @dataclass(frozen=True)
 class LiveText:
-    """What is new after some audio."""
+    """What is known after some audio."""
 
-    words: tuple[Word, ...]
-    """Final: these will not change. Times count from the first sample."""
+    agreed: tuple[Word, ...]
+    """Of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
     tentative: tuple[Word, ...]
-    """What follows them as far as heard; the next decoding may change it."""
+    """What follows them; the next decoding may change it."""
     seconds: float
     """Of audio that had come."""
     segment: Segment | None = None
-    """The segment that ended here, with all its words and warnings."""
+    """The segment that ended here: its text is final. Times count from the first sample."""
     separator: str = " "
     """Between two words, in the language that was heard."""
 
@@ -80,12 +80,13 @@ class LiveTranscriber:
         self._segmenter = Segmenter(
             self.sample_rate, segmentation.model_copy(update=changed), ahead_seconds=0.0
         )
-        self._last: list[Word] = []  # what the last decoding added to the final words
-        self._final: list[Word] = []  # of the segment that is being spoken
-        self._final_until = 0.0  # end of the last final word
+        self._last: list[Word] = []  # the newest decoding of the segment that is being spoken
+        self._agreed: list[Word] = []
+        self._final_until = 0.0  # end of the last word of the segment before
         self._decoded_until = 0.0
 
-    def push(self, samples_S: np.ndarray) -> list[LiveText]:
+    def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
+        """`is_late`: more audio waits already, so that only segments that end here are decoded."""
         if samples_S.ndim != 1 or samples_S.dtype.kind != "f" or not np.isfinite(samples_S).all():
             raise UserError(
                 f"a chunk of shape {samples_S.shape} and type {samples_S.dtype}: expected finite mono "
@@ -93,31 +94,28 @@ class LiveTranscriber:
             )
         texts = [self._end(segment) for segment in self._segmenter.push(samples_S.astype(np.float32))]
         seconds = self._segmenter.seconds
-        if seconds - self._decoded_until >= self.config.step_seconds:
+        if seconds - self._decoded_until >= self.config.step_seconds and not is_late:
             self._decoded_until = seconds
             if (current := self._segmenter.current()) is not None:
                 texts.append(self._update(current))
         return texts
 
     def finish(self) -> list[LiveText]:
-        """After the last chunk: the words that were not final yet."""
+        """After the last chunk: what was not final yet."""
         return [self._end(segment) for segment in self._segmenter.finish()]
 
     def _update(self, segment: AudioSegment) -> LiveText:
         """Decode what there is of a segment."""
-        heard, separator = self._recognize(segment)
-        words = self._new_words(heard.words)
-        num_agreed = 0
-        for before, now in zip(self._last, words, strict=False):
-            if before.text != now.text:
-                break
-            num_agreed += 1
-        num_final = min(num_agreed, max(len(words) - 1, 0))
-        self._accept(words[:num_final])
-        self._last = words[num_final:]
-        return LiveText(
-            tuple(words[:num_final]), tuple(self._last), self._segmenter.seconds, separator=separator
-        )
+        found, separator = self._recognize(segment)
+        words = self._new_words(found.words)
+        num_agreed = _count_common(self._last, words)
+        self._last = words
+        if _count_common(self._agreed, words) == len(self._agreed):
+            num_agreed = max(len(self._agreed), min(num_agreed, len(words) - 1))
+            self._agreed, tentative = words[:num_agreed], words[num_agreed:]
+        else:  # what was shown as agreed stays, until the whole segment is decoded
+            tentative = [word for word in words if _middle(word) > self._agreed[-1].end]
+        return LiveText(tuple(self._agreed), tuple(tentative), self._segmenter.seconds, separator=separator)
 
     def _end(self, segment: AudioSegment) -> LiveText:
         """Decode a whole segment."""
@@ -125,11 +123,11 @@ class LiveTranscriber:
         cut = segment.cut_after
         # What begins at a cut is heard whole in the next segment, which overlaps this one.
         words = [word for word in self._new_words(whole.words) if cut is None or _middle(word) < cut]
-        self._accept(words)
-        text = separator.join(word.text for word in self._final)
-        ended = make_segment(whole, text, self._final, whole.decoding, whole.warnings)
-        self._last, self._final = [], []
-        return LiveText(tuple(words), (), self._segmenter.seconds, ended, separator)
+        if words:
+            self._final_until = words[-1].end
+        self._last, self._agreed = [], []
+        ended = keep_words(whole, words, separator)
+        return LiveText((), (), self._segmenter.seconds, ended, separator)
 
     def _recognize(self, segment: AudioSegment) -> tuple[Segment, str]:
         """What is said, and what separates its words."""
@@ -137,34 +135,30 @@ class LiveTranscriber:
         return found.segment, self.recognizer.separator_in(found.language)
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
-        """Those after the final ones. Between decodings times move a little, less than half a word."""
+        """Those after the segment before. Between decodings times move a little, less than half a word."""
         return [word for word in words if _middle(word) > self._final_until]
 
-    def _accept(self, words: list[Word]) -> None:
-        self._final += words
-        if words:
-            self._final_until = words[-1].end
+
+def _count_common(before: list[Word], after: list[Word]) -> int:
+    """How many words both begin with."""
+    pairs = zip(before, after, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a.text != b.text), min(len(before), len(after)))
 
 
 def _middle(word: Word) -> float:
     return (word.start + word.end) / 2
 
 
-def decode_pcm(chunks: Iterable[bytes]) -> Iterator[np.ndarray]:
-    """float32 samples of raw mono PCM: 16-bit little-endian, in chunks that may end within a sample."""
-    rest = b""
-    for chunk in chunks:
-        content = rest + chunk
-        whole = len(content) - len(content) % 2
-        rest = content[whole:]
-        if whole:
-            yield np.frombuffer(content[:whole], "<i2").astype(np.float32) / 32768
-
-
 def transcribe_live(
-    chunks: Iterable[np.ndarray], transcriber: LiveTranscriber, sample_rate: int
+    chunks: Iterable[np.ndarray],
+    transcriber: LiveTranscriber,
+    sample_rate: int,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Iterator[LiveText]:
-    """All texts of chunks that come at `sample_rate`, resampled on the way where the model has another."""
+    """All texts of chunks that come at `sample_rate`, resampled on the way where the model has another.
+
+    `is_late` tells whether more audio waits. What came before an error is decoded to its end.
+    """
     import soxr
 
     resampler = None
@@ -172,8 +166,13 @@ def transcribe_live(
         resampler = soxr.ResampleStream(
             sample_rate, transcriber.sample_rate, 1, dtype="float32", quality="HQ"
         )
-    for chunk in chunks:
-        yield from transcriber.push(chunk if resampler is None else resampler.resample_chunk(chunk))
+    try:
+        for chunk in chunks:
+            samples = chunk if resampler is None else resampler.resample_chunk(chunk)
+            yield from transcriber.push(samples, is_late())
+    except UserError as error:
+        yield from transcriber.finish()
+        raise error
     if resampler is not None:
         yield from transcriber.push(resampler.resample_chunk(np.empty(0, np.float32), last=True))
     yield from transcriber.finish()
