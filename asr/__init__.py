@@ -14,10 +14,12 @@ __version__ = "0.1.0"
 # What people use most, and the module that it comes from: imported when asked for, since torch takes seconds.
 _PUBLIC = {"load_model": "asr.transcription.recognizer", "score": "asr.scoring.counting"}
 
-__all__ = ["__version__", "load_model", "score"]
+__all__ = ["__version__", "load_model", "score", "train"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name == "train":  # a package, which can be called
+        return importlib.import_module("asr.train")
     raise AttributeError(f"module 'asr' has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Pictures: what a model attends to, or hears, over a spectrogram. Matplotlib without a display."""
+"""Pictures: what a model attends to, or hears, over a spectrogram; learning curves. Needs no display."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +66,31 @@ class Picture:
     """What has the last colour; the largest value there is if None."""
     frequencies: Sequence[tuple[float, str]] = ()
     """Row and name of some bands of the spectrogram; bands are counted if there are none."""
+
+
+# Colours that people with any kind of colour vision tell apart (Okabe and Ito, 2008).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> None:
+    """Write a PNG: side by side each measure over updates, with a line for each set of data."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (measure, curves) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        for name, points in curves.items():
+            style = {"color": COLOURS[name == "dev"], "marker": "o" if name == "dev" else None}
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            axes.plot(steps, values, label=name, markersize=3, **style)
+        axes.set(title=measure, xlabel="updates")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=LABEL_SIZE)
+    with replace_file(path) as file:
+        figure.savefig(file, format="png", dpi=DPI)
 
 
 def draw(path: Path, picture: Picture) -> None:

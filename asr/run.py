@@ -125,6 +125,9 @@ class RunConfig(Config):
     the sizes of the model and `features` must be the same; or a Whisper model (file, folder, or a name such
     as openai/whisper-tiny), for an encoder or decoder of type whisper. Null: random weights, a tokenizer of
     the training texts."""
+    keep_tokenizer: bool = True
+    """Take the tokenizer of `start_from` too; false: learn one from the training texts, for another language
+    or script. Embeddings and output layers, which have a row for each token, are then new."""
     data: DataConfig
     """Where the utterances are."""
     text: TextConfig = TextConfig()
@@ -171,6 +174,10 @@ class RunConfig(Config):
         if isinstance(self.model, SpeechModelConfig):
             self._check_speech(self.model)
         self._check_whisper()
+        if not self.keep_tokenizer and self.start_from is None:
+            raise ValueError(
+                "keep_tokenizer = false is about the tokenizer of start_from; set that, or remove it"
+            )
         return self
 
     def _refuse_audio_settings(self) -> None:

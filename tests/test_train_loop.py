@@ -24,6 +24,7 @@ from model_examples import SYSTEMS, every_system
 from safetensors.torch import load_file
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
+import asr
 from asr import checkpoint
 from asr.batch_builder import Batch
 from asr.checkpoint import find_checkpoints, load_state, load_system
@@ -32,8 +33,8 @@ from asr.errors import UserError
 from asr.manifest import read_manifest, write_manifest
 from asr.models.speech_model import SpeechModel
 from asr.run import RunConfig
-from asr.train import loop
-from asr.train.distributed import Process
+from asr.train import loop, monitor
+from asr.train.distributed import Process, one_voice
 from asr.train.learner import Learner, choose_precision, halve_largest
 from asr.train.loop import train
 from asr.train.preparation import TrainingData, prepare_system
@@ -586,42 +587,85 @@ def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path, precision: st
     assert losses[-1] < losses[0]
 
 
+def run_two_processes(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "asr", "train", *arguments, "train.threads=1"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
 @pytest.mark.slow  # now and then, gloo aborts a process that has done all its work and is about to end
-def test_two_processes_equal_one(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
-    """Two gloo processes, a batch each, against one process with two batches to an update."""
+def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Two gloo processes, a batch each, against one process with two batches to an update; and one process that
+    goes on where two were."""
     settings = [
-        "model.encoder.dropout=0.0",
-        "model.decoder.dropout=0.0",
-        "train.steps=6",
+        *("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "train.steps=6"),
         "batches.max_utterances=1",
     ]
     one = train(tiny_run("train.accumulate=2", *settings))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "asr",
-    ]
-    command += [
-        "train",
-        str(tmp_path / "run.yaml"),
-        f"output_dir={tmp_path}/two",
-        "train.threads=1",
-        *settings,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    conf = str(tmp_path / "run.yaml")
+    done = run_two_processes([conf, f"output_dir={tmp_path}/two", *settings])
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{tmp_path}/two/model"], "one process prints"
     assert done.stderr.count("M parameters") == 1, "one process speaks"
-    one_log, two_log = read_log(tmp_path / "run", "train"), read_log(tmp_path / "two", "train")
-    assert [line["step"] for line in one_log] == [line["step"] for line in two_log]
-    for ours, theirs in zip(one_log, two_log, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-    ours, theirs = weights_of(one), weights_of(tmp_path / "two" / "model")
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-4)
+    done = run_two_processes([conf, f"output_dir={tmp_path}/both", *settings, "train.steps=3"])
+    assert done.returncode == 0, done.stderr
+    both = train(tiny_run(f"output_dir={tmp_path}/both", *settings))
+    assert load_state(both)["batches_done"] == 12
+    one_log = read_log(tmp_path / "run", "train")
+    for folder in (tmp_path / "two", tmp_path / "both"):
+        log = [line for line in read_log(folder, "train") if line["step"] != 3]
+        assert [line["step"] for line in one_log] == [line["step"] for line in log]
+        for ours, theirs in zip(one_log, log, strict=True):
+            if folder.name == "two" or ours["step"] != 4:  # whose mean begins at the last line, of update 3
+                assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        ours, theirs = weights_of(one), weights_of(folder / "model")
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_report_an_error_once(tiny_run: TinyRun, tmp_path: Path) -> None:
+    tiny_run()
+    (tmp_path / "dev.jsonl").write_text("")
+    conf = str(tmp_path / "run.yaml")
+    for setting, message in (
+        (f"data.dev={tmp_path}/dev.jsonl", "no utterance"),
+        ("train.step=2", "unknown key"),
+    ):
+        done = run_two_processes([conf, setting])
+        assert done.returncode != 0
+        said = done.stderr.partition("torch/distributed/elastic")[0]  # what follows is of torchrun itself
+        assert [line for line in done.stderr.splitlines() if line.startswith("asr: ")] and message in said
+        assert said.count("asr: ") == 1 and "in _train" not in done.stderr
+
+
+def test_one_process_reports_an_error() -> None:
+    """The first that meets it; a connection that breaks because of it is no news."""
+    process = Process(1, 2, torch.device("cpu"))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError, match="a fault of ours"), one_voice(process):
+            raise RuntimeError("a fault of ours")
+        with pytest.raises(UserError, match="bad input"), one_voice(process):
+            raise UserError("bad input")
+        for later in (UserError("bad input"), RuntimeError("Connection closed by peer")):
+            with pytest.raises(SystemExit) as caught, one_voice(process):
+                raise later
+            assert caught.value.code == 2
+    finally:
+        torch.distributed.destroy_process_group()
+    with pytest.raises(UserError), one_voice(Process(0, 1, torch.device("cpu"))):
+        raise UserError("alone")
+
+
+def test_only_the_first_process_reports_a_bad_config(
+    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_run()
+    for rank, message in (("0", "unknown key"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["train", str(tmp_path / "run.yaml"), "train.step=2"]) == 2
+        assert message in (shown := capsys.readouterr().err) and bool(shown) == bool(message)
 
 
 def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -629,6 +673,37 @@ def test_command_line(tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["train", str(tmp_path / "run.yaml"), "train.steps=2"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "model")
     assert loop.train  # the command is that loop
+    assert (tmp_path / "run" / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_from_python_progress_is_shown(
+    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the program has set up no logging, which pytest has."""
+    monkeypatch.setattr(logging.getLogger("asr"), "propagate", False)
+    tiny_run()
+    folder = asr.train(tmp_path / "run.yaml", ["train.steps=2"])  # type: ignore[operator]
+    shown = capsys.readouterr().err
+    assert folder == tmp_path / "run" / "model" and "train 2: epoch 0, loss" in shown and "dev 2: " in shown
+    assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
+
+
+def test_the_learning_curve_is_that_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [("train", 1, {"loss": 3.0}), ("train", 2, {"loss": 2.0}), ("dev", 2, {"loss": 2.5, "wer": 0.5})]
+    text = "".join(json.dumps({"step": step, "kind": kind} | values) + "\n" for kind, step, values in lines)
+    (tmp_path / "log.jsonl").write_text(text)
+    drawn: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(monitor, "draw_learning_curve", lambda path, panels: drawn.append(panels))
+        for select_by in ("wer", "updates"):
+            monitor.draw_log(tmp_path, select_by)
+    losses = {"train": [(1, 3.0), (2, 2.0)], "dev": [(2, 2.5)]}
+    assert drawn == [{"loss": losses, "wer": {"dev": [(2, 0.5)]}}, {"loss": losses}]
+    (tmp_path / "learning_curve.png").mkdir()
+    monitor.draw_log(tmp_path, "wer")
+    assert "not a regular file" in caplog.text, "a picture that fails stops nothing"
 
 
 def test_a_training_starts_from_another(tiny_run: TinyRun, tmp_path: Path) -> None:
@@ -664,12 +739,55 @@ def test_a_training_goes_on_without_the_one_it_started_from(
 
 
 def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) -> None:
-    first = tiny_run(f"output_dir={tmp_path}/first", "train.steps=2")
-    train(first)
+    first, first_process = tiny_run(f"output_dir={tmp_path}/first"), Process(0, 1, torch.device("cpu"))
+    system = prepare_system(first, first_process)
+    checkpoint.save_checkpoint(tmp_path / "first" / "model", system, {})
     start = f"start_from={first.output_dir}"
     with pytest.raises(UserError, match="no model here"):
         train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
-    with pytest.raises(UserError, match="features or tokenizer are set otherwise there"):
-        train(tiny_run(f"output_dir={tmp_path}/features", start, "features.num_mels=23"))
-    with pytest.raises(UserError, match=r"its weights do not fit this model \(encoder.* there and .* here"):
-        train(tiny_run(f"output_dir={tmp_path}/sizes", start, "model.encoder.dim=24"))
+    for settings, message in (
+        (["features.num_mels=23"], r"config.yaml: features.num_mels = 20 there, 23 here. Make that the same"),
+        (
+            ["tokenizer={type: bpe, vocab_size: 20}"],
+            r"tokenizer.type = characters there, bpe here; .*keep_token",
+        ),
+        (
+            ["model.encoder.dim=24"],
+            r"do not fit this model \(encoder.* here\); .*: model.encoder.dim = 32 there",
+        ),
+        (["keep_tokenizer=false", "model.decoder.dim=24"], r"model.decoder.dim = 32 there, 24 here"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare_system(tiny_run(f"output_dir={tmp_path}/new", start, *settings), first_process)
+        shutil.rmtree(tmp_path / "new")
+    with pytest.raises(UserError, match="keep_tokenizer = false is about the tokenizer of start_from"):
+        tiny_run("keep_tokenizer=false")
+
+
+def test_a_training_starts_from_another_with_a_tokenizer_of_its_own(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path
+) -> None:
+    """The encoder and the inner layers of the decoder stay; what has a row for each token is new."""
+    process = Process(0, 1, torch.device("cpu"))
+    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), process)
+    checkpoint.save_checkpoint(tmp_path / "first" / "model", source, {})
+    for name in ("train", "dev"):
+        utterances = read_manifest(tones / f"{name}.jsonl")
+        others = [item.model_copy(update={"text": "один два"}) for item in utterances]
+        write_manifest(tmp_path / f"{name}.jsonl", others)
+    config = tiny_run(
+        *(f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "dev")),
+        *(f"start_from={tmp_path}/first", "keep_tokenizer=false", "train.steps=1"),
+    )
+    torch.manual_seed(1)
+    system = prepare_system(config, process)
+    assert set(system.tokenizer.tokens[5:]) == set("один два")
+    old, new = source.model.state_dict(), system.model.state_dict()
+    changed = {
+        name for name in new if new[name].shape != old[name].shape or not torch.equal(new[name], old[name])
+    }
+    assert changed == {
+        *("ctc_head.weight", "ctc_head.bias"),
+        *("decoder.embedding.weight", "decoder.output.weight", "decoder.output.bias"),
+    }
+    assert load_system(train(config)).tokenizer == system.tokenizer

@@ -13,8 +13,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.errors import UserError
     from asr.run import RunConfig
-    from asr.train.loop import train
+    from asr.train.distributed import is_main_process
+    from asr.train.loop import train_and_draw
 
-    print(train(RunConfig.load(args.config, args.overrides)))
+    try:
+        config = RunConfig.load(args.config, args.overrides)
+    except UserError:
+        if is_main_process():
+            raise
+        return 2  # one process says it
+    folder = train_and_draw(config)
+    if is_main_process():
+        print(folder)
     return 0

@@ -17,12 +17,11 @@ from asr.batches import BatchLoader
 from asr.checkpoint import System, find_model, load_system
 from asr.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.models.subsampling import subsampled_lengths
+from asr.plots import COLOURS
 from asr.train.distributed import Process
 from asr.train.evaluation import plot_dev_attention
 
 NUM_MAPS = 3
-# Colours that people with any kind of colour vision tell apart (Okabe and Ito, 2008).
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
 @dataclass(frozen=True)

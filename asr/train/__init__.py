@@ -1,0 +1,31 @@
+"""Training, in modules; and a call of it, `asr.train("run.yaml", ["train.steps=100"])`, trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asr.run import RunConfig
+
+
+class _Training(ModuleType):
+    """This package: Python names it as its users would name a function."""
+
+    def __call__(self, config: RunConfig | str | Path, overrides: Sequence[str] = ()) -> Path:
+        """Train what the YAML file of a run describes, or go on where it was cut off, as `asr train` does.
+
+        Progress goes to standard error. Returns the folder of the model, for `asr.load_model`.
+        """
+        from asr.run import RunConfig
+        from asr.train.loop import train_and_draw
+
+        if isinstance(config, RunConfig):
+            return train_and_draw(config)
+        return train_and_draw(RunConfig.load(config, overrides))
+
+
+sys.modules[__name__].__class__ = _Training

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from asr.errors import UserError
 
 Result = TypeVar("Result")
 
@@ -38,8 +42,33 @@ def start_process(device: str) -> Process:
         torch.cuda.set_device(chosen)
     if world_size > 1:
         dist.init_process_group("nccl" if use_gpu else "gloo")
+        if dist.get_rank():
+            logging.getLogger("asr").setLevel(logging.ERROR)
         return Process(dist.get_rank(), world_size, chosen)
     return Process(0, 1, chosen)
+
+
+def is_main_process() -> bool:
+    """Whether this one writes and talks, before `start_process` too."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def one_voice(process: Process) -> Iterator[None]:
+    """Let one process report an error of the user: the first that meets it. The others end with its status.
+
+    They meet it too, or lose their connection to that one, for which PyTorch has a traceback.
+    """
+    try:
+        yield
+    except (UserError, RuntimeError) as error:
+        if process.world_size == 1:
+            raise
+        store = dist.distributed_c10d._get_default_store()
+        own = int(isinstance(error, UserError))
+        if store.add("asr/user_errors", own) == own:  # none of another process
+            raise
+        raise SystemExit(2) from None
 
 
 def stop_process() -> None:
@@ -55,6 +84,15 @@ def sum_over_processes(values: Iterable[float], process: Process) -> list[float]
     tensor = torch.tensor(values, dtype=torch.float64, device=process.device)
     dist.all_reduce(tensor)
     return list(tensor.tolist())
+
+
+def gather_over_processes(names: list[str], process: Process) -> list[str]:
+    """Those of all processes, in the order of their ranks."""
+    if process.world_size == 1:
+        return names
+    gathered: list[list[str]] = [[]] * process.world_size
+    dist.all_gather_object(gathered, names)
+    return [name for part in gathered for name in part]
 
 
 def sum_gradients(parameters: Iterable[Tensor], process: Process) -> None:

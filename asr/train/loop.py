@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
 import torch
 
@@ -34,10 +33,19 @@ from asr.errors import UserError
 from asr.files import claim_folder
 from asr.models import Model
 from asr.run import HIGHER_IS_BETTER, RunConfig
-from asr.train.distributed import Process, start_process, stop_process, sum_over_processes, wait_for_all
+from asr.train.distributed import (
+    Process,
+    gather_over_processes,
+    is_main_process,
+    one_voice,
+    start_process,
+    stop_process,
+    sum_over_processes,
+    wait_for_all,
+)
 from asr.train.evaluation import compute_dev_scores, plot_dev_attention
 from asr.train.learner import Learner, Outcome, Precision, choose_precision
-from asr.train.monitor import Averages, Monitor
+from asr.train.monitor import Averages, Monitor, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, hash_data, prepare_system
 
@@ -83,14 +91,23 @@ def train(config: RunConfig) -> Path:
     try:
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        with contextlib.ExitStack() as stack:
+        with one_voice(process), contextlib.ExitStack() as stack:
             if process.is_main:
                 stack.enter_context(claim_folder(config.output_dir))
                 remove_unfinished(Path(config.output_dir))
             stack.enter_context(explain_dead_workers())
+            stack.enter_context(show_progress())
             return _train(config, process)
     finally:
         stop_process()
+
+
+def train_and_draw(config: RunConfig) -> Path:
+    """The same, and a picture of its learning curve in the run's folder."""
+    folder = train(config)
+    if is_main_process():
+        draw_log(Path(config.output_dir), config.train.select_by)
+    return folder
 
 
 def _train(config: RunConfig, process: Process) -> Path:
@@ -119,7 +136,9 @@ def _train(config: RunConfig, process: Process) -> Path:
                 state.audio_seconds += outcome.audio_seconds
                 state.bad_updates = 0 if outcome.is_finite else state.bad_updates + 1
                 if not outcome.is_finite:
-                    report_bad_update(batches, outcome, state, settings.max_bad_updates)
+                    names = [name for batch in batches for name in batch.ids]
+                    names = gather_over_processes(names, process)
+                    report_bad_update(names, outcome, state, settings.max_bad_updates)
                 log.add(outcome, time.monotonic() - started)
                 monitor.advance()
 
@@ -324,8 +343,7 @@ class StopSignal:
             os.write(2, b"\nsaving after this update; Ctrl-C again stops at once\n")
 
 
-def report_bad_update(batches: list[Any], outcome: Outcome, state: TrainingState, limit: int) -> None:
-    names = [name for batch in batches for name in batch.ids]
+def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState, limit: int) -> None:
     logger.warning(
         "update %d skipped: loss %s, gradient norm %s; utterances: %s",
         state.step, outcome.sums.get("total"), outcome.gradient_norm, " ".join(names),

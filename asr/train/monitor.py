@@ -1,12 +1,13 @@
-"""What one sees of a training: progress bar with ETA, log.jsonl, TensorBoard, pictures of attention."""
+"""What one sees of a training: progress bar with ETA, log.jsonl, TensorBoard, the learning curve."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,10 +17,29 @@ from tqdm import tqdm
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.models.model import name_means
+from asr.plots import draw_learning_curve
 from asr.run import TrainConfig
 from asr.train.learner import Outcome
 
 logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def show_progress() -> Iterator[None]:
+    """Within, log lines go to standard error, also in a Python program that has set up no logging."""
+    logger = logging.getLogger("asr")
+    if logger.hasHandlers():
+        yield
+        return
+    handler, level = logging.StreamHandler(), logger.level
+    logger.addHandler(handler)
+    if level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 class Monitor:
@@ -114,6 +134,30 @@ class Averages:
             "skipped_updates": len(outcomes) - len(finite),
             **{name: value for name, value in speed.items() if audio_seconds or name == "tokens_per_second"},
         }
+
+
+def draw_log(output_dir: Path, select_by: str) -> None:
+    """Draw learning_curve.png from log.jsonl: loss, and what of dev chooses the best checkpoints."""
+    path = output_dir / "learning_curve.png"
+    text = (output_dir / "log.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    train, dev = ([line for line in lines if line["kind"] == kind] for kind in ("train", "dev"))
+    panels = {"loss": {"train": train, "dev": dev}}
+    if select_by not in ("loss", "updates"):
+        panels[select_by] = {"dev": dev}
+    curves = {
+        name: {
+            split: [(line["step"], line[name]) for line in found if name in line]
+            for split, found in parts.items()
+        }
+        for name, parts in panels.items()
+    }
+    try:
+        draw_learning_curve(path, curves)
+    except UserError as error:
+        logger.warning("%s", error)  # the training is done nonetheless
+    else:
+        logger.info("learning curve: %s", path)
 
 
 def _format(value: Any) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pydantic
+import torch
 from torch import Tensor
 
 from asr.checkpoint import System, find_model, load_any_system
-from asr.config import dump_config
+from asr.config import dump_config, find_differences
 from asr.errors import UserError
 from asr.models import Model, ModelConfig, SpeechModelConfig, build_model
 from asr.models.adaptation import is_low_rank
@@ -32,6 +33,13 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     source = config.start_from
     if source is None:
         return None
+    if not config.keep_tokenizer:
+        if is_whisper(source):
+            raise UserError(
+                "keep_tokenizer = false is for a start_from that was trained here; remove it: with a Whisper "
+                "model, tokenizer.type says whether its tokenizer is kept"
+            )
+        return None
     if not is_whisper(source):
         return load_any_system(find_model(source)).tokenizer
     if config.tokenizer.type != "whisper":
@@ -45,7 +53,7 @@ def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     assert config.start_from is not None
     if is_whisper(config.start_from):
         return _take_over_whisper(config, tokenizer, load_whisper(config.start_from))
-    return _take_over_run(config, find_model(config.start_from))
+    return _take_over_run(config, tokenizer, find_model(config.start_from))
 
 
 def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
@@ -64,18 +72,40 @@ def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
         raise UserError(f"with the sizes that start_from has: {problem}") from None
 
 
-def _take_over_run(config: RunConfig, folder: Path) -> System[Model]:
+def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> System[Model]:
     source = load_any_system(folder)
-    if config.features != source.config.features or config.tokenizer != source.config.tokenizer:
+    differing = find_differences(source.config.features, config.features, "features.")
+    if config.keep_tokenizer:
+        differing |= find_differences(source.config.tokenizer, config.tokenizer, "tokenizer.")
+    if differing:
+        hint = "; or learn another tokenizer, with new output layers, by keep_tokenizer=false"
         raise UserError(
-            f"start_from = {config.start_from}: features or tokenizer are set otherwise there, in "
-            f"{folder / 'config.yaml'}; make them the same, or start from another model"
+            f"start_from = {config.start_from}: set otherwise in {folder / 'config.yaml'}: "
+            f"{_describe_differences(differing)}. Make that the same{hint if config.keep_tokenizer else ''}"
         )
     config = complete(config, source.config.model)
-    model = build_model(config.model, source.front_end.num_features, len(source.tokenizer))
-    hint = f"make `model` as it is in {folder / 'config.yaml'}"
-    _load(config, model, source.model.state_dict(), is_low_rank, hint)
-    return System(config, source.tokenizer, source.front_end, model)
+    num_features = source.front_end.num_features
+    model = build_model(config.model, num_features, len(tokenizer))
+    weights = source.model.state_dict()
+    of_tokens = set() if config.keep_tokenizer else find_token_weights(config.model, num_features)
+    weights = {name: weight for name, weight in weights.items() if name not in of_tokens}
+    changed = _describe_differences(find_differences(source.config.model, config.model, "model."))
+    hint = f"set otherwise in {folder / 'config.yaml'}: {changed}"
+    _load(config, model, weights, lambda name: is_low_rank(name) or name in of_tokens, hint)
+    return System(config, tokenizer, source.front_end, model)
+
+
+def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
+    """The names of the weights whose size is that of the vocabulary."""
+    with torch.device("meta"):
+        smaller, larger = (build_model(config, num_features, size).state_dict() for size in (10, 11))
+    return {name for name, weight in smaller.items() if weight.shape != larger[name].shape}
+
+
+def _describe_differences(differing: dict[str, tuple[object, object]]) -> str:
+    """The first few of `find_differences`."""
+    shown = [f"{key} = {there} there, {here} here" for key, (there, here) in differing.items()]
+    return "; ".join(shown[:8]) + ("; ..." if len(shown) > 8 else "")
 
 
 def _take_over_whisper(config: RunConfig, tokenizer: Tokenizer, source: WhisperSystem) -> System[Model]:
