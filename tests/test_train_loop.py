@@ -168,6 +168,20 @@ def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
     sys.exit(main(arguments))
 
 
+def test_an_interrupt_that_is_ignored_stays_so(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the trainings of a recipe, whose caller ends them after Ctrl-C."""
+    send_signals(monkeypatch, [signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        train(tiny_run("train.steps=6"))
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert read_log(tmp_path / "run", "dev")[-1]["step"] == 6
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, number: int, status: int) -> None:
     """As a scheduler or a terminal does it: the signal reaches the processes that load data, too."""
@@ -618,7 +632,7 @@ def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
         for ours, theirs in zip(one_log, log, strict=True):
             if folder.name == "two" or ours["step"] != 4:  # whose mean begins at the last line, of update 3
                 assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-        ours, theirs = weights_of(one), weights_of(folder / "model")
+        ours, theirs = (weights_of(find_checkpoints(run)[-1]) for run in (one.parent, folder))
         for name in ours:
             torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-4)
 

@@ -324,7 +324,10 @@ class StopSignal:
         self._is_main = is_main
 
     def __enter__(self) -> StopSignal:
-        self._before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number, handler in self._before.items():
+            if handler != signal.SIG_IGN:  # as where another process answers Ctrl-C for this one
+                signal.signal(number, self._note)
         return self
 
     def restore_interrupt(self) -> None:
