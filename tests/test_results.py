@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from asr.recipe.report import format_markdown
 from asr.recipe.results import score_results, write_texts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,14 @@ def find_wrong_figures(folder: Path) -> list[str]:
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-3])
 def test_published_figures_equal_a_fresh_scoring(path: Path) -> None:
     assert find_wrong_figures(path.parent) == []
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-3])
+def test_published_reports_say_what_the_results_say(path: Path) -> None:
+    """And no more: what chose the settings is not in them."""
+    page = path.with_name("report.md").read_text(encoding="utf-8")
+    assert page == format_markdown(json.loads(path.read_text(encoding="utf-8")))
+    assert "nothing was chosen" not in page
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-3])

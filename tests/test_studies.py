@@ -328,6 +328,13 @@ def test_published_figures_equal_a_fresh_scoring(figures: ModuleType, path: Path
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
+def test_published_pages_say_what_the_studies_found(tool: ModuleType, path: Path) -> None:
+    page = path.with_name("report.md").read_text(encoding="utf-8")
+    pictures = {name: shown for shown, name in re.findall(r"!\[(.*)\]\((.*)\)", page)}
+    assert page == tool.format_page(json.loads(path.read_text(encoding="utf-8")), pictures)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
 def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
     published = json.loads(path.read_text(encoding="utf-8"))
     assert published["smoke"] is False
