@@ -361,6 +361,7 @@ class _Reading:
                 f"{past / rate:.3f} s; copy or download it again"
             )
         elif decoder.is_torn and past < wanted:
+            end = math.inf  # what the header says is then that of the last whole page
             fault = (
                 f"is cut short, or damaged at its end: the sound ends at {past / rate:.3f} s; "
                 "copy or download it again"
@@ -375,8 +376,7 @@ class _Reading:
         faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
         faults += [fault] if fault is not None else []
         found = (self._num_frames / rate) - sum(behind - begin for begin, behind in spans)
-        is_known = math.isfinite(end) and not decoder.is_torn
-        promised = (end - self._first) / rate if is_known else None
+        promised = (end - self._first) / rate if math.isfinite(end) else None
         missing: list[tuple[float, float | None]] = [*spans]
         if fault is not None:
             missing.append((past / rate, None if promised is None else max(past, end) / rate))

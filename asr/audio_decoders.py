@@ -269,12 +269,12 @@ class _LibsndfileDecoder:
 # concat, image2, lavfi, sdp ...). The headers of the first tell the length, for the others FFmpeg may guess.
 _EXACT_CONTAINERS = "aiff,ape,au,caf,dsf,flac,matroska,mov,mpc,mpc8,nistsphere,ogg,tta,w64,wv"
 _OTHER_CONTAINERS = (
-    "aa,aac,aax,ac3,ac4,act,aea,amr,amrnb,amrwb,apm,asf,ast,avi,avr,bonk,codec2,dss,dts,dtshd,dv,eac3,flv,gsm,"
-    "gxf,iff,ilbc,ircam,iss,laf,lc3,loas,mlp,mmf,mp3,mpeg,mpegts,mxf,nut,oma,osq,paf,pvf,qcp,qoa,rka,rm,rso,"
+    "aa,aac,aax,ac3,ac4,act,adx,aea,amr,amrnb,amrwb,apm,asf,ast,avi,avr,bonk,codec2,dss,dts,dtshd,dv,eac3,epaf,flv,gsm,"
+    "gxf,hcom,iff,ilbc,ircam,iss,laf,lc3,loas,mlp,mmf,mp3,mpeg,mpegts,mxf,nut,oma,osq,pvf,qcp,qoa,rka,rm,rso,"
     "sds,shn,smjpeg,sox,swf,tak,truehd,voc,vqf,wav,wavarc,wsd,wtv,wve,xwma"
 )
 _SEEKABLE_CONTAINERS = ("matroska", "mov")  # by an index; in the others packets are skipped without decoding
-_PADDED_CONTAINERS = ("caf", "matroska", "mov", "mp3", "ogg")
+_PADDED_CONTAINERS = ("caf", "dsf", "matroska", "mov", "mp3", "ogg")
 # Seconds by which time stamps are off without damage: Vorbis near its end, and what is stamped by a clock.
 _MAX_JITTER = {"ogg": 0.05} | dict.fromkeys(("asf", "avi", "flv", "matroska", "mpeg", "mpegts", "rm"), 0.25)
 _USUAL_MAX_JITTER = 0.005

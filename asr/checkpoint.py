@@ -34,6 +34,7 @@ from asr.decoding.fusion import FusionModel
 from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
 from asr.features import FrontEnd
+from asr.files import usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
 from asr.run import RunConfig
@@ -273,7 +274,10 @@ def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, f
 
 def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     # Copies, since safetensors refuses two names for one memory, as tied embeddings have.
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
+    with usual_mode(path):
+        save_file(
+            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path
+        )
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -88,6 +88,15 @@ def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def usual_mode(path: Path) -> Iterator[None]:
+    """Give what a library writes there the mode that the umask asks for: those of safetensors are private."""
+    path.touch()
+    mode = path.stat().st_mode
+    yield
+    path.chmod(mode)
+
+
 def hash_file(path: str | Path) -> str:
     """SHA-256 of the content."""
     digest = hashlib.sha256()

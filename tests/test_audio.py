@@ -412,8 +412,10 @@ def test_reads_what_was_written(
         return
     read = audio.read(path, wanted, allow_silence=True)
     assert read.dtype == np.float32 and read.shape == (len(read),) and abs(len(read) - expected_length) <= 1
-    if wanted == rate:
-        np.testing.assert_allclose(read, frames.mean(axis=1), atol=1e-6)
+    mean = frames.mean(axis=1)
+    is_cancelled = np.square(mean).mean() < 2 * audio.CANCELLED_SHARE * np.square(frames).mean()
+    if wanted == rate and not is_cancelled:
+        np.testing.assert_allclose(read, mean, atol=1e-6)
     blocks = list(audio.read_blocks(path, wanted, block_seconds=0.05, allow_silence=True))
     np.testing.assert_array_equal(np.concatenate(blocks), read)
 

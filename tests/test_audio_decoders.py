@@ -8,8 +8,10 @@ import io
 import math
 import os
 import re
+import shutil
 import socket
 import struct
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import scipy.signal
 import soundfile
-from audio_formats import FORMATS, LOSSY, SOUND, put
+from audio_formats import FORMATS, LOSSY, OTHER_FORMATS, SOUND, put
 from hostile_audio import (
     HOSTILE_AUDIO,
     RATE,
@@ -64,6 +67,67 @@ def test_reads_every_format(name: str, tmp_path: Path) -> None:
         assert np.corrcoef(decoded, original)[0, 1] > 0.95
     else:
         np.testing.assert_allclose(decoded, original, rtol=0, atol=expected.error)
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_accepts_what_people_may_have(name: str, tmp_path: Path) -> None:
+    container, codec, rate = OTHER_FORMATS[name]
+    sound = audio.resample(SOUND, RATE, rate)
+    command = [
+        "ffmpeg",
+        "-v",
+        "error",
+        "-f",
+        "f32le",
+        "-ar",
+        str(rate),
+        "-i",
+        "-",
+        "-c:a",
+        codec,
+        "-strict",
+        "-2",
+    ]
+    path = tmp_path / "misnamed.wav"
+    try:
+        path.write_bytes(encode_media(sound, rate, container, codec))
+    except ValueError:  # PyAV lacks the encoder
+        if shutil.which("ffmpeg") is None:
+            pytest.skip("ffmpeg is not installed")
+        done = subprocess.run(
+            [*command, "-f", container, "-y", path], input=sound.tobytes(), capture_output=True
+        )
+        if done.returncode:
+            pytest.skip(f"this ffmpeg does not encode it ({done.stderr.decode()})")
+    read = audio.read(path, rate)
+    assert len(read) == pytest.approx(len(sound), abs=0.08 * rate)
+    if name not in ("RealAudio", "wma"):  # where time stamps do not lead to a part exactly
+        part = audio.read(path, rate, start=1.5, duration=0.5)
+        first, shift = round(1.5 * rate), round(0.002 * rate)  # some count milliseconds
+        around = read[first - shift : first + len(part) + shift]
+        similar = scipy.signal.correlate(around, part, "valid", "fft").max()
+        assert similar > 0.95 * np.linalg.norm(part) * np.linalg.norm(read[first : first + len(part)])
+    lags = scipy.signal.correlate(read, sound, "full", "fft")
+    assert lags.max() > 0.7 * np.linalg.norm(read) * np.linalg.norm(sound)
+
+
+def make_dsf(seconds: float, rate: int = 2_822_400) -> bytes:
+    """One channel of DSD, of which every block of eight bits has as many ones as zeros: near silence."""
+    blocks = -(-round(seconds * rate / 8) // 4096)
+    sound = struct.pack("<4sQ", b"data", 12 + 4096 * blocks) + b"\x69\x96" * (2048 * blocks)
+    form = struct.pack("<4sQIIIIIIQII", b"fmt ", 52, 1, 0, 1, 1, rate, 1, round(seconds * rate), 4096, 0)
+    return struct.pack("<4sQQQ", b"DSD ", 28, 28 + len(form) + len(sound), 0) + form + sound
+
+
+def test_reads_dsd(tmp_path: Path) -> None:
+    assert len(audio.read(put(tmp_path, make_dsf(0.5), "a.dsf"))) == pytest.approx(0.5 * RATE, abs=RATE // 50)
+
+
+@pytest.mark.parametrize("encoding", ["s16le", "mulaw", "g722"])
+def test_raw_samples_are_refused_with_advice(encoding: str, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(-300, 300, RATE).astype("<i2").tobytes()
+    with pytest.raises(AudioError, match="raw samples need a header first: ffmpeg -f s16le"):
+        audio.read(put(tmp_path, noise, f"a.{encoding}"))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,18 @@ def test_half_precision_takes_half_the_room_and_says_the_same(
         assert loaded[name].dtype == torch.float32
         torch.testing.assert_close(loaded[name], tensor, rtol=2**-11, atol=2**-24)  # of float16
     assert hear(folder, audio) == hear(talker, audio) != ""
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_others_can_read_the_files_as_far_as_the_umask_lets_them(
+    umask: int, mode: int, talker: Path, tmp_path: Path
+) -> None:
+    before = os.umask(umask)
+    try:
+        folder = convert(talker, tmp_path / "copy")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {mode}
 
 
 def test_the_default_keeps_every_bit(talker: Path, tmp_path: Path) -> None:

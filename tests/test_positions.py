@@ -20,8 +20,7 @@ CODED = [(kind, combine) for kind in TYPES[:3] for combine in ("add", "concatena
 
 def build_positions(kind: str, combine: str = "add", dim: int = 8, span: int = 64) -> Positions:
     torch.manual_seed(0)
-    options = {"span": span} if kind in ("fourier", "learned") else {}
-    return Positions(PositionConfig(type=kind, combine=combine, **options), dim)
+    return Positions(PositionConfig(type=kind, combine=combine, span=span), dim)
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -200,5 +199,5 @@ def test_the_dtype_of_the_input_stays(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rotary", "none"])
 def test_config_refuses_to_concatenate_nothing(kind: str) -> None:
-    with pytest.raises(ValueError, match="combine = concatenate does nothing without type = sinusoid"):
+    with pytest.raises(ValueError, match=f"combine = concatenate means nothing with type = {kind}"):
         PositionConfig(type=kind, combine="concatenate")

@@ -42,6 +42,10 @@ def split(audio_S: np.ndarray, config: SegmentationConfig = CONFIG, block: int =
     return push_all(blocks, config)
 
 
+def test_a_recording_too_short_for_a_word_has_no_segment() -> None:
+    assert [len(split(speak(seconds))) for seconds in (0.01, 0.04, 0.06, 0.5)] == [0, 0, 1, 1]
+
+
 def test_finds_what_is_spoken() -> None:
     audio_S = np.concatenate([hush(2), speak(1.5), hush(1), speak(2), hush(3)])
     found = split(audio_S)

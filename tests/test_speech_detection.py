@@ -80,6 +80,20 @@ def test_silero_goes_on_between_its_thresholds() -> None:
     assert apply_hysteresis(probabilities > 0.5, probabilities <= 0.35, was_on=True)[0]
 
 
+@pytest.mark.parametrize(("threshold", "num_frames"), [(0.3, 64), (0.5, 64), (0.9, 0)])
+def test_silero_has_a_threshold(threshold: float, num_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubtful(Scripted):
+        def __call__(self, chunks_CS: np.ndarray, state: None) -> tuple[np.ndarray, None]:
+            probabilities_C, state = super().__call__(chunks_CS, state)
+            return 0.7 * probabilities_C, state
+
+    monkeypatch.setattr(silero, "load_silero", Doubtful)
+    detector = make_detector("silero", 8.0, 8_000, 0.0, threshold)
+    signs = np.repeat([-1.0, 1.0, -1.0], [7680, 5120, 4000]).astype(np.float32)
+    flags = np.concatenate([detector.push(signs)[0], detector.finish()[0]])
+    assert flags.sum() == num_frames
+
+
 def test_silero_is_taken_where_the_rate_allows_it() -> None:
     assert isinstance(make_detector("auto", 8.0, 8_000, 0.0), SileroDetector)
     assert isinstance(make_detector("auto", 8.0, 16_000, 0.0), SileroDetector)

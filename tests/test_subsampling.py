@@ -20,8 +20,7 @@ FACTORS = [1, 2, 4, 8]
 
 def build_subsampling(kind: str, factor: int) -> Subsampling:
     torch.manual_seed(0)
-    options = {"channels": 3} if kind == "conv2d" and factor > 1 else {}
-    config = SubsamplingConfig(type=kind, factor=factor, **options)
+    config = SubsamplingConfig(type=kind, factor=factor, channels=3)
     return Subsampling(config, NUM_FEATURES, DIM).double()
 
 

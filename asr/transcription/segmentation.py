@@ -25,6 +25,7 @@ from asr.transcription.speech_detection import (
 
 # S samples, T frames of 10 ms
 
+SHORTEST_SECONDS = 0.05  # of a recording with a word in it
 INNER_PAUSE_SECONDS = 0.5  # between two stretches of speech of one segment
 
 
@@ -49,6 +50,9 @@ class SegmentationConfig(Config):
     """Kept before and after speech: weak sounds at its edges."""
     overlap_seconds: float = pydantic.Field(default=1.0, ge=0)
     """Where speech is cut without a pause, both sides go on for so long; their common words are joined."""
+    speech_threshold: float = pydantic.Field(default=0.5, gt=0.15, lt=1)
+    """silero: speech begins where it is at least so likely, and ends where it is 0.15 less likely. Lower for
+    quiet or noisy speech, higher where noise is taken for speech."""
     threshold_db: float = pydantic.Field(default=8.0, gt=0)
     """energy: speech begins so far over the noise, and ends at half of that; white noise varies by 2 dB."""
     unjudged_seconds: float = pydantic.Field(default=3.0, ge=0)
@@ -125,7 +129,9 @@ class Segmenter:
     ) -> None:
         self.sample_rate, self.config, self.offset = sample_rate, config, offset
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
-        self._detector = make_detector(config.method, config.threshold_db, sample_rate, ahead_seconds)
+        self._detector = make_detector(
+            config.method, config.threshold_db, sample_rate, ahead_seconds, config.speech_threshold
+        )
         self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on
         self._audio_first = 0
         self._num_samples = 0
@@ -153,7 +159,7 @@ class Segmenter:
     def finish(self) -> list[AudioSegment]:
         """The rest; nothing can be pushed after."""
         segments = self._take(self._detector.finish(), is_last=True)
-        is_short = self.seconds <= self.config.unjudged_seconds
+        is_short = SHORTEST_SECONDS <= self.seconds <= self.config.unjudged_seconds
         if not self._has_given and is_short and self._energies_T.max(initial=SILENCE_DB) > SILENCE_DB:
             return [AudioSegment(self.offset, self._audio, self.sample_rate)]
         return segments

@@ -15,7 +15,7 @@ SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, t
 AHEAD_SECONDS = 10.0  # after a frame, where its noise is measured
 _PAST_SECONDS = 20.0  # and before it
 _NOISE_SHARE = 0.1  # of these frames, at least so many hold no speech: even fast talkers close their lips
-_SILERO_ON, _SILERO_OFF = 0.5, 0.35  # its authors' thresholds, in probability
+_SILERO_HYSTERESIS = 0.15  # its authors': so far below the probability where speech begins, it ends
 SILERO_RATES = (8_000, 16_000)  # Hz
 _PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
 
@@ -31,9 +31,15 @@ class Detector(Protocol):
     def finish(self) -> tuple[np.ndarray, np.ndarray]: ...
 
 
-def make_detector(method: Method, threshold_db: float, sample_rate: int, ahead_seconds: float) -> Detector:
+def make_detector(
+    method: Method,
+    threshold_db: float,
+    sample_rate: int,
+    ahead_seconds: float,
+    speech_threshold: float = 0.5,
+) -> Detector:
     if method == "silero" or (method == "auto" and sample_rate in SILERO_RATES):
-        return SileroDetector(sample_rate)
+        return SileroDetector(sample_rate, speech_threshold)
     return EnergyDetector(sample_rate, threshold_db, ahead_seconds)
 
 
@@ -126,7 +132,7 @@ def apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) ->
 class SileroDetector:
     """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
 
-    def __init__(self, sample_rate: int) -> None:
+    def __init__(self, sample_rate: int, threshold: float = 0.5) -> None:
         from asr.transcription.silero import load_silero
 
         if sample_rate not in SILERO_RATES:
@@ -134,6 +140,7 @@ class SileroDetector:
                 f"segmentation.method = silero knows 8000 and 16000 Hz, but the model takes {sample_rate}; "
                 "use energy"
             )
+        self._threshold = threshold
         self._model = load_silero(sample_rate)
         self._state = self._model.start()
         self._chunk = self._model.chunk_samples
@@ -160,7 +167,9 @@ class SileroDetector:
         chunks_CS, self._rest = self._rest[:past].reshape(-1, self._chunk), self._rest[past:]
         probabilities_C, self._state = self._model(chunks_CS, self._state)
         flags_C = apply_hysteresis(
-            probabilities_C > _SILERO_ON, probabilities_C <= _SILERO_OFF, self._was_speech
+            probabilities_C > self._threshold,
+            probabilities_C <= self._threshold - _SILERO_HYSTERESIS,
+            self._was_speech,
         )
         self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
         self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from asr.config import dump_config, load_config
 from asr.errors import UserError
-from asr.files import replace_file
+from asr.files import replace_file, usual_mode
 from asr.models.whisper import WhisperConfig
 from asr.whisper.huggingface import read_safetensors
 from asr.whisper.naming import Checkpoint, check_weight, expected_shapes
@@ -45,7 +45,8 @@ def write_folder(folder: Path, checkpoint: Checkpoint) -> None:
         if any(folder.iterdir()):
             raise UserError(f"{folder}: is not empty; give a new folder")
         weights = {name: weight.contiguous() for name, weight in checkpoint.weights.items()}
-        save_file(weights, folder / "model.safetensors")
+        with usual_mode(folder / "model.safetensors"):
+            save_file(weights, folder / "model.safetensors")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{folder}: cannot write a model there ({reason})") from None

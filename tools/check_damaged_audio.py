@@ -1,0 +1,246 @@
+"""Cuts and mutates audio files and reads what is left: how much of it, and does the reader survive it?
+
+    python tools/check_damaged_audio.py cuts --folder /tmp/damaged [--beside PYTHON]
+    python tools/check_damaged_audio.py mutations --folder /tmp/damaged [--count 10000] [--seed 0]
+
+`cuts` keeps the first 1, 5, 20, 50, 90 and 99 % of files of 12 formats and prints how many seconds of
+sound we decode; with `--beside`, a Python that has faster-whisper, also what that decodes. `mutations` reads
+seeded files with bytes changed, spans removed or doubled, damaged headers, in processes with limits of time
+and memory, and counts what came of them; a later call in the same folder goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+RATE = 16_000
+SHARES = (0.01, 0.05, 0.2, 0.5, 0.9, 0.99)
+SECONDS_A_FILE = 20
+MAX_BYTES = 3 << 30  # of address space, of which the libraries alone take one half
+# Name -> options of ffmpeg.
+FORMATS: dict[str, list[str]] = {
+    "wav": [],
+    "aiff": [],
+    "au": [],
+    "w64": [],
+    "caf": [],
+    "flac": [],
+    "ogg": ["-c:a", "libvorbis"],
+    "opus": ["-c:a", "libopus"],
+    "mp3": [],
+    "m4a": ["-c:a", "aac", "-movflags", "faststart"],
+    "webm": ["-c:a", "libopus"],
+    "wma": [],
+}
+FASTER_WHISPER = (
+    "import sys; from faster_whisper.audio import decode_audio; print(len(decode_audio(sys.argv[1])))"
+)
+
+
+def make_files(folder: Path, seconds: float) -> dict[str, Path]:
+    """Tones with noise, loud and quiet by turns, in all formats."""
+    import soundfile
+
+    folder.mkdir(parents=True, exist_ok=True)
+    times = np.arange(round(seconds * RATE)) / RATE
+    tones = sum(np.sin(2 * np.pi * tone * times) for tone in (110, 173, 281, 430))
+    noise = np.random.default_rng(0).standard_normal(len(times))
+    sound = (0.1 * tones + 0.03 * noise) * (0.6 + 0.4 * np.sin(2 * np.pi * times / 3))
+    source = folder / "source.wav"
+    soundfile.write(source, sound, RATE)
+    files = {}
+    for suffix, options in FORMATS.items():
+        files[suffix] = folder / f"whole.{suffix}"
+        command = ["ffmpeg", "-y", "-v", "error", "-i", str(source), *options, str(files[suffix])]
+        subprocess.run(command, check=True)
+    return files
+
+
+# --- cuts -----------------------------------------------------------------------------------------
+
+
+def count_samples(path: Path) -> int:
+    """What transcription gets of a file."""
+    from asr import audio
+
+    try:
+        blocks = audio.read_blocks(path, RATE, allow_silence=True, on_damage=lambda damage: None)
+        return sum(len(block) for block in blocks)
+    except audio.AudioError:
+        return 0
+
+
+def check_cuts(folder: Path, beside: str | None) -> int:
+    num_less = 0
+    print("format   share  ours [s]" + ("  faster-whisper [s]" if beside else ""))
+    for suffix, path in make_files(folder, 40.0).items():
+        data = path.read_bytes()
+        for share in SHARES:
+            cut = folder / f"cut.{suffix}"
+            cut.write_bytes(data[: round(share * len(data))])
+            ours, line = count_samples(cut), ""
+            if beside is not None:
+                done = subprocess.run(
+                    [beside, "-c", FASTER_WHISPER, str(cut)], capture_output=True, text=True
+                )
+                theirs = int(done.stdout) if done.returncode == 0 else 0
+                is_less = ours < theirs - RATE // 1000  # libsndfile cannot give the last sample before damage
+                num_less += is_less
+                line = f"  {theirs / RATE:8.3f}" + ("  LESS" if is_less else "")
+            print(f"{suffix:8} {share:5.0%}  {ours / RATE:8.3f}{line}", flush=True)
+    if beside is not None:
+        print(f"less than faster-whisper, by more than 1 ms: {num_less}")
+    return int(num_less > 0)
+
+
+# --- mutations ------------------------------------------------------------------------------------
+
+
+def mutate(data: bytes, stream: np.random.Generator) -> bytes:
+    """One to four changes, half of them in the header."""
+    mutated = bytearray(data)
+    for _ in range(stream.integers(1, 5)):
+        limit = int(min(len(mutated), stream.choice([64, 1000, len(mutated), len(mutated)])))
+        place = int(stream.integers(0, max(1, limit)))
+        length = int(2 ** stream.uniform(0, 10))
+        kind = stream.choice(
+            ["flip", "noise", "number", "remove", "double", "cut"], p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.1]
+        )
+        if kind == "flip" and mutated:
+            mutated[min(place, len(mutated) - 1)] ^= 1 << int(stream.integers(8))
+        elif kind == "noise":
+            mutated[place : place + length] = stream.bytes(len(mutated[place : place + length]))
+        elif kind == "number":
+            numbers = [
+                b"\xff" * 4,
+                bytes(4),
+                b"\x7f\xff\xff\xff",
+                b"\xff\xff\xff\x7f",
+                b"\5\0\0\x33",
+                b"\0\0\1\0",
+            ]
+            mutated[place : place + 4] = numbers[stream.integers(len(numbers))]
+        elif kind == "remove":
+            del mutated[place : place + length]
+        elif kind == "double":
+            mutated[place:place] = mutated[place : place + length]
+        elif kind == "cut":
+            del mutated[place:]
+    return bytes(mutated)
+
+
+def read_part(first: int, past: int, folder: Path, seed: int) -> None:
+    """In a child: a line for each file before it is read, and one after."""
+    from asr import audio
+
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    sources = [(folder / f"whole.{suffix}").read_bytes() for suffix in FORMATS]
+    path = folder / f"mutated-{first}"
+    for number in range(first, past):
+        data = mutate(sources[number % len(sources)], np.random.default_rng([seed, number]))
+        path.write_bytes(data)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS_A_FILE)  # of computing; ends the process
+        print(json.dumps({"begun": number}), flush=True)
+        damages: list[audio.Damage] = []
+        blocks = audio.read_blocks(path, RATE, allow_silence=True, on_damage=damages.append)
+        try:
+            samples = sum(len(block) for block in blocks)
+            outcome = "damaged, told" if damages else "read"
+        except audio.AudioError:
+            samples, outcome = 0, "refused"
+        print(json.dumps({"done": number, "outcome": outcome, "seconds": samples / RATE}), flush=True)
+    path.unlink()
+
+
+def check_mutations(folder: Path, count: int, seed: int, part: int = 200) -> int:
+    make_files(folder, 1.5)
+    code = hashlib.sha256(b"".join((folder / f"whole.{suffix}").read_bytes() for suffix in FORMATS))
+    log = folder / f"mutations-{seed}-{code.hexdigest()[:8]}.jsonl"
+    outcomes = {int(line["number"]): line for line in _read_lines(log)}
+    number = 0
+    while number < count:
+        if number in outcomes:
+            number += 1
+            continue
+        past = min(number + part, count)
+        for line in _run_part(number, past, folder, seed):
+            outcomes[line["number"]] = line
+            with open(log, "a") as file:
+                file.write(json.dumps(line) + "\n")
+        print(f"{len(outcomes)} of {count}", file=sys.stderr)
+    counts = Counter(line["outcome"] for line in outcomes.values())
+    for outcome, number in counts.most_common():
+        print(f"{number:6} {outcome}")
+    bad = [line for line in outcomes.values() if line["outcome"] not in ("read", "damaged, told", "refused")]
+    for line in bad:
+        print(f"file {line['number']}: {line['outcome']}")
+    print(f"the longest: {max(line['seconds'] for line in outcomes.values()):.1f} s of sound")
+    return int(bool(bad))
+
+
+def _run_part(first: int, past: int, folder: Path, seed: int) -> Iterator[dict[str, object]]:
+    """The outcomes of some files; after a crash, up to the file that caused it."""
+    command = [sys.executable, __file__, "part", str(first), str(past), str(seed), "--folder", str(folder)]
+    limit = 60 * SECONDS_A_FILE  # for what waits without computing
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = child.communicate(timeout=limit)
+        is_slow = child.returncode == -signal.SIGPROF
+        fault = "hang" if is_slow else f"crash {child.returncode}: {err.strip().splitlines()[-1:]}"
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+        fault = f"hang of more than {limit} s"
+    begun = None
+    for text in out.splitlines():
+        line = json.loads(text)
+        if "begun" in line:
+            begun = line["begun"]
+            continue
+        begun = None
+        yield {"number": line["done"], "outcome": line["outcome"], "seconds": line["seconds"]}
+    if begun is not None:
+        yield {"number": begun, "outcome": fault, "seconds": 0.0}
+    elif child.returncode:
+        raise SystemExit(f"files {first} to {past} could not be read at all: {err}")
+
+
+def _read_lines(path: Path) -> list[dict[str, object]]:
+    with contextlib.suppress(FileNotFoundError):
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("cuts", "mutations", "part"))
+    parser.add_argument("numbers", nargs="*", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, required=True, help="for the files and the journal")
+    parser.add_argument("--beside", metavar="PYTHON", help="a Python that has faster-whisper")
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.what == "part":
+        read_part(args.numbers[0], args.numbers[1], args.folder, args.numbers[2])
+        return 0
+    if args.what == "cuts":
+        return check_cuts(args.folder, args.beside)
+    return check_mutations(args.folder, args.count, args.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
