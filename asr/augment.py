@@ -61,6 +61,7 @@ class NoiseConfig(Config):
             raise ValueError(f"kinds = {list(self.kinds)}: expected at least one kind, and each only once")
         if ("recorded" in self.kinds) != (self.recordings is not None):
             raise ValueError("kinds has `recorded` if, and only if, recordings is set; change one of the two")
+        self.refuse_idle(self.probability > 0, "probability", "snr_db", "kinds", "recordings")
         return self
 
 

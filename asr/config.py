@@ -49,6 +49,14 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
         use_attribute_docstrings=True,
     )
 
+    def refuse_idle(self, is_used: bool, needs: str, *names: str) -> None:
+        """For validators: of settings that do nothing, those that were changed are errors."""
+        for name in names:
+            value = getattr(self, name)
+            if not is_used and value != type(self).model_fields[name].default:
+                value = list(value) if isinstance(value, tuple) else value
+                raise ValueError(f"{name} = {value} does nothing without {needs}; remove it")
+
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 

@@ -83,7 +83,7 @@ class FeaturesConfig(Config):
     high_hz: float | None = None
     """Upper edge of the last mel band. Null: half the sample rate; 0 or less: an offset from that."""
     num_ceps: int = Field(default=13, ge=1)
-    """Number of cepstra; only read with mfcc."""
+    """Number of cepstra, with mfcc."""
     deltas: Literal[0, 1, 2] = 0
     """Append time derivatives up to this order, by regression over 2 frames to each side."""
     pre_emphasis: float = Field(default=0.97, ge=0, lt=1)
@@ -142,6 +142,7 @@ class FeaturesConfig(Config):
                         f"{name} is {getattr(self, name)}, but convention whisper needs {needed}; "
                         f"leave {name} out, or set convention to kaldi"
                     )
+        self.refuse_idle(self.type == "mfcc", "type = mfcc", "num_ceps")
         if not 32 <= self.window_samples <= 16_384:
             raise ValueError(
                 f"window_ms {self.window_ms:g} at sample_rate {self.sample_rate} is a window of "

@@ -54,10 +54,9 @@ class OptimConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> OptimConfig:
-        if self.hold_steps and self.schedule != "tri_stage":
-            raise ValueError(
-                f"hold_steps = {self.hold_steps} is for schedule = tri_stage, not {self.schedule}"
-            )
+        falls = self.schedule in ("cosine", "tri_stage")
+        self.refuse_idle(self.schedule == "tri_stage", "schedule = tri_stage", "hold_steps")
+        self.refuse_idle(falls, "schedule = cosine or tri_stage", "final_scale")
         if self.schedule == "tri_stage" and self.final_scale == 0:
             raise ValueError(
                 "final_scale = 0.0: tri_stage falls exponentially, which never reaches 0; try 0.01"
@@ -171,6 +170,9 @@ class RunConfig(Config):
             raise ValueError(
                 "batches.max_tokens is for a language model; remove it (max_seconds limits a batch)"
             )
+        reads_text = not makes_labels or getattr(self.model, "label", None) == "text"
+        self.text.refuse_idle(reads_text, "a model of texts", "training")
+        self.text.refuse_idle(isinstance(self.model, SpeechModelConfig), "a speech model", "scoring")
         if isinstance(self.model, SpeechModelConfig):
             self._check_speech(self.model)
         self._check_whisper()
@@ -187,7 +189,7 @@ class RunConfig(Config):
         for key, section in (("features", self.features), ("augment", self.augment)):
             if section != type(section)():
                 raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
-        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "feature_cache"):
+        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "feature_cache", "num_workers"):
             if getattr(self.batches, key) != BatchConfig.model_fields[key].default:
                 raise ValueError(
                     f"batches.{key} is about audio, which a model of language does not read; remove it "
@@ -228,6 +230,8 @@ class RunConfig(Config):
             )
         if self.start_from is None and self.tokenizer.type == "whisper":
             raise ValueError("tokenizer.type = whisper is that of a Whisper model: set start_from to one")
+        if isinstance(decoder, WhisperDecoderConfig):
+            decoder.refuse_idle(self.tokenizer.type == "whisper", "tokenizer.type = whisper", "language")
         if isinstance(encoder, WhisperEncoderConfig):
             self._check_whisper_audio(encoder)
         exposure = getattr(self.model, "exposure", None)

@@ -44,6 +44,10 @@ class SpecAugmentConfig(Config):
     def _check(self) -> SpecAugmentConfig:
         if self.time_masks_per_frame and not self.num_time_masks:
             raise ValueError("time_masks_per_frame needs num_time_masks, the upper limit, which is 0")
+        bands, stretches = self.num_frequency_masks > 0, self.num_time_masks > 0
+        self.refuse_idle(bands, "num_frequency_masks", "frequency_mask_width")
+        self.refuse_idle(stretches, "num_time_masks", "time_mask_width", "time_mask_share")
+        self.refuse_idle(bands or stretches, "num_frequency_masks or num_time_masks", "mask_value")
         return self
 
     @property

@@ -258,8 +258,8 @@ def test_schedules_of_the_weight(options: dict[str, Any], weights: dict[int, flo
         ({"layers": ()}, "at least 1 item"),
         ({"heads": ()}, "at least 1 item"),
         ({"heads": (-1,)}, "greater than or equal to 0"),
-        ({"half_life": 10}, "half_life = 10 is for schedule = exponential, not constant"),
-        ({"ctc_threshold": 0.5}, "ctc_threshold = 0.5 is for path = ctc, not diagonal"),
+        ({"half_life": 10}, "half_life = 10 does nothing without schedule = exponential"),
+        ({"ctc_threshold": 0.5}, "ctc_threshold = 0.5 does nothing without path = ctc"),
     ],
 )
 def test_config_names_what_does_not_fit(options: dict[str, Any], message: str) -> None:

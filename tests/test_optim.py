@@ -85,7 +85,7 @@ def test_a_schedule_that_is_cut_off_is_said(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hold_steps": 5}, "hold_steps = 5 is for schedule = tri_stage, not inverse_sqrt"),
+        ({"hold_steps": 5}, "hold_steps = 5 does nothing without schedule = tri_stage"),
         (
             {"schedule": "tri_stage", "final_scale": 0.0},
             "tri_stage falls exponentially, which never reaches 0",

@@ -20,7 +20,8 @@ FACTORS = [1, 2, 4, 8]
 
 def build_subsampling(kind: str, factor: int) -> Subsampling:
     torch.manual_seed(0)
-    config = SubsamplingConfig(type=kind, factor=factor, channels=3)
+    options = {"channels": 3} if kind == "conv2d" and factor > 1 else {}
+    config = SubsamplingConfig(type=kind, factor=factor, **options)
     return Subsampling(config, NUM_FEATURES, DIM).double()
 
 

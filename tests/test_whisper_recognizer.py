@@ -6,6 +6,8 @@ import dataclasses
 import io
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -481,6 +483,24 @@ def test_hotwords(models: dict[str, str], wav: str, monkeypatch: pytest.MonkeyPa
     command = ["transcribe", wav, *FAST, "--model", models["ggml"], "--hotwords", "Ada: 1, Lovelace,"]
     assert cli.main(command) == 0
     assert asked[0].hotwords == ("Ada: 1", "Lovelace")
+
+
+@pytest.mark.slow
+def test_under_load_the_bytes_are_the_same(models: dict[str, str], tmp_path: Path) -> None:
+    """Beside busy processes that come and go, and after an interruption."""
+    tool = Path(__file__).parents[1] / "tools" / "check_reproducible.py"
+    command = [
+        sys.executable,
+        str(tool),
+        models["ggml"],
+        str(tmp_path / "work"),
+        "--clips",
+        "4",
+        "--runs",
+        "3",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("3 runs of 8 files: 0 differ\n"), done.stderr
 
 
 def test_a_folder_goes_on_in_its_arithmetic(

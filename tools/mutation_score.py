@@ -21,6 +21,7 @@ import copy
 import functools
 import gc
 import hashlib
+import itertools
 import json
 import math
 import operator as operator_module
@@ -241,9 +242,12 @@ class Runner:
         files: Counter[str] = Counter()
         for name in names:
             files[name.partition("::")[0]] += seconds[name]  # type: ignore[assignment]
-        order = sorted(
+        # Files as wholes, since tests of one share what they set up; first those that take least.
+        names_by_cost = sorted(
             (name for name in self.items if name in names), key=lambda name: files[name.partition("::")[0]]
         )
+        totals = itertools.accumulate(seconds[name] for name in names_by_cost)
+        order = [n for n, total in zip(names_by_cost, totals, strict=True) if total <= self.options.budget]
 
         def run() -> None:
             mutant.change()
@@ -255,7 +259,7 @@ class Runner:
                     os._exit(1)
 
         started = time.monotonic()
-        limit = self.options.timeout + 5 * sum(files.values())
+        limit = self.options.timeout + 5 * sum(seconds[name] for name in order)
         status = self.fork(run, limit) if order else "survived"
         place = f"{mutant.path.relative_to(ROOT)}:{mutant.lines[0]}"
         row = {"key": mutant.key, "place": place, "operator": mutant.operator, "status": status}
@@ -327,6 +331,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--timeout", type=float, default=20.0, help="seconds for a mutant, besides 5 times those of its tests"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=40.0,
+        help="seconds of tests for a mutant; what would follow is left out",
     )
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--again", action="store_true", help="try those again that survived")

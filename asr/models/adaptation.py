@@ -84,6 +84,7 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
     """Put a layer of low rank in the place of each projection that the config names."""
+    idle = set(config.projections)
     for part in config.parts:
         root = getattr(model, part)
         found = [] if root is None else list(_find(root, nn.Linear, config.projections))
@@ -94,6 +95,12 @@ def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
             )
         for parent, name, linear in found:
             setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
+        idle -= {name for _, name, _ in found}
+    if idle and config.projections != LoraConfig.model_fields["projections"].default:
+        raise UserError(
+            f"model.lora.projections: lora.parts = {list(config.parts)} have no {', '.join(sorted(idle))}; "
+            "take it out"
+        )
 
 
 def require_learning(model: nn.Module) -> None:

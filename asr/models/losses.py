@@ -48,15 +48,8 @@ class GuidedAttentionConfig(Config):
     def _check(self) -> GuidedAttentionConfig:
         if self.schedule == "linear" and self.steps is None:
             raise ValueError("schedule = linear falls to zero at `steps`, which is missing; add steps")
-        defaults = type(self).model_fields
-        if self.schedule != "exponential" and self.half_life != defaults["half_life"].default:
-            raise ValueError(
-                f"half_life = {self.half_life} is for schedule = exponential, not {self.schedule}; remove one"
-            )
-        if self.path != "ctc" and self.ctc_threshold != defaults["ctc_threshold"].default:
-            raise ValueError(
-                f"ctc_threshold = {self.ctc_threshold} is for path = ctc, not {self.path}; remove one"
-            )
+        self.refuse_idle(self.schedule == "exponential", "schedule = exponential", "half_life")
+        self.refuse_idle(self.path == "ctc", "path = ctc", "ctc_threshold")
         return self
 
     def weight_at(self, step: int) -> float:

@@ -28,8 +28,9 @@ class PositionConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> PositionConfig:
-        if self.type in ("rotary", "none") and self.combine != "add":
-            raise ValueError(f"combine = {self.combine} means nothing with type = {self.type}; remove it")
+        has_codes = self.type not in ("rotary", "none")
+        self.refuse_idle(has_codes, "type = sinusoid, fourier or learned", "combine")
+        self.refuse_idle(self.type in ("fourier", "learned"), "type = fourier or learned", "span")
         return self
 
 

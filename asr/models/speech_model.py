@@ -72,6 +72,7 @@ class SpeechModelConfig(Config):
             )
         if self.decoder is not None and self.ctc_weight == 1:
             raise ValueError("ctc_weight = 1.0 leaves the decoder untrained; lower it or set decoder: null")
+        self.refuse_idle(self.decoder is not None, "a decoder", "label_smoothing")
         if self.decoder is None and self.guided_attention is not None:
             raise ValueError("guided_attention needs a decoder; set guided_attention: null")
         if self.decoder is None and self.exposure != ExposureConfig():

@@ -24,6 +24,12 @@ class SubsamplingConfig(Config):
     channels: int = pydantic.Field(default=32, gt=0)
     """Of each 2-D convolution."""
 
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> SubsamplingConfig:
+        self.refuse_idle(self.factor > 1, "factor above 1", "channels")
+        self.refuse_idle(self.type == "conv2d", "type = conv2d", "channels")
+        return self
+
 
 def subsampled_lengths(lengths: Tensor, factor: int) -> Tensor:
     """Steps that are left of so many frames; a part of a step counts as a whole one."""
