@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,3 +194,31 @@ def test_words_that_look_british_stay() -> None:
     words = "four hour our your flour pour tour exercise promise premise wise rise raise advise surprise otherwise called"
     words += " filling selling tell well hello spelling fellow collar dollar genre acre massacre mediocre analysis poet does shoe"
     assert [to_american(word) for word in words.split()] == words.split()
+
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "normalizer.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| `")
+]
+
+
+@pytest.mark.parametrize(("text", "ours", "theirs", "why"), ROWS)
+def test_the_page_of_differences_is_true(text: str, ours: str, theirs: str, why: str) -> None:
+    assert normalize_english(text) == ours
+    if importlib.util.find_spec("whisper_normalizer") is not None:
+        english = importlib.import_module("whisper_normalizer.english")
+        assert " ".join(english.EnglishTextNormalizer()(text).split()) == theirs
+
+
+@pytest.mark.parametrize(
+    "text", ["5'10\"", "5' 10\"", "5\u2032 10\u2033", "5\u201910\u201d", "five foot ten", "5 feet 10 inches"]
+)
+def test_heights_are_the_same_however_they_are_written(text: str) -> None:
+    assert normalize_english(f"He is {text} tall.") == "he is 5 foot 10 tall"
+
+
+def test_apostrophes_near_numbers_are_not_all_feet() -> None:
+    assert normalize_english("the '90s, 'from 5 to 6'") == "the 90s from 5 to 6"
+    assert normalize_english("2 feet 3 feet") == "2 feet 3 feet"

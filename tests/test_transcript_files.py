@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from asr.errors import UserError
 from asr.transcripts.files import TranscriptFile, read_transcripts
-from asr.transcripts.transcript import Word
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import format_transcript
 
 TEXTS = {"spk1-u1": "the cat sat", "spk1-u2": "", "spk2-u3": "naïve café"}
 
@@ -287,3 +288,53 @@ def test_a_pipe_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_format_may_be_packed_by_gzip(kind: str, tmp_path: Path) -> None:
     file = read_transcripts(write(tmp_path, gzip.compress(FORMATS[kind].encode()), "file.gz"))
     assert (file.format, texts(file)) == (kind, TEXTS)
+
+
+SRT = """1
+00:00:00,000 --> 00:00:01,500
+<i>The cat</i>
+{\\an8}sat
+
+2
+00:00:02,000 --> 00:00:03,000
+5 &lt; 6
+
+"""
+VTT = """WEBVTT - made by hand
+
+NOTE not said
+
+intro
+00:00.000 --> 00:01.500 align:start
+<v Ann>The <00:00.700>cat
+sat
+
+00:00:02.000 --> 00:00:03.000
+5 &lt; 6
+"""
+
+
+@pytest.mark.parametrize(("kind", "content"), [("srt", SRT), ("vtt", VTT)])
+def test_subtitles_are_one_recording_named_as_the_file(kind: str, content: str, tmp_path: Path) -> None:
+    for line_end in ("\n", "\r\n"):
+        file = read_transcripts(write(tmp_path, content.replace("\n", line_end), f"my talk.{kind}"))
+        assert (file.format, texts(file)) == (kind, {"my_talk": "The cat sat 5 < 6"})
+    packed = write(tmp_path, gzip.compress(content.encode()), f"talk.{kind}.gz")
+    assert texts(read_transcripts(packed)) == {"talk": "The cat sat 5 < 6"}
+
+
+def test_our_own_subtitles_come_back(tmp_path: Path) -> None:
+    segments = (Segment(0.0, 1.0, "a --> b & c <3"), Segment(2.0, 3.0, "d"))
+    for kind in ("srt", "vtt"):
+        written = format_transcript(kind, Transcript("t", "t.wav", 3.0, segments))
+        found = texts(read_transcripts(write(tmp_path, written, f"t.{kind}")))
+        assert found == {"t": "a → b & c <3 d" if kind == "srt" else "a --> b & c <3 d"}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_texts_by_id_in_one_json_object(indent: int | None, tmp_path: Path) -> None:
+    content = json.dumps(TEXTS | {"none": None}, indent=indent)
+    file = read_transcripts(write(tmp_path, content))
+    assert (file.format, texts(file)) == ("jsonl", TEXTS | {"none": None})
+    file = read_transcripts(write(tmp_path, json.dumps({"id": "u", "text": "a"}, indent=indent)))
+    assert texts(file) == {"u": "a"}

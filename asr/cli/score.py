@@ -30,8 +30,9 @@ NONE_KNOWN = "(unknown)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Files are trn, stm, ctm, JSON Lines, TSV or CSV with a header, Kaldi text (or its folder), or plain "
-        "text with an utterance a line; which one is found by content, or said as in kaldi:hyp.txt. "
+        "Files are trn, stm, ctm, JSON Lines or {id: text}, TSV or CSV with a header, srt, vtt, Kaldi text "
+        "(or its folder), or plain text with an utterance a line; which one is found by content, "
+        "or said as in kaldi:hyp.txt. "
         "What is missing or odd is said on standard error."
     )
     parser.add_argument("reference", metavar="REF", help="what was said; - for standard input")

@@ -77,6 +77,9 @@ _ENDINGS = [
         (r"'m\b", " am"),
     )
 ]
+# 5'10", which is said as five foot ten, five feet ten or five feet ten inches.
+_HEIGHT = re.compile(r"\b(\d+)\s?['\u2032]\s?(\d+)(?!\w)\s?(\"|''|[\u2032\u2033\u201d]{1,2})?")
+_SPOKEN_HEIGHT = re.compile(r"\b(\d+) (?:foot|feet) (\d+)(?: inch(?:es)?)?\b(?! (?:foot|feet)\b)")
 # ł, ø and others have no accent to take off, but English writes them without.
 _LETTERS = str.maketrans(
     {"œ": "oe", "æ": "ae", "ø": "o", "ß": "ss", "đ": "d", "ð": "d", "þ": "th", "ł": "l", "ı": "i"}
@@ -89,6 +92,7 @@ def normalize_english(text: str) -> str:
     It is made for scoring, not for training: what it returns is no longer what anybody would write.
     """
     text = normalize(text, ("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes"))
+    text = _HEIGHT.sub(r"\1 foot \2 ", text)
     text = _FILLERS.sub(" ", text)
     text = re.sub(r"\s+'(?=(s|t|d|m|ll|re|ve)\b)", "'", text)  # he 's
     text = _WORD.sub(lambda match: _WORDS[match[1]], text)
@@ -98,7 +102,7 @@ def normalize_english(text: str) -> str:
     text = _strip(text)
     text = re.sub(r"(?<=[^\W\d])(?=\d)|(?<=\d)(?!(st|nd|rd|th|s)\b)(?=[^\W\d])", " ", text)  # 2x
     words = write_numbers(text.split())
-    text = " ".join(to_american(word) for word in words)
+    text = _SPOKEN_HEIGHT.sub(r"\1 foot \2", " ".join(to_american(word) for word in words))
     # Signs that belong to no number, such as a full stop at the end or a lone %.
     text = re.sub(r"[.$£€¢](?!\d|\.\d)", " ", text)
     text = re.sub(r"(?<!\d)%", " ", text)

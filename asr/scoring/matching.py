@@ -98,6 +98,9 @@ def match_transcripts(reference: TranscriptFile, hypothesis: TranscriptFile) -> 
         found = _match_by_order(reference, hypothesis, notes)
     elif reference.format == "plain":
         _require_as_many(reference, hypothesis)
+    elif not found.keys() & reference.entries.keys() and _are_subtitles_of_one(reference, hypothesis):
+        found = dict(zip(reference.entries, found.values(), strict=True))
+        notes.append("one recording on each side: compared whatever their names")
     elif not found.keys() & reference.entries.keys():
         found = _match_by_time(reference, hypothesis, notes)
     scored = scored_ids(reference)
@@ -115,6 +118,12 @@ def match_transcripts(reference: TranscriptFile, hypothesis: TranscriptFile) -> 
             f"{len(unknown):,} ids are not in {reference.path} and are left out: {list_examples(unknown)}"
         )
     return Matched(entries, missing, tuple(notes))
+
+
+def _are_subtitles_of_one(reference: TranscriptFile, hypothesis: TranscriptFile) -> bool:
+    """Whether one recording is on each side, named on one side by the name of a file of subtitles."""
+    is_alone = len(reference.entries) == len(hypothesis.entries) == 1
+    return is_alone and bool({reference.format, hypothesis.format} & {"srt", "vtt"})
 
 
 def scored_ids(reference: TranscriptFile) -> list[str]:

@@ -27,6 +27,7 @@ from asr.transcripts.line_formats import (
     read_kaldi_text,
     read_plain,
     read_stm,
+    read_subtitles,
     read_trn,
 )
 from asr.transcripts.record_formats import (
@@ -49,6 +50,8 @@ READERS: dict[Format, Reader] = {
     "trn": read_trn,
     "tsv": read_tsv,
     "csv": read_csv,
+    "srt": read_subtitles,
+    "vtt": read_subtitles,
     "kaldi": read_kaldi_text,
     "plain": read_plain,
 }
@@ -144,10 +147,11 @@ def _is_encodable(text: str) -> bool:
 # --- recognition --------------------------------------------------------------------------------
 
 FORMATS: dict[str, Format] = {name: name for name in READERS}
-_NAMES = "JSON Lines, stm, ctm, trn, TSV or CSV with a header, Kaldi text, or plain text"
+_NAMES = "JSON, stm, ctm, trn, TSV or CSV with a header, srt, vtt, Kaldi text, or plain text"
 
 # Speaker, recording and utterance names hold a digit or an underscore, and something else than a number.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SRT_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+ +--> +\d+:\d\d:\d\d[,.]\d+")
 _ID = re.compile(r"(?=\S*[0-9_])(?=\S*[^0-9.,:])\S+")
 # Ids such as 020300065: no text begins with such a number in each line, another one every time.
 _LONG_NUMBER = re.compile(r"0\d{3,}|\d{6,}")
@@ -160,6 +164,10 @@ def recognize(sample: list[tuple[int, str]], known_ids: Container[str] = ()) -> 
         return "plain"
     if lines[0].lstrip()[:1] in ("{", "[") and re.match(r"\s*(\{\s*(\"|\}|$)|\[\s*(\{|\]|$))", lines[0]):
         return "jsonl"
+    if lines[0].startswith("WEBVTT"):
+        return "vtt"
+    if any(_SRT_TIMES.match(line) for line in lines[:2]):
+        return "srt"
     for separator, name in (("\t", "tsv"), (",", "csv")):
         if is_header(lines[0], separator):
             return FORMATS[name]

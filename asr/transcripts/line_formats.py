@@ -1,7 +1,8 @@
-"""Reads trn, stm, ctm, Kaldi text and plain text: the formats of transcripts that are one line each."""
+"""Reads trn, stm, ctm, Kaldi text, plain text and subtitles: the formats that are read line by line."""
 
 from __future__ import annotations
 
+import html
 import math
 import os
 import re
@@ -14,12 +15,13 @@ from asr.manifest import shorten
 from asr.transcripts.text_lines import Lines, open_lines
 from asr.transcripts.transcript import Word
 
-Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "kaldi", "plain"]
+Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "srt", "vtt", "kaldi", "plain"]
 Role = Literal["reference", "hypothesis"]
 
 _KALDI_BLANKS = " \t\v\f"
 _KALDI_GAP = re.compile(f"[{_KALDI_BLANKS}]+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")  # <i>, <v Ann>, <00:01.000>, {\an8}
 _NO_FIELDS: Mapping[str, str] = {}
 
 
@@ -92,6 +94,22 @@ def read_trn(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         if match is None:
             raise lines.error(number, f"{shorten(line)}: expected a text, and last its id in brackets")
         yield number, match[2], Entry(match[1].strip())
+
+
+def read_subtitles(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
+    """srt and vtt: one recording, named as the file, whose text is that of all cues."""
+    texts: list[str] = []
+    is_in_cue = False
+    for _, line in lines.numbered:
+        if "-->" in line:
+            is_in_cue = True
+        elif not line.strip():
+            is_in_cue = False
+        elif is_in_cue:
+            texts.append(html.unescape(_MARKUP.sub("", line)).strip())
+    name = re.sub(r"\s", "_", os.path.basename(lines.name))
+    name = re.sub(r"\.(srt|vtt)$", "", name.removesuffix(".gz"), flags=re.IGNORECASE)
+    yield 1, name, Entry(" ".join(filter(None, texts)), recording=name, start=0.0)
 
 
 # --- times --------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ def read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
         )
     else:
         records = _read_document(lines, first_number, first)
+    records = _expand_mapping(records)
     chosen = _Chosen()
     for number, record in records:
         if not isinstance(record, dict):
@@ -76,6 +77,21 @@ def _read_document(lines: Lines, first_number: int, first: str) -> Iterator[tupl
         raise UserError(f"{lines.name}: brackets are nested too deeply for a transcript") from None
     for record in value if isinstance(value, list) else [value]:
         yield first_number, record
+
+
+def _expand_mapping(records: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Of a file that is one object of texts by id, {"u1": "a b"}, a record for each."""
+    beginning = list(itertools.islice(records, 2))
+    mapping = beginning[0][1] if len(beginning) == 1 else None
+    if (
+        isinstance(mapping, dict)
+        and mapping
+        and not mapping.keys() & _KNOWN
+        and all(text is None or isinstance(text, str) for text in mapping.values())
+    ):
+        yield from ((beginning[0][0], {"id": id, "text": text}) for id, text in mapping.items())
+    else:
+        yield from itertools.chain(beginning, records)
 
 
 class _Chosen:
