@@ -73,6 +73,21 @@ def test_each_fault_is_found_and_can_be_switched_off(message: str) -> None:
     assert find_faults(evidence, ChecksConfig.off()) == []
 
 
+def test_skips_are_between_tokens_that_attention_looked_at() -> None:
+    def find(heard_at: Sequence[int], attended: Sequence[float]) -> list[str]:
+        heard = hear(TOKENS[: len(heard_at)], heard_at)
+        faults = find_faults(make_evidence(heard=heard, attended_steps=tuple(attended)), CONFIG)
+        return [fault for fault in faults if fault.startswith("attention skips")]
+
+    assert find((10, 60), (5.0, 70.0, 71.0)) == ["attention skips 2.0 s in which the CTC head hears speech"]
+    assert find((10, 60), (5.0, 65.0, 71.0)) and find((10, 60), (80.0, 81.0, 82.0)), (
+        "also before and behind all"
+    )
+    assert find((10, 60), (5.0, 35.0, 71.0)) == [], "a token between halves the stretch"
+    assert find((10,), (5.0, 70.0, 71.0)) == [], "a single token takes no time"
+    assert find((10, 60), (71.0,)) == [], "without a token nothing was looked at"
+
+
 def test_what_ctc_heard_as_often_is_no_loop() -> None:
     assert find_faults(make_evidence(tokens=LOOP[:12], heard=hear(LOOP[:12])), CONFIG) == []
     heard = Heard(TOKENS, STEPS, "thank you " * 20, -0.1)

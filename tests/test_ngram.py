@@ -140,6 +140,23 @@ def test_scores_equal_a_plain_walk(order: int, max_dense: int, monkeypatch: pyte
         tokens_R = torch.randint(2, len(vocabulary), (5,), generator=random)
 
 
+@pytest.mark.parametrize("max_dense", [ngram.MAX_DENSE, 0])
+@pytest.mark.parametrize("first", "abc")
+def test_every_context_of_a_file_is_found(
+    first: str, max_dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last one."""
+    monkeypatch.setattr(ngram, "MAX_DENSE", max_dense)
+    words = ["<s>", "</s>", "<unk>", "a", "b", "c"]
+    unigrams = {(word,): (-1.0, -0.5) for word in words}
+    bigrams = {(word, "c"): (-0.2, -0.3) for word in "abc"}
+    trigrams = {(word, "c", "a"): (-0.1, 0.0) for word in "abc"}
+    state = NgramModel(Arpa([unigrams, bigrams, trigrams]), words).start(1, torch.device("cpu"))
+    for word in ("<s>", first, "c"):
+        scores_V = state.score(torch.tensor([words.index(word)]))[0]
+    assert scores_V[words.index("a")].item() == pytest.approx(-0.1 * math.log(10), abs=1e-5)
+
+
 def test_searches_do_not_share_states() -> None:
     model = NgramModel(estimate_ngrams(FOUR, 2), ["<s>", "</s>", "<unk>", "A", "AB", "BA"])
     first, second = model.start(1, torch.device("cpu")), model.start(1, torch.device("cpu"))
@@ -240,6 +257,9 @@ def test_damage_is_said(name: str, tmp_path: Path) -> None:
 
 
 def test_binary_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "lm.arpa").write_bytes(b"\\data\\\nngram 1=2\n\n\\1-grams:\n-1\ta\n\xff\n-1\tb\n\n\\end\\\n")
+    with pytest.raises(UserError, match=r"lm.arpa:6: not UTF-8 text; .* binary ones are not read"):
+        load_language_model(tmp_path / "lm.arpa", TOKENIZER)
     (tmp_path / "lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0\xff\xfe")
     with pytest.raises(UserError, match=r"binary ones are not read|no .data"):
         load_language_model(tmp_path / "lm.bin", TOKENIZER)
