@@ -16,6 +16,7 @@ from asr.transcription.streaming import LiveText
 from asr.transcripts.transcript import Segment, Word
 
 ONE, TWO, SIX = Word("one", 0.0, 0.4, 0.9), Word("two", 0.5, 0.8, 0.8), Word("six", 2.0, 2.5, 0.7)
+KINDS = ("final", "agreed", "tentative")
 TEXTS = [
     LiveText((), (ONE,), 0.5),
     LiveText((ONE,), (TWO,), 1.0),
@@ -60,10 +61,11 @@ def test_json_has_what_is_new() -> None:
     list(write_live(TEXTS, out, as_json=True, latency=latency))
     records = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [record["seconds"] for record in records] == [0.5, 1.0, 2.0, 2.2, 3.0, 3.5]  # nothing new at 1.5
-    assert [record["agreed"] for record in records] == ["", "one", "", "", "", ""]
-    assert [record["tentative"] for record in records] == ["one", "two", "", "", "six", ""]
-    final = [[word["text"] for word in record["final"]] for record in records]
-    assert final == [[], [], ["one", "two"], [], [], ["six"]]
+    assert [record["text"] for record in records] == ["one", "one two", "one two", "", "six", "six"]
+    kinds = {kind: [[word["text"] for word in record[kind]] for record in records] for kind in KINDS}
+    assert kinds["agreed"] == [[], ["one"], [], [], [], []]
+    assert kinds["tentative"] == [["one"], ["two"], [], [], ["six"], []]
+    assert kinds["final"] == [[], [], ["one", "two"], [], [], ["six"]]
     assert [record["segment_ends"] for record in records] == [False, False, True, True, False, True]
     assert records[2]["warnings"] == ["odd"] and records[0]["behind"] == 1.23
     assert records[2]["final"][0] == {"text": "one", "start": 0.0, "end": 0.4, "confidence": 0.9}
@@ -72,8 +74,7 @@ def test_json_has_what_is_new() -> None:
 def test_words_are_joined_as_the_language_has_it() -> None:
     out = io.StringIO()
     list(write_live([LiveText((ONE, TWO), (ONE, TWO), 1.0, separator="")], out, as_json=True))
-    record = json.loads(out.getvalue())
-    assert record["agreed"] == record["tentative"] == "onetwo"
+    assert json.loads(out.getvalue())["text"] == "onetwoonetwo"
 
 
 @pytest.fixture

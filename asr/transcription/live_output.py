@@ -113,9 +113,9 @@ def write_live(
     is new or has changed.
     """
     is_terminal = out.isatty()
-    shown = ""
+    shown: list[str] = []
     for text in texts:
-        newest = _join(text.agreed, text) + "\0" + _join(text.tentative, text)
+        newest = [_join(text.agreed, text), _join(text.tentative, text)]
         if as_json:
             if text.segment is not None or newest != shown:
                 out.write(_describe(text, latency or Latency()) + "\n")
@@ -135,12 +135,16 @@ def _join(words: Iterable[Word], text: LiveText) -> str:
 
 
 def _describe(text: LiveText, latency: Latency) -> str:
-    final = () if text.segment is None else text.segment.words
+    final: tuple[Word, ...] = ()
+    line = _join((*text.agreed, *text.tentative), text)
+    if text.segment is not None:
+        final, line = text.segment.words, text.segment.text
     record = {
         "seconds": round(text.seconds, 3),
+        "text": line,
         "final": [_describe_word(word) for word in final],
-        "agreed": _join(text.agreed, text),
-        "tentative": _join(text.tentative, text),
+        "agreed": [_describe_word(word) for word in text.agreed],
+        "tentative": [_describe_word(word) for word in text.tentative],
         "segment_ends": text.segment is not None,
         "warnings": [] if text.segment is None else list(text.segment.warnings),
         "behind": round(latency.behind_seconds, 2),
