@@ -164,6 +164,24 @@ def test_words_are_joined_as_in_the_language_that_is_heard(language: str | None,
     assert len(ended.words) == 3 and ended.text == separator.join(word.text for word in ended.words)
 
 
+def test_a_short_segment_has_the_language_of_the_speech_before() -> None:
+    asked: list[tuple[float, str | None]] = []
+
+    class Polyglot(Listener):
+        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+            asked.append((segments[0].start, request.whisper.language))
+            self.language = request.whisper.language or ("de" if segments[0].start < 8 else "en")
+            return super().recognize(segments, request)
+
+    listen(speak([-6] * 16, [0.2, 0.2, 0.2, 1.0] * 4), RATE // 10, Polyglot())
+    starts = sorted({start for start, _ in asked})
+    assert len(starts) == 4
+    of_segments = [[language for start, language in asked if start == own] for own in starts]
+    assert set(of_segments[0]) == {None}
+    # As it is spoken, the usual language; whole segments tell their own until enough was heard.
+    assert all(set(own[:-1]) == {"de"} and own[-1] is None for own in of_segments[1:])
+
+
 def test_memory_does_not_grow() -> None:
     transcriber = LiveTranscriber(Listener(), config=StreamingConfig(step_seconds=5.0))  # type: ignore[arg-type]
     for _ in range(60):

@@ -12,18 +12,21 @@ decoded S / step_seconds times, so the real-time factor is about S / (2 * step_s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pydantic
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.transcription.joining import keep_words
+from asr.transcription.joining import Recognized, keep_words
 from asr.transcription.segmentation import AudioSegment, Segmenter
 from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
+
+OPENING_SECONDS = 30.0  # of speech, by which the language is told
 
 
 class StreamingConfig(Config):
@@ -84,6 +87,7 @@ class LiveTranscriber:
         self._agreed: list[Word] = []
         self._final_until = 0.0  # end of the last word of the segment before
         self._decoded_until = 0.0
+        self._seconds_in: Counter[str] = Counter()  # by language, of finished segments
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
         """`is_late`: more audio waits already, so that only segments that end here are decoded."""
@@ -106,8 +110,8 @@ class LiveTranscriber:
 
     def _update(self, segment: AudioSegment) -> LiveText:
         """Decode what there is of a segment."""
-        found, separator = self._recognize(segment)
-        words = self._new_words(found.words)
+        found = self._recognize(segment, self._usual_language)
+        words = self._new_words(found.segment.words)
         num_agreed = _count_common(self._last, words)
         self._last = words
         if _count_common(self._agreed, words) == len(self._agreed):
@@ -115,24 +119,37 @@ class LiveTranscriber:
             self._agreed, tentative = words[:num_agreed], words[num_agreed:]
         else:  # what was shown as agreed stays, until the whole segment is decoded
             tentative = [word for word in words if _middle(word) > self._agreed[-1].end]
+        separator = self.recognizer.separator_in(found.language)
         return LiveText(tuple(self._agreed), tuple(tentative), self._segmenter.seconds, separator=separator)
 
     def _end(self, segment: AudioSegment) -> LiveText:
         """Decode a whole segment."""
-        whole, separator = self._recognize(segment)
+        is_known = self._seconds_in.total() >= OPENING_SECONDS
+        whole = self._recognize(segment, self._usual_language if is_known else None)
+        if whole.language is not None:
+            self._seconds_in[whole.language] += segment.end - segment.start
         cut = segment.cut_after
         # What begins at a cut is heard whole in the next segment, which overlaps this one.
-        words = [word for word in self._new_words(whole.words) if cut is None or _middle(word) < cut]
+        words = [w for w in self._new_words(whole.segment.words) if cut is None or _middle(w) < cut]
         if words:
             self._final_until = words[-1].end
         self._last, self._agreed = [], []
-        ended = keep_words(whole, words, separator)
+        separator = self.recognizer.separator_in(whole.language)
+        ended = keep_words(whole.segment, words, separator)
         return LiveText((), (), self._segmenter.seconds, ended, separator)
 
-    def _recognize(self, segment: AudioSegment) -> tuple[Segment, str]:
-        """What is said, and what separates its words."""
-        (found,) = self.recognizer.recognize([segment], self.request)
-        return found.segment, self.recognizer.separator_in(found.language)
+    def _recognize(self, segment: AudioSegment, language: str | None) -> Recognized:
+        """Without a language, it is told by the segment itself."""
+        request = self.request
+        if language is not None:
+            request = replace(request, whisper=request.whisper.model_copy(update={"language": language}))
+        (found,) = self.recognizer.recognize([segment], request)
+        return found
+
+    @property
+    def _usual_language(self) -> str | None:
+        """That of most of the speech so far, as a short segment may sound like any."""
+        return max(self._seconds_in, key=self._seconds_in.__getitem__, default=None)
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
         """Those after the segment before. Between decodings times move a little, less than half a word."""
