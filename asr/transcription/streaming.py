@@ -12,7 +12,6 @@ decoded S / step_seconds times, so the real-time factor is about S / (2 * step_s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -34,9 +33,10 @@ class StreamingConfig(Config):
 
     step_seconds: float = pydantic.Field(default=0.5, gt=0)
     """Of new audio between two decodings of the segment that is being spoken; less: sooner, dearer."""
-    max_seconds: float = pydantic.Field(default=10.0, ge=2)
-    """Of a segment. Shorter ones cost less and know less of what was said before."""
-    pause_seconds: float = pydantic.Field(default=0.5, gt=0)
+    max_seconds: float = pydantic.Field(default=28.0, ge=2)
+    """Of a segment, and never more than in a file. Shorter ones are final sooner and cost less, but have more
+    errors: they know less of what was said before."""
+    pause_seconds: float = pydantic.Field(default=1.0, gt=0)
     """A pause that ends a segment."""
 
 
@@ -87,7 +87,7 @@ class LiveTranscriber:
         self._agreed: list[Word] = []
         self._final_until = 0.0  # end of the last word of the segment before
         self._decoded_until = 0.0
-        self._seconds_in: Counter[str] = Counter()  # by language, of finished segments
+        self._seconds_in: dict[str, float] = {}  # by language, of finished segments
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
         """`is_late`: more audio waits already, so that only segments that end here are decoded."""
@@ -124,10 +124,11 @@ class LiveTranscriber:
 
     def _end(self, segment: AudioSegment) -> LiveText:
         """Decode a whole segment."""
-        is_known = self._seconds_in.total() >= OPENING_SECONDS
+        is_known = sum(self._seconds_in.values()) >= OPENING_SECONDS
         whole = self._recognize(segment, self._usual_language if is_known else None)
         if whole.language is not None:
-            self._seconds_in[whole.language] += segment.end - segment.start
+            seconds = segment.end - segment.start
+            self._seconds_in[whole.language] = self._seconds_in.get(whole.language, 0.0) + seconds
         cut = segment.cut_after
         # What begins at a cut is heard whole in the next segment, which overlaps this one.
         words = [w for w in self._new_words(whole.segment.words) if cut is None or _middle(w) < cut]
