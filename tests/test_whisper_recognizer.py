@@ -562,6 +562,8 @@ def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.Captu
     )
     assert list(json.loads(capsys.readouterr().out)["ways"]) == ["beam"]
     assert "cz 8" in Path("o2/reference.trn").read_text()
+    assert cli.main(["evaluate", "base.en", "test.jsonl", "--set", "whisper.language=de"]) == 2
+    assert "this model knows English" in capsys.readouterr().err
     assert cli.main([*command, "--decoding", "joint"]) == 2
     assert "--decoding is for models trained here" in capsys.readouterr().err
 

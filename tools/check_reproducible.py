@@ -29,7 +29,7 @@ VERBS = ["opened", "carried", "watched", "painted", "bought", "repaired"]
 OBJECTS = ["the window", "a heavy box", "the blue car", "two apples", "an old clock", "the garden door"]
 ENDS = ["in the morning", "before the rain came", "with great care", "on the way home", "last summer"]
 BUSY = "import time\nwhile True: sum(range(10_000))"
-WARNING_SECONDS = 30  # after which an interrupted run is ended for good
+GRACE_SECONDS = 30  # for an interrupted run to end by itself
 
 
 def speak(folder: Path, num_clips: int, seed: int) -> None:
@@ -86,7 +86,7 @@ def transcribe(command: list[str], interrupt_after: float | None) -> None:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(WARNING_SECONDS)
+                process.wait(GRACE_SECONDS)
             end(process)
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 

@@ -129,7 +129,7 @@ def run_whisper(args: argparse.Namespace) -> int:
     from asr.transcription.settings import WhisperEvaluationSettings, merge_settings, print_settings
     from asr.transcription.transcriber import Request
     from asr.transcription.whisper_recognizer import WhisperRecognizer
-    from asr.whisper.loading import load_whisper
+    from asr.whisper.loading import load_whisper, require_language
 
     if args.set == ["list"]:
         print_settings(WhisperEvaluationSettings())
@@ -142,6 +142,7 @@ def run_whisper(args: argparse.Namespace) -> int:
     settings = build_config(WhisperEvaluationSettings, merge_settings({"whisper.beam": args.beam}, args.set))
     if settings.whisper.windows != "pauses":
         raise UserError("whisper.windows is about recordings; utterances are decoded as they are, remove it")
+    require_language(args.model, settings.whisper.language, settings.whisper.task)
     utterances = read_references(args.manifest)
     recognizer = WhisperRecognizer(
         load_whisper(args.model), args.device, settings.precision, settings.segmentation, settings.checks
