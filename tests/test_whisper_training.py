@@ -205,6 +205,7 @@ class Repeated:
     feature_lengths_B: Tensor
     tokens_BU: Tensor
     token_lengths_B: Tensor
+    speech_spans_B2: Tensor | None = None
     audio_seconds: float = 1.0
 
     def __len__(self) -> int:
@@ -434,6 +435,7 @@ def test_settings_that_do_not_fit(run: BuildRun, overrides: Sequence[str], messa
         (("model.encoder.sizes={num_mels: 80, vocab_size: 1924, dim: 32, encoder_layers: 3, encoder_heads: 4, "
           "decoder_layers: 3, decoder_heads: 2}",), r"encoder.layers.2.* is missing there"),
         (("model.guided_attention={layers: [5]}",), "no layer 5 among the 3"),
+        (("keep_tokenizer=false",), "keep_tokenizer = false is for a start_from that was trained here"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_the_source(run: BuildRun, overrides: Sequence[str], message: str) -> None:
