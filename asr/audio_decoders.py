@@ -106,7 +106,9 @@ def _open_file(path: Path) -> BinaryIO:
 
 def _require_regular(path: Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise AudioError(f"{path}: is a folder; give the path of one audio file")
+        raise AudioError(
+            f"{path}: is a folder; give the path of one audio file, or of all in it with --recursive"
+        )
     if not stat.S_ISREG(status.st_mode):
         raise AudioError(f"{path}: is a pipe, socket or device; give the path of a regular file")
     if status.st_size == 0:

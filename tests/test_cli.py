@@ -21,6 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_ends_without_a_traceback() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "asr", "transcribe", "--set", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "asr: cannot write the output (No space left on device); make room, or write elsewhere\n"
+    )
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"asr {__version__}\n"

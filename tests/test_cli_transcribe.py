@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -520,6 +521,62 @@ def test_the_audio_is_not_written_over(talker: str, capsys: pytest.CaptureFixtur
         "would be written over a recording" in capsys.readouterr().err
         and Path("a.txt").read_bytes() == before
     )
+
+
+@pytest.mark.usefixtures("audio")
+def test_a_folder_or_a_pattern_without_files_does_not_stop_the_others(
+    talker: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe(talker, "a.wav", "sub", "none*.wav", "b.wav") == 1
+    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == ["a.wav", "b.wav"]
+    assert "sub: is a folder" in caplog.text and "none*.wav: cannot read the file" in caplog.text
+
+
+@pytest.mark.usefixtures("audio")
+def test_a_name_too_long_for_an_output_is_said_before_decoding(
+    talker: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.rename("b.wav", "ä" * 116 + ".wav")  # 232 bytes, with .json and what is added 257
+    assert transcribe(talker, "a.wav", "ä" * 116 + ".wav", "--format", "json", "--output-dir", "out") == 1
+    assert list(listing(Path("out"))) == ["a.json"]
+    assert "too long for an output; rename the recording" in caplog.text
+
+
+@pytest.mark.usefixtures("audio")
+def test_a_folder_that_cannot_be_written_is_refused_before_decoding(
+    talker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("asr.cli.transcription_job.load_transcriber", lambda *_: pytest.fail("too late"))
+    os.symlink("/proc", "out")
+    assert transcribe(talker, "a.wav", "--output-dir", "out/new") == 2
+    assert "out/new: cannot write there" in capsys.readouterr().err
+    os.unlink("out")
+    full = SimpleNamespace(free=0)
+    monkeypatch.setattr("asr.transcription.output_folder.shutil.disk_usage", lambda path: full)
+    assert transcribe(talker, "a.wav", "--output-dir", "out") == 2
+    assert "out: cannot write there (No space left on device)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("audio")
+def test_a_disk_that_fills_up_loses_nothing(
+    talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file that found no room is named, the others are written, and the next call makes up for it."""
+    whole = os.fsync
+    calls: list[int] = []
+
+    def fail_once(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        whole(descriptor)
+
+    monkeypatch.setattr("asr.files.os.fsync", fail_once)
+    assert transcribe(talker, "a.wav", "b.wav", "--output-dir", "out") == 1
+    assert list(listing(Path("out"))) == ["b.txt"]
+    assert "a.txt: cannot write the file (No space left on device)" in caplog.text
+    assert transcribe(talker, "a.wav", "b.wav", "--output-dir", "out") == 0
+    assert list(listing(Path("out"))) == ["a.txt", "b.txt"]
 
 
 # --- bad files ------------------------------------------------------------------------------------

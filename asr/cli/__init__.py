@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import logging
 import os
@@ -45,6 +46,10 @@ class _Parser(argparse.ArgumentParser):
         return namespace, unknown
 
 
+# Of a disk, a quota or a device that takes no more.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 1 some of the work failed, 2 wrong use or wrong input."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -70,6 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has gone. Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(
+            f"asr: cannot write the output ({error.strerror}); make room, or write elsewhere", file=sys.stderr
+        )
+        return 1
 
 
 def _run(arguments: list[str]) -> int:

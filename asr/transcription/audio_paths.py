@@ -59,7 +59,7 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
     """
     found: dict[str, _Found] = {}
     for argument in arguments:
-        for item in _expand(argument, recursive):
+        for item in _expand(argument, recursive, is_only=len(arguments) == 1):
             key = item.path if item.path == STANDARD_INPUT else os.path.abspath(item.path)
             if item.utterance is not None:
                 if "/" in item.utterance.id or item.utterance.id.startswith("."):
@@ -82,19 +82,22 @@ def _clip(item: _Found) -> tuple[float, float] | None:
     return None if utterance is None else (utterance.start, utterance.start + utterance.duration)
 
 
-def _expand(argument: str, recursive: bool) -> Iterator[_Found]:
+def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
+    """What cannot be read is left to the reading where others are, which then goes on with those."""
     if argument == STANDARD_INPUT:
         yield _Found(STANDARD_INPUT, "")
-    elif os.path.isdir(argument):
-        if not recursive:
+    elif os.path.isdir(argument) and not recursive:
+        if is_only:
             raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
+        yield _Found(argument, os.path.dirname(argument))
+    elif os.path.isdir(argument):
         yield from _search(argument)
     elif not os.path.lexists(argument) and glob.has_magic(argument):
         # A shell that finds no file for a pattern, or a quoted pattern, which has no limit of length.
         matches = [path for path in sorted(glob.glob(argument, recursive=True)) if not os.path.isdir(path)]
-        if not matches:
+        if not matches and is_only:
             raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
-        yield from (_Found(path, os.path.dirname(path)) for path in matches)
+        yield from (_Found(path, os.path.dirname(path)) for path in matches or [argument])
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
         for utterance in read_utterances(argument, guess_source_kind(argument)):
             yield _Found(utterance.audio, "", utterance)

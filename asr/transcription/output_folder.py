@@ -8,10 +8,12 @@ decoded, a log of its own has its finished segments, with which a later call beg
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from asr.files import replace_file
 from asr.transcription.audio_paths import Recording
 from asr.transcription.segment_log import SegmentLog
 
+MAX_NAME_BYTES = 235  # 255, less what the temporary name adds
 JOURNAL = ".asr-transcribe.jsonl"
 SEGMENT_LOGS = ".asr-transcribe-segments"
 
@@ -50,7 +53,8 @@ class OutputFolder:
         return {name: self.folder / f"{recording.name}.{name}" for name in self._formats}
 
     def check(self, recordings: Sequence[Recording]) -> None:
-        """Refuse, before any work, to write over audio that is to be read."""
+        """Refuse, before any work, to write over audio that is to be read, or where nothing can be."""
+        self._require_writable()
         inputs = {_key(recording.path) for recording in recordings}
         for recording in recordings:
             for path in self.paths(recording).values():
@@ -58,6 +62,18 @@ class OutputFolder:
                     raise UserError(
                         f"{path}: would be written over a recording; give another --output-dir or --format"
                     )
+
+    def _require_writable(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self._journal, "ab"):
+                pass
+            if not shutil.disk_usage(self.folder).free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise UserError(
+                f"{self.folder}: cannot write there ({error.strerror}); give another --output-dir"
+            ) from None
 
     def is_done(self, recording: Recording) -> bool:
         """Whether all outputs are there, whole, and of this audio, model and settings."""
@@ -112,8 +128,13 @@ class OutputFolder:
         return dict(line["outputs"])
 
     def require_free(self, recording: Recording) -> None:
-        """Refuse to write over a file that is not ours, or of something else."""
+        """Refuse to write over a file that is not ours, or of something else, and names that are too long."""
         for path in self.paths(recording).values():
+            if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
+                raise UserError(
+                    f"{path.name}: a name of more than {MAX_NAME_BYTES} bytes, too long for an output; "
+                    "rename the recording"
+                )
             self._require_ours(path, recording)
 
     def _require_ours(self, path: Path, recording: Recording) -> None:
