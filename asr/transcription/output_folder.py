@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,7 @@ class OutputFolder:
     def _require_writable(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with open(self._journal, "ab"):
-                pass
+            tempfile.TemporaryFile(dir=self.folder).close()
             if not shutil.disk_usage(self.folder).free:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
