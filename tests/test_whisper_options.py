@@ -87,6 +87,7 @@ EXAMPLES = {
     "--set=whisper.max_no_speech=VALUE": "0.5",
     "--set=checks.min_log_probability=VALUE": "-1.5",
     "--set=segmentation.max_seconds=VALUE": "25",
+    "--set=segmentation.speech_threshold=VALUE": "0.6",
 }
 CASES = [
     (name, values, replacement)

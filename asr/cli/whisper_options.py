@@ -114,7 +114,8 @@ _TABLE = """
 --vad-method silero                       -> --set=segmentation.method=silero
 --vad-method                              -> ! give --set segmentation.method=silero or energy
 --vad-model, -vm                          -> ! the model of silero-vad is installed already; leave it out
---vad-onset, --vad-offset, --vad-threshold, -vt -> ! `--set list` shows the settings of segmentation
+--vad-onset, --vad-threshold, -vt VALUE   -> --set=segmentation.speech_threshold=VALUE
+--vad-offset                              -> ! speech ends 0.15 below --set segmentation.speech_threshold=...
 --chunk-size VALUE                        -> --set=segmentation.max_seconds=VALUE
 --clip-timestamps VALUE                   -> --clip=VALUE
 -ot, --offset-t, -d, --duration           -> ! give --clip START,END in seconds
