@@ -16,6 +16,7 @@ import torch
 from asr.augment import NOTHING_APPLIED, Augmenter
 from asr.batch_order import plan_epoch
 from asr.config import Config, build_config
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.features import FrontEnd, fit_front_end
 from asr.models import build_model
@@ -283,3 +284,21 @@ def test_what_does_nothing_is_refused_by_name(base: str, override: str, message:
     with pytest.raises(UserError) as caught:
         use_model(build_config(RunConfig, [*DATA, *BASES[base], override]))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [
+        ("attention", {"ctc_weight": 0.5}),
+        ("joint", {"end_margin": 1.0}),
+        ("ctc_beam", {"mask_threshold": 0.5}),
+        ("rescoring", {"iterations": 3}),
+        ("ctc_greedy", {"length_bonus": 1.0}),
+        ("ctc_greedy", {"max_tokens": 9}),
+    ],
+)
+def test_decoding_refuses_what_the_method_ignores(method: Any, setting: dict[str, Any]) -> None:
+    (name,) = setting
+    with pytest.raises(UserError, match=f"{name} = .* does nothing without"):
+        DecodingConfig(method=method, **setting)
+    DecodingConfig(**setting)

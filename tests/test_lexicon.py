@@ -43,6 +43,9 @@ class Talker(torch.nn.Module):
     def ctc_log_probabilities(self, encoded_BTD: Tensor) -> Tensor:
         return self.scores_BTV
 
+    def limit_tokens(self, lengths_B: Tensor, max_tokens: int | None) -> Tensor:
+        return lengths_B
+
 
 def accepts(lexicon: Lexicon, tokens: list[int]) -> bool:
     score = score_texts(lexicon, torch.tensor([tokens]).long(), torch.tensor([len(tokens)]), SOS_ID, EOS_ID)

@@ -392,6 +392,20 @@ def spoil_losses(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[int], boo
     monkeypatch.setattr(SpeechModel, "forward", forward)
 
 
+@pytest.mark.parametrize(("steps", "is_said"), [(3, True), (4, False)])
+def test_a_warm_up_that_never_ends_is_said(
+    tiny_run: TinyRun,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    is_said: bool,
+) -> None:
+    monkeypatch.setattr(loop, "_train", lambda config, process: Path())
+    train(tiny_run(f"train.steps={steps}", "optim.warmup_steps=4"))
+    said = [record for record in caplog.records if "warmup_steps = 4, but train.steps" in record.getMessage()]
+    assert bool(said) == is_said
+
+
 def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
     process, used = Process(0, 1, torch.device("cpu")), {}
     for weight, guided in ((0.3, "{}"), (0.0, "null")):

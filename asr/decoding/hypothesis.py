@@ -54,12 +54,24 @@ class DecodingConfig(Config):
     def _check(self) -> DecodingConfig:
         if not self.speeds or len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
+        self._refuse_what_the_method_ignores()
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "
                 f"set beam to {self.nbest} or more"
             )
         return self
+
+    def _refuse_what_the_method_ignores(self) -> None:
+        """With auto, the model decides."""
+        method = self.method
+        if method == "auto":
+            return
+        lengths = ("length_bonus", "length_normalization", "max_tokens")
+        self.refuse_idle(method in ("joint", "rescoring"), "method = joint or rescoring", "ctc_weight")
+        self.refuse_idle(method == "attention", "method = attention", "end_margin")
+        self.refuse_idle(method == "parallel", "method = parallel", "mask_threshold", "iterations")
+        self.refuse_idle(method != "ctc_greedy", "another method than ctc_greedy", *lengths)
 
 
 @dataclass(frozen=True)
