@@ -15,13 +15,13 @@ from asr.decoding.checks import (
     ChecksConfig,
     Evidence,
     Heard,
-    compression_ratio,
     count_repeats,
     edit_distance,
     find_faults,
     is_agreed,
     is_speech,
 )
+from asr.transcripts.transcript import measure_compression
 
 CONFIG = ChecksConfig()
 TOKENS = tuple(range(10, 22))
@@ -133,6 +133,8 @@ def test_repeats_are_those_of_brute_force(tokens: list[int]) -> None:
 
 
 def test_compression_ratio_is_high_for_repetition_only() -> None:
-    assert compression_ratio("thank you " * 20) > 5
-    assert compression_ratio("the quick brown fox jumps over the lazy dog, and then goes home to sleep") < 1.2
-    assert compression_ratio("") == 0
+    assert measure_compression("thank you " * 20) > 5
+    assert (
+        measure_compression("the quick brown fox jumps over the lazy dog, and then goes home to sleep") < 1.2
+    )
+    assert measure_compression("") == 0

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -94,6 +95,29 @@ def test_formats(name: str, talker: str, capsys: pytest.CaptureFixture[str]) -> 
         assert is_text(record["text"]) and len(record["segments"][0]["words"]) == len(record["text"].split())
     else:
         assert out.startswith(WRITERS[name].header) and any(word in out for word in WORDS)
+
+
+@pytest.mark.usefixtures("audio")
+def test_what_the_model_was_not_trained_for_is_said(
+    talker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """On standard error, once for each recording, and in JSON; the transcript is there, and it is no failure."""
+    caplog.set_level("INFO")
+    model = tmp_path / "narrow"
+    shutil.copytree(talker, model)
+    for limit, is_narrow in ((-1e-6, True), (-1000.0, False)):
+        (model / "decoding.yaml").write_text(f"min_log_probability: {limit}\ntrained_for: digits\n")
+        assert transcribe(str(model), "a.wav", "b.wav", "--format", "jsonl", "--set", "tokens=true") == 0
+        logged, shown = caplog.text, capsys.readouterr()
+        caplog.clear()
+        records = [json.loads(line) for line in shown.out.splitlines()]
+        assert [record["segments"][0]["tokens"] != [] for record in records] == [True, True]
+        for record in records:
+            assert ("out_of_domain" in record) is is_narrow
+            assert (
+                f"{record['audio']}: probably not what the model was trained for (digits)" in logged
+            ) is is_narrow
+        assert ("2 are probably not what the model was trained for" in logged) is is_narrow
 
 
 @pytest.mark.usefixtures("audio")
@@ -214,7 +238,7 @@ def test_another_clip_is_done_anew(talker: str, audio: Path, caplog: pytest.LogC
 @pytest.mark.usefixtures("audio")
 def test_all_formats(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert transcribe(talker, "a.wav", "-o", "out", "--output_format", "all") == 0
-    assert sorted(path.suffix[1:] for path in Path("out").glob("a.*")) == sorted(WRITERS)
+    assert sorted(path.name[2:] for path in Path("out").glob("a.*")) == sorted(WRITERS)
     assert transcribe(talker, "a.wav", "--format", "all") == 2
     assert "give --output-dir" in capsys.readouterr().err
 

@@ -11,7 +11,9 @@ from system_examples import save_talker
 from asr.checkpoint import load_any_system
 from asr.cli import main
 from asr.errors import UserError
+from asr.speech_synthesis import synthesize
 from asr.transcription.knowledge import find_knowledge
+from asr.transcription.recognizer import load_model
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 MAX_BYTES = 12_000_000
@@ -86,6 +88,24 @@ def test_a_fault_would_be_found(tmp_path: Path, spoil: Callable[[Path], None], f
     spoil(folder)
     (found,) = find_faults(folder)
     assert fault in found
+
+
+def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:
+    """Speech of voices that chose nothing; at one speed, to be quick."""
+    model = load_model(RECIPES_DIR / "an4" / "pretrained", "cpu")
+    decoding, language_model = model.usual_decoding()
+    once = decoding.model_copy(update={"speeds": (1.0,)})
+
+    def warn(text: str) -> str:
+        speech, rate = synthesize(text, "en-us+f2", rate=150)
+        said = model.transcribe(speech, rate, decoding=once, language_model=language_model)
+        assert said.text
+        return said.out_of_domain
+
+    assert warn("We spent the whole afternoon looking for a quiet place to read.").startswith(
+        "probably not what the model was trained for (English letters, numbers, dates and control words"
+    )
+    assert warn("Enter seven, forty one. Nineteen sixty.") == ""
 
 
 def test_show_names_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

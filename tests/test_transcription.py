@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from model_examples import SYSTEMS
 from tone_examples import TONES_HZ, make_tone
 
 from asr import audio
+from asr.audio import change_speed
 from asr.checkpoint import System, load_state, save_checkpoint
 from asr.decoding.checked import Reading
 from asr.decoding.checks import ChecksConfig
@@ -22,11 +25,13 @@ from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import read_manifest
-from asr.models import build_model
+from asr.models import SpeechModel, build_model
+from asr.models.decoder import Decoder
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
 from asr.train.loop import train
 from asr.transcription.joining import Recognized
+from asr.transcription.knowledge import Knowledge
 from asr.transcription.recognizer import (
     AudioPart,
     Recognizer,
@@ -38,7 +43,7 @@ from asr.transcription.recognizer import (
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcripts.transcript import Segment, Transcript
-from asr.units import TokenizerConfig
+from asr.units import EOS_ID, SOS_ID, TokenizerConfig
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
@@ -90,6 +95,83 @@ def transcribe_all(
     assert [path for path, _ in results] == files
     assert all(isinstance(result, Transcript) for _, result in results)
     return {result.id: result for _, result in results if isinstance(result, Transcript)}
+
+
+@torch.inference_mode()
+def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+    """The mean log-probability is that of PyTorch's CTC loss; tokens are there where asked for."""
+    recognizer = build_recognizer(tiny_run, "lstm-ctc")
+    recognizer.name = "runs/tiny"
+    decoding = DecodingConfig(method="ctc_greedy")
+    audio_segment = AudioSegment(0.0, audio.read(files[4], RATE), RATE)
+    (recognized,) = recognizer.recognize([audio_segment], Request(decoding, tokens=True))
+    segment = recognized.segment
+    assert recognizer.system.tokenizer.decode(segment.tokens) == segment.text and len(segment.tokens) > 3
+    encoded = recognizer.encode([audio_segment])
+    assert encoded.scores_BTV is not None
+    loss = torch.nn.functional.ctc_loss(
+        encoded.scores_BTV.transpose(0, 1),
+        torch.tensor([segment.tokens]),
+        encoded.lengths_B,
+        torch.tensor([len(segment.tokens)]),
+        reduction="sum",
+    )
+    assert segment.average_log_probability == pytest.approx(
+        -float(loss) / (len(segment.tokens) + 1), abs=1e-4
+    )
+    assert segment.no_speech_probability is None and segment.temperature is None
+    transcript = recognizer.transcribe(files[4], decoding=decoding)
+    assert (transcript.model, transcript.arithmetic) == ("runs/tiny", "float32 on cpu")
+    assert [one.tokens for one in transcript.segments] == [()]
+    assert all((one.average_log_probability or 0.0) < 0 for one in transcript.segments)
+
+
+@pytest.mark.parametrize("name", ["lstm-ctc", "transformer-hybrid"])
+def test_what_the_model_was_not_trained_for_is_said(
+    tiny_run: Callable[..., RunConfig], files: list[Path], name: str
+) -> None:
+    """By the mean over the tokens of all segments and speeds: of the decoder, or of CTC where there is none."""
+    decoding = DecodingConfig(method="ctc_greedy", speeds=(0.9, 1.1))
+    system = build_system(tiny_run, name)
+
+    def warn(path: Path, limit: float, **changed: Any) -> Transcript:
+        knowledge = Knowledge(min_log_probability=limit, trained_for="digits")
+        whole = SegmentationConfig(method="none")
+        own = Recognizer(system, "cpu", segmentation=whole, checks=ChecksConfig.off(), knowledge=knowledge)
+        return own.transcribe(path, decoding=decoding.model_copy(update=changed), tokens=True)
+
+    def mean(path: Path) -> float:
+        total, count = 0.0, 0
+        for speed in decoding.speeds:
+            for segment in warn(path, -1e9, speeds=(speed,)).segments:
+                if name == "lstm-ctc":
+                    total += (segment.average_log_probability or 0.0) * (len(segment.tokens) + 1)
+                else:
+                    played = change_speed(audio.read(path, RATE, allow_silence=True), speed, RATE)
+                    total += score_by_decoder(system, played, segment.tokens)
+                count += len(segment.tokens) + 1
+        return total / count
+
+    path = files[4]
+    average = mean(path)
+    assert warn(path, average - 1e-4).out_of_domain == ""
+    said = warn(path, average + 1e-4).out_of_domain
+    assert said.startswith("probably not what the model was trained for (digits): ")
+    assert f"log-probability of {average:.2f}, expected " in said
+
+
+@torch.inference_mode()
+def score_by_decoder(system: System, audio_S: np.ndarray, tokens: Sequence[int]) -> float:
+    """The log-probability of the tokens and the end, one after the other."""
+    assert isinstance(system.model, SpeechModel) and isinstance(system.model.decoder, Decoder)
+    features, lengths = system.front_end(torch.from_numpy(audio_S)[None], torch.tensor([len(audio_S)]))
+    encoded_BTD, lengths_B = system.model.encode(features, lengths)
+    state = system.model.decoder.start(encoded_BTD, lengths_B)
+    total = 0.0
+    for token, following in itertools.pairwise((SOS_ID, *tokens, EOS_ID)):
+        scores = system.model.decoder.step(torch.tensor([[token]]), state)[0]
+        total += float(scores[0, -1].log_softmax(-1)[following])
+    return total
 
 
 @pytest.mark.parametrize(

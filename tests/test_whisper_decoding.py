@@ -97,7 +97,8 @@ def test_all_that_is_told_is_read_or_refused(max_tokens: int, system: WhisperSys
 @torch.inference_mode()
 def test_languages(system: WhisperSystem) -> None:
     asked, tokenizer = ask(), system.tokenizer
-    found = detect_languages(system.model, tokenizer, asked.encoded_BTD, asked.lengths_B)
+    detected = detect_languages(system.model, tokenizer, asked.encoded_BTD, asked.lengths_B)
+    found = [language for language, _ in detected]
     start_B1 = torch.full((8, 1), tokenizer.start)
     scores_BV = system.model.decoder(start_B1, asked.encoded_BTD, asked.lengths_B)[0][:, 0]
     for language, scores_V in zip(found, scores_BV, strict=True):
@@ -107,7 +108,8 @@ def test_languages(system: WhisperSystem) -> None:
     assert len(set(found)) > 1
     english = build_system(False)
     assert (
-        detect_languages(english.model, english.tokenizer, asked.encoded_BTD, asked.lengths_B) == ["en"] * 8
+        detect_languages(english.model, english.tokenizer, asked.encoded_BTD, asked.lengths_B)
+        == [("en", 1.0)] * 8
     )
 
 

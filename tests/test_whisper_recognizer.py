@@ -92,6 +92,37 @@ def test_company_changes_nothing(
             assert all(0 <= word.confidence <= 1 for word in segment.words)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("windows", ["pauses", "sequential"])
+def test_a_segment_has_the_scores_of_its_window(
+    recognizer: WhisperRecognizer, files: list[Path], windows: str
+) -> None:
+    """Equal to those of the window, which the decoder is asked for once more here."""
+    config = ENGLISH.model_copy(update={"language": None, "windows": windows})
+    transcript = recognizer.transcribe(files[1], whisper=config, tokens=True)
+    (segment, *_) = transcript.segments
+    system, place = recognizer.system, AudioSegment(0.0, audio.read(files[1], RATE), RATE)
+    asked = recognizer.encode([place], config)
+    state = system.model.decoder.start(asked.encoded_BTD, asked.lengths_B)
+    scores_V = system.model.decoder.step(torch.tensor([[system.tokenizer.start]]), state)[0][0, -1]
+    languages = scores_V[list(system.tokenizer.languages.values())].softmax(-1)
+    assert transcript.language_probability == pytest.approx(float(languages.max()), abs=1e-5)
+    assert segment.no_speech_probability == pytest.approx(
+        float(scores_V.softmax(-1)[system.tokenizer.no_speech]), abs=1e-5
+    )
+    (reading,) = recognizer.decode(dataclasses.replace(asked, with_times=windows == "sequential"), config)
+    assert segment.average_log_probability == pytest.approx(reading.average_log_probability, abs=1e-4)
+    assert segment.average_log_probability < 0 and segment.temperature == 0.0
+    shown = [token for one in transcript.segments for token in one.tokens]
+    assert (
+        system.tokenizer.decode([t for t in shown if t < system.tokenizer.end]).split()
+        == transcript.text.split()
+    )
+    told = recognizer.transcribe(files[1], whisper=ENGLISH)
+    assert told.language_probability is None and told.to_dict()["language_probability"] is None
+    assert not told.segments[0].tokens
+
+
 def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
     """Stands in for a Whisper that gives text to the last stretch of a segment alone."""
     results = []

@@ -7,6 +7,7 @@ import html
 import io
 import itertools
 import json
+import re
 import urllib.parse
 from dataclasses import replace
 
@@ -43,6 +44,8 @@ EXPECTED = {
     "vtt": "WEBVTT\n\n00:00:00.250 --> 00:00:01.250\ngood morning\n\n00:00:03.000 --> 00:00:04.000\none more\n\n",
     "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\n"
     "meeting\t0.250\t1.150\t0.5000\t\tgood morning\nmeeting\t3.000\t3.900\t0.5000\t\tone more\n",
+    "lrc": "[00:00.25]good morning\n[00:03.00]one more\n",
+    "whisper.tsv": "start\tend\ttext\n250\t1150\tgood morning\n3000\t3900\tone more\n",
     "ctm": "meeting 1 0.250 0.400 good 0.5000\nmeeting 1 0.750 0.400 morning 0.5000\n"
     "meeting 1 3.000 0.400 one 0.5000\nmeeting 1 3.500 0.400 more 0.5000\n",
     "stm": "meeting 1 unknown 0.250 1.150 <NA> good morning\nmeeting 1 unknown 3.000 3.900 <NA> one more\n",
@@ -56,6 +59,7 @@ EXPECTED_OF_SILENCE = {
         "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\n",
         "ctm": "",
     },
+    **{"lrc": "", "whisper.tsv": "start\tend\ttext\n"},
     **{"stm": "silence 1 unknown 0.000 4.000 <NA>\n", "trn": "(silence)\n"},
 }
 
@@ -140,7 +144,7 @@ def test_tables_grow_by_rows(name: str) -> None:
     assert stream(name, MEETING, SILENCE) == expected
 
 
-@pytest.mark.parametrize("name", ["srt", "vtt"])
+@pytest.mark.parametrize("name", ["srt", "vtt", "lrc", "whisper.tsv"])
 def test_subtitles_are_of_one_recording(name: str) -> None:
     with pytest.raises(UserError, match="--output-dir"):
         stream(name, MEETING, SILENCE)
@@ -194,11 +198,14 @@ def spoken(text: str) -> str:
 def read_by_ffmpeg(text: str, name: str) -> list[tuple[int, int, str]]:
     """(start, end, text) of each cue, by FFmpeg's own reader."""
     cues = []
-    with av.open(io.BytesIO(text.encode()), format={"srt": "srt", "vtt": "webvtt"}[name]) as file:
+    with av.open(
+        io.BytesIO(text.encode()), format={"srt": "srt", "vtt": "webvtt", "lrc": "lrc"}[name]
+    ) as file:
         for packet in file.demux(file.streams.subtitles[0]):
             if packet.pts is not None:
-                assert packet.time_base == pytest.approx(1 / 1000)
-                cues.append((packet.pts, packet.pts + packet.duration, bytes(packet).decode()))
+                scale = int(1000 * packet.time_base * 10**6)
+                times = [time * scale // 10**6 for time in (packet.pts, packet.pts + packet.duration)]
+                cues.append((*times, bytes(packet).decode()))
     return cues
 
 
@@ -220,6 +227,39 @@ def test_subtitles_are_read_by_ffmpeg(name: str, transcript: Transcript) -> None
         assert len(text.split("\n")) <= config.max_lines
     for (_, end, _), (start, _, _) in itertools.pairwise(cues):
         assert end <= start
+
+
+@given(transcript=transcripts())
+@example(transcript=Transcript("a", "a", 9e5, (make_segment(360_000.0, "[00:01.00]", "<b>", "[x]"),)))
+def test_lyrics_are_read_by_ffmpeg(transcript: Transcript) -> None:
+    cues = read_by_ffmpeg(format_transcript("lrc", transcript), "lrc")
+    expected = read_by_ffmpeg(format_transcript("srt", transcript), "srt")
+    assert [start for start, _, _ in cues] == [start // 10 * 10 for start, _, _ in expected]
+
+    def plain(text: str) -> str:
+        """Without what either format rewrites."""
+        return re.sub(r"[\[(]", "<", re.sub(r"[\])]", ">", spoken(text).replace("-->", "→")))
+
+    assert [plain(text) for _, _, text in cues] == [plain(text) for _, _, text in expected]
+
+
+def write_as_whisper(transcript: Transcript) -> str:
+    """WriteTSV of openai-whisper 20240930, of results whose texts have no other white space than spaces."""
+    file = io.StringIO()
+    print("start", "end", "text", sep="\t", file=file)
+    for segment in transcript.segments:
+        print(round(1000 * segment.start), file=file, end="\t")
+        print(round(1000 * segment.end), file=file, end="\t")
+        print(segment.text.strip().replace("\t", " "), file=file, flush=True)
+    return file.getvalue()
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**8), st.text("aé z", max_size=9)), max_size=4))
+def test_whisper_tsv_is_that_of_whisper(stretches: list[tuple[int, str]]) -> None:
+    texts = [(start, " ".join(text.split()) or "x") for start, text in stretches]
+    segments = tuple(Segment(start / 1000, start / 1000 + 1.5, text) for start, text in texts)
+    transcript = Transcript("a", "a.wav", 1e6, segments)
+    assert format_transcript("whisper.tsv", transcript) == write_as_whisper(transcript)
 
 
 @given(transcript=transcripts())
@@ -317,7 +357,7 @@ def test_segments_one_by_one_make_the_same_text(name: str, several: bool) -> Non
             text += early[-1]
         text += by_segment.add(transcript)
     assert text + by_segment.end() == expected
-    assert any(early) == (name in ("txt", "tsv", "stm", "srt", "vtt"))
+    assert any(early) == (name in ("txt", "tsv", "stm", "srt", "vtt", "lrc", "whisper.tsv"))
 
 
 CALL = Transcript(
@@ -338,6 +378,9 @@ EXPECTED_OF_CALL = {
     "00:00:01.500 --> 00:00:02.500\n<v speaker2>yes\n\n00:00:04.000 --> 00:00:05.000\n<v speaker1>bye\n\n",
     "tsv": "id\tstart\tend\tconfidence\tspeaker\ttext\ncall\t1.000\t2.800\t0.5000\tspeaker1\thello there\n"
     "call\t1.500\t1.900\t0.5000\tspeaker2\tyes\ncall\t4.000\t4.400\t0.5000\tspeaker1\tbye\n",
+    "lrc": "[00:01.00]speaker1: hello there\n[00:01.50]speaker2: yes\n[00:04.00]speaker1: bye\n",
+    "whisper.tsv": "start\tend\ttext\n1000\t2800\tspeaker1: hello there\n1500\t1900\tspeaker2: yes\n"
+    "4000\t4400\tspeaker1: bye\n",
     "ctm": "call 1 1.000 0.800 hello 0.5000\ncall 1 2.000 0.800 there 0.5000\n"
     "call 2 1.500 0.400 yes 0.5000\ncall 1 4.000 0.400 bye 0.5000\n",
     "stm": "call 1 speaker1 1.000 2.800 <NA> hello there\ncall 2 speaker2 1.500 1.900 <NA> yes\n"

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 __all__ = ["RULES", "add_arguments", "run", "translate_options"]
 
 # As in asr.transcripts.writers, which --help must not import.
-FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "tsv", "ctm", "stm", "trn")
+FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "lrc", "tsv", "whisper.tsv", "ctm", "stm", "trn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

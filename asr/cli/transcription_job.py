@@ -54,6 +54,7 @@ class Job:
         self._num_done = 0
         self._num_partial = 0
         self._num_doubted = 0
+        self._num_out_of_domain = 0
         self._audio_seconds = 0.0
         self._wall_seconds = 0.0
         self.num_skipped = 0
@@ -103,6 +104,7 @@ class Job:
             self._args.batch_size,
             self._settings.whisper,
             report=self._progress.advance if self._progress is not None else lambda seconds: None,
+            tokens=self._settings.tokens,
             channels=self._settings.channels,
             open_log=open_log,
         )
@@ -131,6 +133,10 @@ class Job:
             self.fail(recording, str(error))
             return
         self._audio_seconds += transcript.duration
+        if transcript.out_of_domain:
+            self._num_out_of_domain += 1
+            if self._progress is not None:
+                self._progress.say(f"{recording.path}: {transcript.out_of_domain}", logging.WARNING)
         self._num_doubted += sum(bool(segment.warnings) for segment in transcript.segments)
         if transcript.warnings:
             damage = transcript.incomplete
@@ -170,6 +176,10 @@ class Job:
                 f"{speed:.1f} times as fast as it was spoken"
             )
         logger.info("%s", summary)
+        if self._num_out_of_domain:
+            logger.info(
+                "%d are probably not what the model was trained for, see above", self._num_out_of_domain
+            )
         if self._num_doubted:
             logger.info(
                 "in %d stretches of speech the decoder was not believed; the warnings in json say why",

@@ -32,6 +32,13 @@ class Reading:
     warnings: tuple[str, ...] = ()
     likelihood: float = 0.0
     """Of the hypothesis; 0, for certain, where nothing was decoded."""
+    log_probability: float = 0.0
+    """Under the decoder, whatever found the text, where it was asked for."""
+
+    @property
+    def average_log_probability(self) -> float | None:
+        """Of its tokens and the end; None where nothing was decoded."""
+        return self.likelihood / (len(self.tokens) + 1) if self.method else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ reads each step once. Each check looks at what the decoder did and says in words
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pydantic
 
 from asr.config import Config
+from asr.transcripts.transcript import measure_compression
 
 
 class ChecksConfig(Config):
@@ -182,17 +182,11 @@ def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
 def _find_compression(evidence: Evidence, config: ChecksConfig) -> str:
     if config.max_compression is None:
         return ""
-    ratio = compression_ratio(evidence.text)
-    heard = 0.0 if evidence.heard is None else compression_ratio(evidence.heard.text)
+    ratio = measure_compression(evidence.text)
+    heard = 0.0 if evidence.heard is None else measure_compression(evidence.heard.text)
     # A tenth more than what was heard may be chance, as a text that is longer compresses better.
     too_much = ratio > max(config.max_compression, 1.1 * heard)
     return f"the text repeats itself: it compresses {ratio:.1f} times" if too_much else ""
-
-
-def compression_ratio(text: str) -> float:
-    """Bytes of the text over those that zlib needs for it; 0 for no text. Under 1 for short ones."""
-    content = text.encode()
-    return len(content) / len(zlib.compress(content))
 
 
 def _find_distance(evidence: Evidence, config: ChecksConfig) -> str:

@@ -31,7 +31,12 @@ class Recognized:
     cut_before: float | None
     cut_after: float | None
     language: str | None = None
-    """That was told to the model, or that it heard."""
+    """That was told to the model, or that it detected."""
+    language_probability: float | None = None
+    num_tokens: int = 0
+    """With the end: what its average log-probability is a mean of."""
+    familiarity: tuple[float, int] = (0.0, 0)
+    """Log-probability and number of tokens, by which a model tells what it was not trained for."""
 
 
 RECOGNIZED: pydantic.TypeAdapter[Recognized] = pydantic.TypeAdapter(Recognized)
@@ -43,6 +48,7 @@ class Window:
 
     segments: tuple[Segment, ...]
     language: str
+    language_probability: float | None
     previous: tuple[int, ...]
     """Tokens of the text before the next window."""
     step: int
@@ -79,6 +85,9 @@ class Recording:
     """At most one: what is missing, if anything is."""
     language: str | None = None
     """That of its first segment."""
+    language_probability: float | None = None
+    familiarity: tuple[float, int] = (0.0, 0)
+    """That of its segments, summed."""
     _num_taken: int = 0
     _held: Recognized | None = None  # the newest one; where speech was cut, the next one may change it
 
@@ -104,7 +113,12 @@ class Recording:
         final = []
         while (one := self.recognized.pop(self._num_taken, None)) is not None:
             self._num_taken += 1
-            self.language = self.language or one.language
+            if self.language is None:
+                self.language, self.language_probability = one.language, one.language_probability
+            self.familiarity = (
+                self.familiarity[0] + one.familiarity[0],
+                self.familiarity[1] + one.familiarity[1],
+            )
             before, self._held = self._held, one
             if before is not None:
                 left, right = join_segments(before, one, separator_in(self.language))
@@ -138,6 +152,7 @@ def assemble(recording: Recording, separator: str) -> Transcript | UserError:
         separator=separator,
         warnings=tuple(faults),
         language=recording.language,
+        language_probability=recording.language_probability,
         incomplete=damage,
     )
 
@@ -154,6 +169,7 @@ def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | User
                 "%s: its channels are all the same, so that they tell no speakers apart", first.audio
             )
         return first
+    heard = next((one for one in good if one.segments), first)
     numbered = enumerate(good, 1)
     segments = [replace(segment, channel=channel) for channel, one in numbered for segment in one.segments]
     return replace(
@@ -161,7 +177,9 @@ def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | User
         duration=max(one.duration for one in good),
         segments=tuple(sorted(segments, key=lambda segment: segment.start)),
         warnings=tuple(dict.fromkeys(warning for one in good for warning in one.warnings)),
-        language=next((one.language for one in good if one.segments), first.language),
+        language=heard.language,
+        language_probability=heard.language_probability,
+        out_of_domain=next((one.out_of_domain for one in good if one.out_of_domain), ""),
     )
 
 
@@ -178,8 +196,7 @@ def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segme
     """Of its words only these."""
     if len(words) == len(segment.words):
         return segment
-    text = separator.join(word.text for word in words)
-    return make_segment(segment, text, words, segment.decoding, segment.warnings)
+    return replace_words(segment, separator.join(word.text for word in words), words)
 
 
 def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tuple[list[Word], list[Word]]:
@@ -244,9 +261,20 @@ def _clip(word: Word, speech: Sequence[tuple[float, float]]) -> Word:
     return replace(word, start=start, end=max(start, min(word.end, end)))
 
 
+def replace_words(segment: Segment, text: str, words: Sequence[Word]) -> Segment:
+    """The same segment with another text and other words, and times and confidence of these."""
+    start, end = (words[0].start, words[-1].end) if words else (segment.start, segment.end)
+    return replace(
+        segment, start=start, end=end, text=text, words=tuple(words), confidence=mean_confidence(words)
+    )
+
+
+def mean_confidence(words: Sequence[Word]) -> float:
+    return sum(word.confidence for word in words) / len(words) if words else 0.0
+
+
 def make_segment(
     place: AudioSegment | Segment, text: str, words: Sequence[Word], method: str, warnings: tuple[str, ...]
 ) -> Segment:
     start, end = (words[0].start, words[-1].end) if words else (place.start, place.end)
-    confidence = sum(word.confidence for word in words) / len(words) if words else 0.0
-    return Segment(start, end, text, tuple(words), confidence, method, warnings)
+    return Segment(start, end, text, tuple(words), mean_confidence(words), method, warnings)

@@ -32,6 +32,9 @@ class Knowledge:
     lexicon: str | None = None
     decoding: DecodingConfig | None = None
     """That goes with them; None: the default, with a weight of the language model."""
+    min_log_probability: float | None = None
+    """As in `OwnDecoding`."""
+    trained_for: str = ""
 
     @property
     def files(self) -> dict[str, Path]:
@@ -67,6 +70,11 @@ class OwnDecoding(Config):
     """What is weighed in: an ARPA file, or the folder of a language model, in the same folder."""
     lexicon: str | None = None
     """File in the same folder whose words, and no others, are said."""
+    min_log_probability: float | None = pydantic.Field(default=None, lt=0)
+    """Mean over the tokens of a recording at all speeds, under the decoder where it goes token by token, else
+    under CTC. Below, a warning says that this is probably not what the model was trained for; null: never."""
+    trained_for: str = ""
+    """What that is, in a few words, for the warning."""
 
     @pydantic.field_validator("language_model", "lexicon")
     @classmethod
@@ -94,7 +102,7 @@ class OwnDecoding(Config):
         language_model, lexicon = (
             None if name is None else str(folder / name) for name in (self.language_model, self.lexicon)
         )
-        return Knowledge(language_model, lexicon, self.decoding)
+        return Knowledge(language_model, lexicon, self.decoding, self.min_log_probability, self.trained_for)
 
 
 def load_own_decoding(model: str | Path) -> OwnDecoding | None:

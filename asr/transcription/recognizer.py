@@ -22,11 +22,18 @@ from asr.checkpoint import System, find_model, load_state, load_system
 from asr.decoding.checked import Encoded, Reading, decode_checked
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel
-from asr.decoding.search import DecodingConfig, resolve_method
+from asr.decoding.rescoring import rescore
+from asr.decoding.search import DecodingConfig, Hypothesis, resolve_method
 from asr.errors import UserError
 from asr.models.clock import make_clock
+from asr.models.decoder import Decoder
 from asr.precision import Precision
-from asr.transcription.joining import Recognized, clip_words, make_segment
+from asr.transcription.joining import (
+    Recognized,
+    Recording,
+    clip_words,
+    make_segment,
+)
 from asr.transcription.knowledge import Knowledge, load_own_decoding
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcription.sources import AudioFile, AudioPart
@@ -80,13 +87,19 @@ def load_model(
     is one. `precision` auto: 8 bits for Whisper on a CPU with instructions for them, else float32.
     """
     source = find_default_model() if source is None else source
+    recognizer: Transcriber
     if is_whisper(source):
-        return WhisperRecognizer(load_whisper(source), device, precision, segmentation, checks)
-    folder = find_model(source)
-    heard = load_state(folder).get("longest_seconds")
-    own = load_own_decoding(folder)
-    knowledge = None if own is None else own.find(folder)
-    return Recognizer(load_system(folder), device, precision, segmentation, checks, heard, knowledge)
+        recognizer = WhisperRecognizer(load_whisper(source), device, precision, segmentation, checks)
+    else:
+        folder = find_model(source)
+        heard = load_state(folder).get("longest_seconds")
+        own = load_own_decoding(folder)
+        knowledge = None if own is None else own.find(folder)
+        recognizer = Recognizer(
+            load_system(folder), device, precision, segmentation, checks, heard, knowledge
+        )
+    recognizer.name = str(source)
+    return recognizer
 
 
 def find_default_model() -> str:
@@ -146,6 +159,21 @@ class Recognizer(Transcriber):
     def _own_language_model(self) -> FusionModel | None:
         return self._knowledge.load(self.system, self.device)
 
+    def find_doubt(self, recording: Recording) -> str:
+        """By the mean log-probability of a token at all speeds, where the model carries a limit for it."""
+        limit = self._knowledge.min_log_probability
+        log_probability, num_tokens = recording.familiarity
+        if limit is None or not num_tokens:
+            return ""
+        average = log_probability / num_tokens
+        if average >= limit:
+            return ""
+        trained_for = self._knowledge.trained_for and f" ({self._knowledge.trained_for})"
+        return (
+            f"probably not what the model was trained for{trained_for}: its tokens have a mean "
+            f"log-probability of {average:.2f}, expected {limit:g} or more; take another model"
+        )
+
     # --- from samples to text ---------------------------------------------------------------------
 
     def padded_length(self, num_samples: int, request: Request) -> int:
@@ -188,12 +216,18 @@ class Recognizer(Transcriber):
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         """One batch, from samples to text: the likeliest of what is heard at each speed."""
         best: list[tuple[Reading, Segment]] = []
+        sums, counts = [0.0] * len(segments), [0] * len(segments)
         for speed in request.decoding.speeds:
             found = self._hear(segments, speed, request)
             best = [max(pair, key=how_good) for pair in zip(best or found, found, strict=True)]
+            for row, (reading, _) in enumerate(found):
+                sums[row] += reading.log_probability
+                counts[row] += len(reading.tokens) + 1 if reading.method else 0
         return [
-            Recognized(found, segment.cut_before, segment.cut_after)
-            for segment, (_, found) in zip(segments, best, strict=True)
+            Recognized(found, segment.cut_before, segment.cut_after, familiarity=familiarity)
+            for segment, (_, found), familiarity in zip(
+                segments, best, zip(sums, counts, strict=True), strict=True
+            )
         ]
 
     def _hear(
@@ -204,6 +238,8 @@ class Recognizer(Transcriber):
         played = [play(segment, speed) for segment in segments]
         encoded = self.encode(played, self._padded_frames(longest, speed))
         readings = self.decode(encoded, request)
+        if self._knowledge.min_log_probability is not None:
+            readings = self._score(encoded, readings)
         tokens = [reading.tokens for reading in readings]
         if encoded.scores_BTV is not None:
             times = align_by_ctc(encoded.scores_BTV, encoded.lengths_B, tokens)
@@ -218,8 +254,37 @@ class Recognizer(Transcriber):
                 for word in time_words(spans, token_times, self.clock, heard.audio_S, rate)
             ]
             text, words = tokenizer.decode(reading.tokens), clip_words(words, segment)
-            results.append((reading, make_segment(segment, text, words, reading.method, reading.warnings)))
+            found = make_segment(segment, text, words, reading.method, reading.warnings)
+            found = replace(
+                found,
+                average_log_probability=reading.average_log_probability,
+                tokens=reading.tokens if request.tokens else (),
+            )
+            results.append((reading, found))
         return results
+
+    def _score(self, encoded: Encoded, readings: Sequence[Reading]) -> list[Reading]:
+        """With the log-probability under a decoder that goes token by token, whatever found the text.
+
+        CTC takes letters for well heard that the decoder has not seen in a row.
+        """
+        scores = [reading.likelihood for reading in readings]
+        if isinstance(self.model.decoder, Decoder):
+            texts = [[Hypothesis(reading.tokens, 0.0)] for reading in readings]
+            with self._precision():
+                ranked = rescore(
+                    self.model,
+                    encoded.encoded_BTD,
+                    encoded.lengths_B,
+                    texts,
+                    DecodingConfig(ctc_weight=0),
+                    None,
+                )
+            scores = [text.log_probability for (text,) in ranked]
+        return [
+            replace(reading, log_probability=score if reading.method else 0.0)
+            for reading, score in zip(readings, scores, strict=True)
+        ]
 
 
 def play(segment: AudioSegment, speed: float) -> AudioSegment:

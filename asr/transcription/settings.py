@@ -99,6 +99,8 @@ class TranscriptionSettings(Config):
     precision: Precision = "auto"
     """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
     auto: one of these where the processor has instructions for them, and float32 otherwise."""
+    tokens: bool = False
+    """Whether json and jsonl hold the ids of the tokens of each segment."""
 
 
 LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise

@@ -58,6 +58,8 @@ class Request:
     language_model: FusionModel | None = None
     batch_size: int = 8
     whisper: WhisperDecodingConfig = field(default_factory=WhisperDecodingConfig)
+    tokens: bool = False
+    """Whether segments hold their tokens."""
     report: Callable[[float], None] = lambda seconds: None
     """Is told of each batch how many seconds of audio are done."""
     channels: Channels = "mix"
@@ -87,6 +89,8 @@ def choose_device(name: str) -> torch.device:
 class Transcriber(abc.ABC):
     """What turns recordings into transcripts. Made by `load_model`."""
 
+    name = ""
+    """As it was given to `load_model`."""
     sample_rate: int
     separator: str
     """Between two words, and two segments."""
@@ -116,6 +120,10 @@ class Transcriber(abc.ABC):
         """Between two words, where this language is spoken."""
         return self.separator
 
+    def find_doubt(self, recording: Recording) -> str:
+        """Why a recording is probably not what the model was trained for; "" if nothing tells so."""
+        return ""
+
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
         """Where nothing is said about it."""
         return DecodingConfig(), None
@@ -132,19 +140,20 @@ class Transcriber(abc.ABC):
         whisper: WhisperDecodingConfig | None = None,
         batch_size: int = 8,
         channels: Channels = "mix",
+        tokens: bool = False,
     ) -> Transcript:
         """One recording: a file, a part of one, or samples (float, mono, in [-1, 1]) with their sample rate.
 
         `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
         model says. `whisper` is for Whisper's. `channels` "separate": each channel is a speaker's. Raises
         UserError where nothing can be read. A damaged file gives a transcript of all that can be decoded,
-        which says in `incomplete` what is missing.
+        which says in `incomplete` what is missing. With `tokens`, segments hold theirs.
         """
         if not isinstance(source, np.ndarray) and sample_rate is not None:
             raise UserError("sample_rate belongs to an array of samples; a file tells its own")
         own = make_samples(source, sample_rate) if isinstance(source, np.ndarray) else source
         request = self._make_request(decoding, language_model, whisper, batch_size)
-        request = replace(request, channels=channels)
+        request = replace(request, channels=channels, tokens=tokens)
         *_, (_, result) = self._transcribe_channels([own], request)
         if isinstance(result, UserError):
             raise result
@@ -276,7 +285,8 @@ class Transcriber(abc.ABC):
             )
             result = assemble(recording, self.separator_in(recording.language))
             if isinstance(result, Transcript):
-                result = replace(result, arithmetic=self.arithmetic)
+                doubt = self.find_doubt(recording)
+                result = replace(result, model=self.name, arithmetic=self.arithmetic, out_of_domain=doubt)
             yield recording.source, result
 
     # --- from a file to segments, in the reading thread ------------------------------------------

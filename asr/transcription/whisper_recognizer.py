@@ -19,7 +19,17 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.precision import Precision
-from asr.transcription.joining import WINDOW, End, Recognized, Recording, Window, clip_words, make_segment
+from asr.transcription.joining import (
+    WINDOW,
+    End,
+    Recognized,
+    Recording,
+    Window,
+    clip_words,
+    make_segment,
+    mean_confidence,
+    replace_words,
+)
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.sources import Source, describe_source, read_ahead, read_source
 from asr.transcription.transcriber import Event, Request, Transcriber, pad_audio
@@ -58,7 +68,8 @@ class Opening:
     """The first speech of a recording, and its language once it is known."""
 
     segment: AudioSegment
-    language: str | None = None
+    language: tuple[str, float] | None = None
+    """With its probability."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,10 @@ class WhisperRecognizer(Transcriber):
         for segment, reading, words in zip(segments, readings, timed, strict=True):
             own = shift_words(words, segment.start)
             found = make_segment(segment, reading.text, own, reading.method, reading.warnings)
-            results.append(Recognized(found, segment.cut_before, segment.cut_after, reading.language))
+            found = with_scores(found, reading, reading.tokens if request.tokens else ())
+            language = reading.language, reading.language_probability
+            num_tokens = len(reading.tokens) + 1
+            results.append(Recognized(found, segment.cut_before, segment.cut_after, *language, num_tokens))
         return results
 
     @torch.inference_mode()
@@ -158,7 +172,8 @@ class WhisperRecognizer(Transcriber):
         asked = Asked(encoded_BTD, lengths_B, [config.language or "en"] * len(segments))
         if config.language is not None or not self.system.tokenizer.is_multilingual:
             return asked
-        return replace(asked, languages=self._detect(segments, asked))
+        languages, probabilities = zip(*self._detect(segments, asked), strict=True)
+        return replace(asked, languages=languages, language_probabilities=probabilities)
 
     @torch.inference_mode()
     def decode(self, asked: Asked, config: WhisperDecodingConfig) -> list[WhisperReading]:
@@ -253,7 +268,7 @@ class WhisperRecognizer(Transcriber):
         audio_S = np.concatenate([segment.audio_S for segment in segments])[: self.window_samples]
         return AudioSegment(segments[0].start, audio_S, self.sample_rate)
 
-    def _detect(self, segments: Sequence[AudioSegment], asked: Asked) -> list[str]:
+    def _detect(self, segments: Sequence[AudioSegment], asked: Asked) -> list[tuple[str, float]]:
         """Of each segment the language of its recording; of live speech, which has no opening, its own."""
         with self._precision():
             own = detect_languages(self.model, self.system.tokenizer, asked.encoded_BTD, asked.lengths_B)
@@ -267,7 +282,7 @@ class WhisperRecognizer(Transcriber):
                 languages.append(opening.language)
         return languages
 
-    def _detect_alone(self, segment: AudioSegment) -> str:
+    def _detect_alone(self, segment: AudioSegment) -> tuple[str, float]:
         features = compute_window_features(self.system, *pad_audio([segment], self.device))
         (language,) = detect_languages(self.model, self.system.tokenizer, *self.model.encode(*features))
         return language
@@ -312,7 +327,7 @@ class WhisperRecognizer(Transcriber):
             window = known or self._read_window(place, window, request)
             recording.keep(number, place, window)
             for segment in window.segments:
-                recording.add(Recognized(segment, None, None, window.language))
+                recording.add(Recognized(segment, None, None, window.language, window.language_probability))
             audio_S, done = audio_S[window.step :], done + window.step
             recording.reported_seconds = done / self.sample_rate
             request.report(window.step / self.sample_rate)
@@ -332,7 +347,12 @@ class WhisperRecognizer(Transcriber):
         whole = [token for stretch in stretches for token in stretch.tokens]
         (words,) = self.time([place], asked, [whole], config)
         texts = [self.system.tokenizer.decode(stretch.tokens).strip() for stretch in stretches]
-        segments = tuple(make_segments(place, reading, stretches, texts, words))
+        segments = tuple(
+            with_scores(segment, reading, stretch.timed_tokens if request.tokens else ())
+            for segment, stretch in zip(
+                make_segments(place, reading, stretches, texts, words), stretches, strict=True
+            )
+        )
         if config.condition_on_previous_text:
             # Not what follows the last whole one, which the next window decodes again.
             for stretch, text in zip(stretches, texts, strict=True):
@@ -341,14 +361,25 @@ class WhisperRecognizer(Transcriber):
             is_sure = reading.temperature <= SURE_TEMPERATURE
             previous = previous[-self.model.config.max_tokens :] if is_sure else []
         step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
-        return Window(segments, asked.languages[0], tuple(previous), step)
+        return Window(segments, reading.language, reading.language_probability, tuple(previous), step)
 
 
 def clip(found: Recognized, segment: AudioSegment) -> Recognized:
     """The same with its words in the spans of speech."""
     old = found.segment
     words = clip_words(old.words, segment)
-    return replace(found, segment=make_segment(old, old.text, words, old.decoding, old.warnings))
+    return replace(found, segment=replace_words(old, old.text, words))
+
+
+def with_scores(segment: Segment, reading: WhisperReading, tokens: Sequence[int]) -> Segment:
+    """The same with what the model says of the window that it is in."""
+    return replace(
+        segment,
+        average_log_probability=reading.average_log_probability,
+        no_speech_probability=reading.no_speech_probability,
+        temperature=reading.temperature,
+        tokens=tuple(tokens),
+    )
 
 
 def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: str) -> Recognized:
@@ -358,7 +389,17 @@ def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: st
     words = [word for one in segments for word in one.words]
     warnings = tuple(dict.fromkeys((PASSED_OVER, *(warning for one in segments for warning in one.warnings))))
     whole = make_segment(segment, text, words, segments[0].decoding, warnings)
-    return Recognized(whole, segment.cut_before, segment.cut_after, parts[0].language)
+    num_tokens = sum(part.num_tokens for part in parts)
+    total = sum(part.num_tokens * (part.segment.average_log_probability or 0.0) for part in parts)
+    whole = replace(
+        whole,
+        average_log_probability=total / num_tokens if num_tokens else None,
+        no_speech_probability=max((one.no_speech_probability or 0.0 for one in segments), default=None),
+        temperature=max((one.temperature or 0.0 for one in segments), default=None),
+        tokens=tuple(token for one in segments for token in one.tokens),
+    )
+    language = parts[0].language, parts[0].language_probability
+    return Recognized(whole, segment.cut_before, segment.cut_after, *language, num_tokens)
 
 
 def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
@@ -383,8 +424,7 @@ def make_segments(
         first, past = past, past + len(stretch.tokens)
         own = [timed for word, timed in zip(words, all_words, strict=True) if first <= word.token < past]
         start, end = place.start + stretch.start, place.start + stretch.end
-        confidence = sum(word.confidence for word in own) / len(own) if own else 0.0
-        yield Segment(start, end, text, tuple(own), confidence, reading.method, warnings)
+        yield Segment(start, end, text, tuple(own), mean_confidence(own), reading.method, warnings)
         warnings = ()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asr.audio import Damage
@@ -36,10 +37,28 @@ class Segment:
     """Why another decoding was taken than the one asked for, or why the text may be wrong."""
     channel: int | None = None
     """Counted from 1, where each channel of a recording was transcribed by itself: one speaker each."""
+    average_log_probability: float | None = None
+    """Mean over its tokens and the end, without a language model; None where nothing was decoded."""
+    no_speech_probability: float | None = None
+    """Whisper: that nobody speaks; None of a model that does not tell."""
+    temperature: float | None = None
+    """Whisper: 0, or at which the text was drawn; None of a model that draws none."""
+    tokens: tuple[int, ...] = ()
+    """Ids in the vocabulary of the model, as decoded, where asked for."""
+
+    @property
+    def compression_ratio(self) -> float:
+        return measure_compression(self.text)
 
     @property
     def speaker(self) -> str | None:
         return None if self.channel is None else f"speaker{self.channel}"
+
+
+def measure_compression(text: str) -> float:
+    """Bytes of the text over those that zlib needs for it; 0 for no text. Under 1 for short ones."""
+    content = text.encode("utf-8", "surrogatepass")
+    return len(content) / len(zlib.compress(content))
 
 
 @dataclass(frozen=True)
@@ -60,6 +79,12 @@ class Transcript:
     """What is missing, such as the rest of a file that breaks off."""
     language: str | None = None
     """Code of what is spoken; None: the model knows one language, and nobody asked."""
+    language_probability: float | None = None
+    """Of that language, by the first speech; None where it was given, or there is no other."""
+    model: str = ""
+    """As it was given to `load_model`."""
+    out_of_domain: str = ""
+    """Why this is probably not what the model was trained for; "" where nothing tells so."""
     arithmetic: str = ""
     """Precision of matrix products and device, such as "int8 on cpu": with another, texts may differ."""
     incomplete: Damage | None = None
@@ -72,3 +97,9 @@ class Transcript:
     @property
     def words(self) -> tuple[Word, ...]:
         return tuple(word for segment in self.segments for word in segment.words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the formats json and jsonl hold: see docs/json.md."""
+        from asr.transcripts.writers import describe
+
+        return describe(self)

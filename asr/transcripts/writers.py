@@ -1,4 +1,4 @@
-"""Transcripts as text in the formats that people use: txt, json, jsonl, srt, vtt, tsv, ctm, stm, trn."""
+"""Transcripts as text in the formats that people use: txt, json, jsonl, srt, vtt, lrc, tsv, ctm, stm, trn."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _name_speaker(segment: Segment | Cue) -> str:
 
 
 def describe(transcript: Transcript) -> dict[str, Any]:
-    """The record that json and jsonl hold: times in seconds to the millisecond."""
+    """The record that json and jsonl hold, as docs/json.md says: times in seconds to the millisecond."""
     record: dict[str, Any] = {
         "id": transcript.id,
         "audio": transcript.audio,
@@ -136,6 +136,11 @@ def describe(transcript: Transcript) -> dict[str, Any]:
         record["speaker"] = transcript.speaker
     if transcript.language is not None:
         record["language"] = transcript.language
+        record["language_probability"] = _share(transcript.language_probability)
+    if transcript.model:
+        record["model"] = transcript.model
+    if transcript.out_of_domain:
+        record["out_of_domain"] = transcript.out_of_domain
     if transcript.arithmetic:
         record["arithmetic"] = transcript.arithmetic
     if transcript.incomplete is not None:
@@ -160,11 +165,16 @@ def _describe_damage(damage: Damage) -> dict[str, Any]:
 
 def _describe_segment(segment: Segment) -> dict[str, Any]:
     speaker = {} if segment.channel is None else {"speaker": segment.speaker, "channel": segment.channel}
+    tokens = {"tokens": list(segment.tokens)} if segment.tokens else {}
     return speaker | {
         "start": _seconds(segment.start),
         "end": _seconds(segment.end),
         "text": segment.text,
         "confidence": _share(segment.confidence),
+        "average_log_probability": _share(segment.average_log_probability),
+        "no_speech_probability": _share(segment.no_speech_probability),
+        "temperature": _share(segment.temperature),
+        "compression_ratio": _share(segment.compression_ratio),
         "decoding": segment.decoding,
         "warnings": list(segment.warnings),
         "words": [
@@ -176,6 +186,7 @@ def _describe_segment(segment: Segment) -> dict[str, Any]:
             }
             for word in segment.words
         ],
+        **tokens,
     }
 
 
@@ -220,6 +231,19 @@ def _write_vtt(transcript: Transcript, config: SubtitlesConfig) -> str:
     return "".join(itertools.starmap(_write_vtt_cue, enumerate(_cues(transcript, config), 1)))
 
 
+def _write_lrc_cue(number: int, cue: Cue) -> str:
+    """Lyrics: a cue on a line, after its start. A bracket where a text begins, as times do, becomes round."""
+    minutes, hundredths = divmod(cue.start_ms // 10, 6000)
+    text = _name_speaker(cue) + " ".join(cue.lines)
+    if text.startswith("["):
+        text = text.replace("[", "(").replace("]", ")")
+    return f"[{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}]{text}\n"
+
+
+def _write_lrc(transcript: Transcript, config: SubtitlesConfig) -> str:
+    return "".join(itertools.starmap(_write_lrc_cue, enumerate(_cues(transcript, config), 1)))
+
+
 def _cues(transcript: Transcript, config: SubtitlesConfig) -> list[Cue]:
     segments = [_clean_segment(segment) for segment in _spoken(transcript)]
     return build_cues(segments, transcript.duration, config)
@@ -254,6 +278,15 @@ def _write_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
         ]
         rows.append("\t".join(row) + "\n")
     return "".join(rows)
+
+
+def _write_whisper_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
+    """As openai-whisper writes it: whole milliseconds, no id, so one recording to a file."""
+    return "".join(
+        f"{to_milliseconds(segment.start)}\t{to_milliseconds(segment.end)}\t"
+        f"{_name_speaker(segment)}{_clean(segment.text)}\n"
+        for segment in _spoken(transcript)
+    )
 
 
 def _write_ctm(transcript: Transcript, config: SubtitlesConfig) -> str:
@@ -314,7 +347,11 @@ WRITERS: dict[str, Writer] = {
     "jsonl": Writer(_write_jsonl),
     "srt": Writer(_write_srt, holds_several=False, write_cue=_write_srt_cue),
     "vtt": Writer(_write_vtt, header="WEBVTT\n\n", holds_several=False, write_cue=_write_vtt_cue),
+    "lrc": Writer(_write_lrc, holds_several=False, write_cue=_write_lrc_cue),
     "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n", is_by_segment=True),
+    "whisper.tsv": Writer(
+        _write_whisper_tsv, header="start\tend\ttext\n", holds_several=False, is_by_segment=True
+    ),
     "ctm": Writer(_write_ctm),
     "stm": Writer(_write_stm, is_by_segment=True),
     "trn": Writer(_write_trn),
@@ -349,9 +386,9 @@ def _clean(text: str) -> str:
     return " ".join(re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "", text).split())
 
 
-def _share(value: float) -> float | None:
-    """A confidence; None where there is none."""
-    return round(value, 4) if math.isfinite(value) else None
+def _share(value: float | None) -> float | None:
+    """A confidence or score; None where there is none."""
+    return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
 def _seconds(value: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pydantic
@@ -81,6 +81,10 @@ class WhisperReading:
     """greedy, beam or sampling; "" where nobody speaks."""
     temperature: float = 0.0
     warnings: tuple[str, ...] = ()
+    language_probability: float | None = None
+    average_log_probability: float = 0.0
+    """Of its tokens and the end."""
+    no_speech_probability: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,27 +97,38 @@ class Asked:
     previous: Sequence[int] = ()
     """Tokens of the text before, of all of them."""
     with_times: bool = False
+    language_probabilities: Sequence[float] = ()
+    """Empty where the languages were given."""
 
     def select(self, rows: Sequence[int]) -> Asked:
         rows_B = torch.tensor(rows, device=self.encoded_BTD.device)
-        languages = [self.languages[row] for row in rows]
-        return Asked(
-            self.encoded_BTD[rows_B], self.lengths_B[rows_B], languages, self.previous, self.with_times
+        return replace(
+            self,
+            encoded_BTD=self.encoded_BTD[rows_B],
+            lengths_B=self.lengths_B[rows_B],
+            languages=[self.languages[row] for row in rows],
+            language_probabilities=[self.language_probabilities[row] for row in rows]
+            if self.language_probabilities
+            else (),
         )
 
 
 @torch.inference_mode()
 def detect_languages(
     model: Whisper, tokenizer: WhisperTokenizer, encoded_BTD: Tensor, lengths_B: Tensor
-) -> list[str]:
-    """The code of the likeliest language of each window; English of a model that knows no other."""
+) -> list[tuple[str, float]]:
+    """The code of the likeliest language of each window, and its probability among the languages.
+
+    English, for certain, of a model that knows no other.
+    """
     if not tokenizer.is_multilingual:
-        return ["en"] * len(encoded_BTD)
+        return [("en", 1.0)] * len(encoded_BTD)
     state = model.decoder.start(encoded_BTD, lengths_B)
     start_B1 = torch.full((len(encoded_BTD), 1), tokenizer.start, device=encoded_BTD.device)
     scores_B1V, _ = model.decoder.step(start_B1, state)
     codes, ids = zip(*tokenizer.languages.items(), strict=True)
-    return [codes[place] for place in scores_B1V[:, -1, list(ids)].argmax(-1).tolist()]
+    best_B, places_B = scores_B1V[:, -1, list(ids)].float().softmax(-1).max(-1)
+    return [(codes[place], best) for place, best in zip(places_B.tolist(), best_B.tolist(), strict=True)]
 
 
 def decode_windows(
@@ -139,14 +154,17 @@ def decode_windows(
             ids = [token for token in one.tokens if token < tokenizer.end]
             text = tokenizer.decode(ids).strip()
             faults = find_faults(_gather(ids, text, one, asked, row), checks) if ids else []
+            probabilities = asked.language_probabilities
+            scores = (probabilities[row] if probabilities else None, one.log_probability, silence)
             language = asked.languages[row]
             if _is_silence(one, silence, config, checks):
                 dropped = (f"no speech: {text!r} was dropped",) if text else ()
-                tried[row] = [(0, 0.0, WhisperReading((), "", language, "", warnings=dropped))]
+                reading = WhisperReading((), "", language, "", temperature, dropped, *scores)
+                tried[row] = [(0, 0.0, reading)]
                 continue
             method = "sampling" if temperature else "beam" if config.beam > 1 else "greedy"
             warnings = tuple(f"{method} at temperature {temperature:g}: {fault}" for fault in faults)
-            reading = WhisperReading(one.tokens, text, language, method, temperature, warnings)
+            reading = WhisperReading(one.tokens, text, language, method, temperature, warnings, *scores)
             tried[row].append((len(faults), -one.log_probability, reading))
             if faults:
                 again.append(row)
