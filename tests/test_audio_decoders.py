@@ -447,6 +447,8 @@ def test_file_that_becomes_a_pipe_does_not_block(wav: Path, monkeypatch: pytest.
 
 
 PLAYLISTS = {
+    "SVG": '<svg xmlns="http://www.w3.org/2000/svg"><image href="http://127.0.0.1:{port}/a.png"/></svg>',
+    "XSPF": "<playlist><trackList><track><location>file://{path}</location></track></trackList></playlist>",
     "ffconcat": "ffconcat version 1.0\nfile {path}\n",
     "HLS": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{path}\n#EXT-X-ENDLIST\n",
     "HLS on the network": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://127.0.0.1:{port}/a.ts\n#EXT-X-ENDLIST\n",
