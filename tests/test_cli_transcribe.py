@@ -749,6 +749,28 @@ def test_a_segment_is_written_while_the_pipe_is_open(talker: str, monkeypatch: p
     assert waits[0] and len(sys.stdout.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
 
 
+def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from asr.cli import transcription_job
+
+    is_read = threading.Event()
+
+    class Pipe(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            is_read.set()
+            return super().read(size)
+
+    load = transcription_job.load_transcriber
+    seen: list[bool] = []
+
+    def load_late(*arguments: Any) -> Any:
+        seen.append(is_read.wait(10))
+        return load(*arguments)
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_pcm(0.5))))
+    monkeypatch.setattr(transcription_job, "load_transcriber", load_late)
+    assert transcribe(talker, "--stream") == 0 and seen == [True]
+
+
 def test_a_file_on_standard_input_is_recognised(
     talker: str, audio: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

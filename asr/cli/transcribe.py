@@ -332,12 +332,13 @@ def _stream(args: argparse.Namespace, settings: TranscriptionSettings, formats: 
         )
     if formats not in (["txt"], ["jsonl"]):
         raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
+    pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer = load_transcriber(args, settings)
     request = Request(settings.decoding, load_knowledge(args, recognizer), args.batch_size, settings.whisper)
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()
-    latency, pipe = Latency(), PipeReader(sys.stdin.buffer)
+    latency = Latency()
     channel = settings.channels - 1 if isinstance(settings.channels, int) else None
     pieces, rate = read_live(pipe, recognizer.sample_rate, channel)
     watched = latency.watch(pieces, rate, pipe)
