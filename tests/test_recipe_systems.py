@@ -175,7 +175,8 @@ def test_a_default_that_is_written_out_is_none_the_less_default(recipes_dir: Pat
 def test_every_system_has_a_smoke_size(name: str) -> None:
     for run in build_runs(Job(load_recipe(name), smoke=True)):
         config = run.config
-        assert config.train.steps <= 4 and config.batches.num_workers == 0
+        assert config.train.steps <= 4
+        assert config.batches.num_workers == 0 or not config.model.reads_audio  # which has none
         assert config.output_dir.startswith(f"runs/{name}-smoke/")
         assert config.data.train.startswith(f"data/{name}-smoke/")
         assert type(config.model) is type(RunConfig.load(run.conf).model)
