@@ -35,7 +35,7 @@ from asr.models.speech_model import SpeechModel
 from asr.run import RunConfig
 from asr.train import loop, monitor
 from asr.train.distributed import Process, one_voice
-from asr.train.learner import Learner, choose_precision, halve_largest
+from asr.train.learner import Learner, Outcome, choose_precision, halve_largest
 from asr.train.loop import train
 from asr.train.preparation import TrainingData, prepare_system
 
@@ -390,20 +390,6 @@ def spoil_losses(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[int], boo
         return replace(losses, total=losses.total * math.nan) if self.training and is_spoilt(step) else losses
 
     monkeypatch.setattr(SpeechModel, "forward", forward)
-
-
-@pytest.mark.parametrize(("steps", "is_said"), [(3, True), (4, False)])
-def test_a_warm_up_that_never_ends_is_said(
-    tiny_run: TinyRun,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    steps: int,
-    is_said: bool,
-) -> None:
-    monkeypatch.setattr(loop, "_train", lambda config, process: Path())
-    train(tiny_run(f"train.steps={steps}", "optim.warmup_steps=4"))
-    said = [record for record in caplog.records if "warmup_steps = 4, but train.steps" in record.getMessage()]
-    assert bool(said) == is_said
 
 
 def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
@@ -819,3 +805,17 @@ def test_a_training_starts_from_another_with_a_tokenizer_of_its_own(
         *("decoder.embedding.weight", "decoder.output.weight", "decoder.output.bias"),
     }
     assert load_system(train(config)).tokenizer == system.tokenizer
+
+
+def test_means_and_speeds_since_the_last_line() -> None:
+    log = monitor.Averages()
+    for tokens, seconds, is_finite in ((4.0, 0.5, True), (6.0, 1.5, True), (9.0, 2.0, False)):
+        sums = {"total": 2 * tokens}
+        log.add(
+            Outcome(is_finite, sums, tokens, audio_seconds=tokens, gradient_norm=3.0, learning_rate=0.1),
+            seconds,
+        )
+    found = log.take()
+    assert found["skipped_updates"] == 1 and found["gradient_norm"] == 3.0
+    assert found["tokens_per_second"] == pytest.approx(10 / 4)
+    assert found["audio_seconds_per_second"] == pytest.approx(19 / 4)

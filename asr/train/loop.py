@@ -91,12 +91,6 @@ def train(config: RunConfig) -> Path:
     try:
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        rising = config.optim.warmup_steps
-        if rising > config.train.steps and process.is_main:
-            logger.warning(
-                "optim.warmup_steps = %d, but train.steps = %d: the learning rate never reaches "
-                "optim.learning_rate; lower the first, or train longer", rising, config.train.steps,
-            )  # fmt: skip
         with one_voice(process), contextlib.ExitStack() as stack:
             if process.is_main:
                 stack.enter_context(claim_folder(config.output_dir))
