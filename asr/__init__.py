@@ -6,15 +6,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asr.errors import UserError as UserError
     from asr.scoring.counting import score as score
     from asr.transcription.recognizer import load_model as load_model
+    from asr.transcripts.transcript import Segment as Segment
+    from asr.transcripts.transcript import Transcript as Transcript
+    from asr.transcripts.transcript import Word as Word
 
 __version__ = "0.1.0"
 
 # What people use most, and the module that it comes from: imported when asked for, since torch takes seconds.
-_PUBLIC = {"load_model": "asr.transcription.recognizer", "score": "asr.scoring.counting"}
+_PUBLIC = {
+    "Segment": "asr.transcripts.transcript",
+    "Transcript": "asr.transcripts.transcript",
+    "UserError": "asr.errors",
+    "Word": "asr.transcripts.transcript",
+    "load_model": "asr.transcription.recognizer",
+    "score": "asr.scoring.counting",
+}
 
-__all__ = ["__version__", "load_model", "score", "train"]
+__all__ = ["Segment", "Transcript", "UserError", "Word", "__version__", "load_model", "score", "train"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import asr
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "asr"
 
@@ -174,3 +176,14 @@ assert torch.equal(torch.get_rng_state(), drawn)
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
+
+
+def test_the_package_tells_what_it_offers() -> None:
+    """`dir` has every public name before any of them is imported, and type checkers read our annotations."""
+    assert set(asr.__all__) <= set(dir(asr))
+    assert {"load_model", "score", "train", "UserError", "Transcript"} <= set(asr.__all__)
+    for name in asr.__all__:
+        assert getattr(asr, name) is not None
+    assert (PACKAGE / "py.typed").is_file()
+    packaging = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'asr = ["py.typed"]' in packaging

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from asr import audio
 from asr.errors import UserError
@@ -18,6 +21,7 @@ from asr.transcription.sources import (
     Samples,
     describe_source,
     make_samples,
+    make_source,
     read_ahead,
     read_source,
 )
@@ -97,3 +101,67 @@ def test_closing_ends_the_thread() -> None:
     assert threading.active_count() == threads + 1
     items.close()
     assert threading.active_count() == threads
+
+
+def read_all(given: Any, sample_rate: int | None = None) -> np.ndarray:
+    return np.concatenate(list(read_source(make_source(given, sample_rate), 16_000)))
+
+
+def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
+    """Paths, arrays, tensors, pairs, bytes, opened files, and the dictionaries of Hugging Face's datasets."""
+    path = tmp_path / "a.wav"
+    samples_S = (np.random.default_rng(0).integers(-9000, 9000, 8000) / 32768).astype(np.float32)
+    audio.write(path, samples_S, 8000)
+    content, expected = path.read_bytes(), read_all(path)
+    assert len(expected) == 16_000
+    with open(path, "rb") as opened:
+        given: list[tuple[Any, ...]] = [
+            (str(path),),
+            (AudioPart(path),),
+            (samples_S, 8000),
+            (samples_S[None], 8000),
+            (samples_S[:, None].astype(np.float64), 8000),
+            (torch.from_numpy(samples_S), 8000),
+            (torch.from_numpy(samples_S)[None].requires_grad_(), np.int64(8000)),
+            ((samples_S, 8000),),
+            ((torch.from_numpy(samples_S), 8000),),
+            (content,),
+            (bytearray(content),),
+            (memoryview(content),),
+            (io.BytesIO(content),),
+            (opened,),
+            ({"array": samples_S, "sampling_rate": 8000, "path": "elsewhere.wav"},),
+            ({"array": samples_S.tolist(), "sampling_rate": 8000},),
+            ({"raw": samples_S, "sampling_rate": 8000},),
+            ({"bytes": content, "path": "elsewhere.wav"},),
+            ({"bytes": None, "path": str(path)},),
+        ]
+        for one in given:
+            np.testing.assert_allclose(read_all(*one), expected, atol=1e-4, err_msg=str(one)[:80])
+    assert describe_source(make_source({"bytes": content, "path": "b/c.wav"})) == ("c", "b/c.wav", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "rate", "message"),
+    [
+        (3, None, "audio of type int: expected a path, an array or tensor"),
+        ({"sentence": "a"}, None, "audio of type NoneType"),
+        ((16_000, np.zeros(3)), None, r"a pair of \(int, ndarray\): expected \(array, sample_rate\)"),
+        ((np.zeros(3), "fast"), None, "sample rate 'fast': expected Hz"),
+        ("a.wav", 16_000, "sample_rate belongs to an array"),
+        (b"RIFF", 16_000, "sample_rate belongs to an array"),
+        (io.StringIO("RIFF"), None, "opened as text"),
+        (torch.zeros(3), None, "an array needs its sample_rate"),
+        (torch.zeros(3, dtype=torch.int16), 16_000, "type int16: expected one channel"),
+        (np.zeros((2, 5)), 16_000, r"shape \(2, 5\)"),
+    ],
+)
+def test_what_is_no_audio_is_refused(given: Any, rate: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_source(given, rate)
+
+
+def test_a_fault_of_audio_in_memory_names_no_temporary_file() -> None:
+    with pytest.raises(UserError, match=r"^the audio in memory: ") as caught:
+        read_all(b"no audio at all, whatever it may be")
+    assert "asr-" not in str(caught.value)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import queue
+import shutil
+import tempfile
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import IO, Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pydantic
@@ -44,15 +47,66 @@ class Samples:
     sample_rate: int
 
 
+@dataclass(frozen=True)
+class Content:
+    """A file that is in memory, or opened."""
+
+    file: IO[bytes]
+    name: str = ""
+
+
 AudioFile = str | Path | AudioPart
-Source = AudioFile | Samples
+Source = AudioFile | Samples | Content
+AudioInput = Any
+"""A path or AudioPart; an array or tensor, with its sample rate; (array, rate); a file as bytes or opened; or
+a dictionary of Hugging Face's datasets: array and sampling_rate, or bytes and path."""
 Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
+
+
+def make_source(given: AudioInput, sample_rate: int | None = None) -> Source:
+    """What anything that holds audio is read as."""
+    if isinstance(given, Mapping):
+        values = given.get("array", given.get("raw"))
+        if values is not None:
+            given = (np.asarray(values), given.get("sampling_rate"))
+        elif given.get("bytes") is not None:
+            given = Content(io.BytesIO(given["bytes"]), str(given.get("path") or ""))
+        else:
+            given = given.get("path")
+    if isinstance(given, tuple) and len(given) == 2 and sample_rate is None:
+        kinds = ", ".join(type(part).__name__ for part in given)
+        given, sample_rate = given
+        if not hasattr(given, "ndim"):
+            raise UserError(f"a pair of ({kinds}): expected (array, sample_rate)")
+    if callable(getattr(given, "numpy", None)):  # a tensor, wherever it is
+        given = given.detach().cpu().float().numpy() if given.is_floating_point() else given.cpu().numpy()
+    if isinstance(given, np.ndarray):
+        return make_samples(given, sample_rate)
+    if sample_rate is not None:
+        raise UserError("sample_rate belongs to an array of samples; a file tells its own")
+    if isinstance(given, bytes | bytearray | memoryview):
+        return Content(io.BytesIO(given))
+    if isinstance(given, io.TextIOBase):
+        raise UserError("a file opened as text: expected one opened in binary mode, open(path, 'rb')")
+    if callable(getattr(given, "read", None)):
+        return Content(given, str(getattr(given, "name", "")))
+    if isinstance(given, str | Path | AudioPart | Samples | Content):
+        return given
+    raise UserError(
+        f"audio of type {type(given).__name__}: expected a path, an array or tensor with its sample_rate, "
+        "(array, sample_rate), bytes of a file, a file opened in binary mode, or a dictionary with array and "
+        "sampling_rate, or bytes"
+    )
 
 
 def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
     """Refuses what is no mono audio in [-1, 1]: integers would be noise at full blast."""
     if sample_rate is None:
         raise UserError("an array needs its sample_rate: transcribe(array, sample_rate=16000)")
+    if not isinstance(sample_rate, int | np.integer):
+        raise UserError(f"sample rate {sample_rate!r}: expected Hz, as in (array, 16000)")
+    if audio_S.ndim == 2 and 1 in audio_S.shape:  # as torchaudio and soundfile give one channel
+        audio_S = audio_S.reshape(-1)
     if audio_S.ndim != 1 or audio_S.dtype.kind != "f":
         raise UserError(
             f"an array of shape {audio_S.shape} and type {audio_S.dtype}: expected one channel, (samples,), "
@@ -61,13 +115,15 @@ def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
     limit = audio.MAX_LEVEL
     if len(audio_S) and not (audio_S.min() >= -limit and audio_S.max() <= limit):
         raise UserError("an array with samples that are not numbers, or far outside of [-1, 1]; check it")
-    return Samples(audio_S.astype(np.float32, copy=False), sample_rate)
+    return Samples(audio_S.astype(np.float32, copy=False), int(sample_rate))
 
 
 def describe_source(source: Source) -> tuple[str, str, float]:
     """The id of its transcript, its path ("" for an array), and the time of its first sample."""
     if isinstance(source, Samples):
         return "", "", 0.0
+    if isinstance(source, Content):
+        return Path(source.name).stem, source.name, 0.0
     if isinstance(source, AudioPart):
         return source.id or Path(source.path).stem, str(source.path), source.start
     return Path(source).stem, str(source), 0.0
@@ -77,6 +133,8 @@ def split_channels(source: Source, channels: Channels) -> list[Source]:
     """What is transcribed by itself: the mean of all channels, each of them, or one."""
     if channels == "mix" or isinstance(source, Samples):
         return [source]
+    if isinstance(source, Content):
+        raise UserError("channels of a file in memory: only their mean is read; write it to disk first")
     part = source if isinstance(source, AudioPart) else AudioPart(source)
     if channels != "separate":
         return [replace(part, channel=channels - 1)]
@@ -98,6 +156,9 @@ def read_source(
         size = round(BLOCK_SECONDS * sample_rate)
         yield from (samples[first : first + size] for first in range(0, len(samples), size))
         return
+    if isinstance(source, Content):
+        yield from _read_content(source, sample_rate, on_damage)
+        return
     part = source if isinstance(source, AudioPart) else AudioPart(source)
     yield from audio.read_blocks(
         part.path,
@@ -109,6 +170,28 @@ def read_source(
         allow_silence=True,
         on_damage=on_damage,
     )
+
+
+def _read_content(
+    source: Content, sample_rate: int, on_damage: audio.OnDamage | None
+) -> Iterator[np.ndarray]:
+    """Decoders jump about in a file, so it is written to disk first."""
+    shown = source.name or "the audio in memory"
+    with tempfile.NamedTemporaryFile(prefix="asr-") as file:
+        try:
+            shutil.copyfileobj(source.file, file)
+        except OSError as error:
+            raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
+        file.flush()
+
+        def note(damage: audio.Damage) -> None:
+            if on_damage is not None:
+                on_damage(replace(damage, message=damage.message.replace(file.name, shown)))
+
+        try:
+            yield from read_source(file.name, sample_rate, note if on_damage is not None else None)
+        except audio.AudioError as error:
+            raise audio.AudioError(str(error).replace(file.name, shown)) from None
 
 
 class _End:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,11 +27,13 @@ from asr.transcription.segment_log import SegmentLog
 from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
 from asr.transcription.sources import (
     AudioFile,
+    AudioInput,
     Channels,
+    Content,
     Samples,
     Source,
     describe_source,
-    make_samples,
+    make_source,
     read_ahead,
     read_source,
     split_channels,
@@ -132,7 +133,7 @@ class Transcriber(abc.ABC):
 
     def transcribe(
         self,
-        source: AudioFile | np.ndarray,
+        source: AudioInput,
         sample_rate: int | None = None,
         *,
         decoding: DecodingConfig | None = None,
@@ -142,23 +143,45 @@ class Transcriber(abc.ABC):
         channels: Channels = "mix",
         tokens: bool = False,
     ) -> Transcript:
-        """One recording: a file, a part of one, or samples (float, mono, in [-1, 1]) with their sample rate.
+        """One recording: a path or AudioPart; samples (float, mono, in [-1, 1]; an array or a tensor) with
+        their sample rate, or both as a pair; a file as bytes or opened; an audio of Hugging Face's datasets.
 
         `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
         model says. `whisper` is for Whisper's. `channels` "separate": each channel is a speaker's. Raises
         UserError where nothing can be read. A damaged file gives a transcript of all that can be decoded,
         which says in `incomplete` what is missing. With `tokens`, segments hold theirs.
         """
-        if not isinstance(source, np.ndarray) and sample_rate is not None:
-            raise UserError("sample_rate belongs to an array of samples; a file tells its own")
-        own = make_samples(source, sample_rate) if isinstance(source, np.ndarray) else source
         request = self._make_request(decoding, language_model, whisper, batch_size)
         request = replace(request, channels=channels, tokens=tokens)
-        *_, (_, result) = self._transcribe_channels([own], request)
+        *_, (_, result) = self._transcribe_channels([make_source(source, sample_rate)], request)
         if isinstance(result, UserError):
             raise result
         assert isinstance(result, Transcript)
         return result
+
+    def segments(
+        self,
+        source: AudioInput,
+        sample_rate: int | None = None,
+        *,
+        decoding: DecodingConfig | None = None,
+        language_model: FusionModel | None = None,
+        whisper: WhisperDecodingConfig | None = None,
+        batch_size: int = 1,
+        tokens: bool = False,
+    ) -> Iterator[Segment]:
+        """The segments of one recording, each as soon as it is decoded, as `transcribe` takes it.
+
+        The audio is read as it is decoded, so that memory stays flat. A larger `batch_size` is quicker in
+        all, but the first segments come later. Raises UserError where nothing can be read.
+        """
+        request = self._make_request(decoding, language_model, whisper, batch_size)
+        request = replace(request, tokens=tokens)
+        for _, result in self._transcribe_channels([make_source(source, sample_rate)], request):
+            if isinstance(result, UserError):
+                raise result
+            if isinstance(result, Segment):
+                yield result
 
     def transcribe_files(
         self,
@@ -187,7 +210,7 @@ class Transcriber(abc.ABC):
     ) -> Iterator[tuple[AudioFile, Segment | Transcript | UserError]]:
         """Each file's segments in order, as soon as they are final, then its transcript, or the error."""
         for source, result in self._transcribe_channels(files, request):
-            assert not isinstance(source, Samples)
+            assert not isinstance(source, Samples | Content)
             yield source, result
 
     def _transcribe_channels(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
