@@ -190,11 +190,11 @@ def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig)
             first = ", ".join(manifest[int(position)].id for position in np.flatnonzero(is_out_N)[:5])
             logger.warning(
                 "%s: %d of %d utterances are left out of training (%s): %s%s",
-                manifest.path, count, len(manifest), reason, first, ", ..." if count > 5 else "",
+                manifest.name, count, len(manifest), reason, first, ", ..." if count > 5 else "",
             )  # fmt: skip
     positions_N = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
     if not len(positions_N):
-        raise UserError(f"{manifest.path}: none of the {len(manifest)} utterances can be trained on")
+        raise UserError(f"{manifest.name}: none of the {len(manifest)} utterances can be trained on")
     return TrainingSet(positions_N, seconds_N[positions_N], id_hashes_N[positions_N])
 
 
@@ -256,7 +256,7 @@ class SkipLog:
             first = "; ".join(list(self._messages.values())[:5])
             place = f"; all of them: {self._path}" if self._path is not None else ""
             raise UserError(
-                f"{self._manifest.path}: {len(self._messages)} of {len(self._manifest)} utterances cannot be "
+                f"{self._manifest.name}: {len(self._messages)} of {len(self._manifest)} utterances cannot be "
                 f"used, more than {MAX_BROKEN_SHARE:.0%}; mend or remove them. The first: {first}{place}"
             )
 

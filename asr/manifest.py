@@ -71,11 +71,12 @@ _EXPECTED = {
 }
 
 
-def read_manifest(path: str | Path) -> Iterator[Utterance]:
-    """The utterances in their order, with absolute audio paths; one line in memory at a time."""
-    folder = os.path.dirname(os.path.abspath(path))
-    for number, _, line in read_lines(path):
-        yield with_absolute_audio(_parse_at(f"{path}:{number}", line), folder)
+def read_manifest(*paths: str | Path) -> Iterator[Utterance]:
+    """The utterances of the files in their order, with absolute audio paths; one line in memory at a time."""
+    for path in paths:
+        folder = os.path.dirname(os.path.abspath(path))
+        for number, _, line in read_lines(path):
+            yield with_absolute_audio(_parse_at(f"{path}:{number}", line), folder)
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
@@ -98,46 +99,58 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
 
 
 class Manifest(Sequence[Utterance]):
-    """Random access to a manifest by an index of its lines: 16 bytes of memory for each.
+    """Random access to the utterances of one or more files by an index of their lines: 16 bytes for each.
 
     Each access opens the file for itself. So a manifest can be pickled and shared by processes and threads,
     and a file that has changed since `Manifest.open` is noticed, not misread.
     """
 
     def __init__(
-        self, path: Path, offsets: np.ndarray, durations: np.ndarray, stamp: tuple[int, int]
+        self, files: Sequence[tuple[Path, tuple[int, int], int]], offsets: np.ndarray, durations: np.ndarray
     ) -> None:
-        self.path = path
         self.durations = durations
         """Seconds of each utterance, float64, read-only."""
+        self._files = files  # path, size and time of change, and the position of its first utterance
         self._offsets = offsets
-        self._stamp = stamp  # size and time of change
 
     @classmethod
-    def open(cls, path: str | Path) -> Manifest:
-        """Read the file once and check every line."""
-        absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
+    def open(cls, *paths: str | Path) -> Manifest:
+        """Read the files once and check every line."""
+        files = []
         offsets, durations = array("q"), array("d")
-        with _open_for_reading(path) as file:
-            stamp = _stamp(file)
-            if unpack(file, path) is not file:
-                raise UserError(
-                    f"{path}: packed by gzip, where lines cannot be found at random: gunzip it first"
-                )
-        for number, offset, line in read_lines(path):
-            durations.append(_parse_at(f"{path}:{number}", line).duration)
-            offsets.append(offset)
+        for path in paths:
+            with _open_for_reading(path) as file:
+                stamp = _stamp(file)
+                if unpack(file, path) is not file:
+                    raise UserError(
+                        f"{path}: packed by gzip, where lines cannot be found at random: gunzip it first"
+                    )
+            absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
+            files.append((absolute, stamp, len(offsets)))
+            for number, offset, line in read_lines(path):
+                durations.append(_parse_at(f"{path}:{number}", line).duration)
+                offsets.append(offset)
         durations_array = np.array(durations, dtype=np.float64)
         durations_array.flags.writeable = False
-        return cls(absolute, np.array(offsets, dtype=np.int64), durations_array, stamp)
+        return cls(files, np.array(offsets, dtype=np.int64), durations_array)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for path, _, _ in self._files]
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+        return " + ".join(map(str, self.paths))
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def __iter__(self) -> Iterator[Utterance]:
-        with _open_for_reading(self.path) as file:
-            self._require_unchanged(file)
-        return read_manifest(self.path)
+        for path, stamp, _ in self._files:
+            with _open_for_reading(path) as file:
+                _require_unchanged(file, path, stamp)
+        return read_manifest(*self.paths)
 
     @overload
     def __getitem__(self, index: int) -> Utterance: ...
@@ -147,21 +160,21 @@ class Manifest(Sequence[Utterance]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = range(len(self))[operator.index(index)]  # IndexError, and negative ones count from the end
-        source = f"{self.path}: utterance number {position + 1}"
-        with _open_for_reading(self.path) as file:
-            self._require_unchanged(file)
+        path, stamp, first = next(file for file in reversed(self._files) if file[2] <= position)
+        source = f"{path}: utterance number {position - first + 1}"
+        with _open_for_reading(path) as file:
+            _require_unchanged(file, path, stamp)
             try:
                 file.seek(self._offsets[position])
                 line = file.readline(MAX_LINE_BYTES + 1)
             except OSError as error:
                 raise UserError(f"{source}: cannot be read ({error.strerror})") from None
-        return with_absolute_audio(_parse_at(source, line), self.path.parent)
+        return with_absolute_audio(_parse_at(source, line), path.parent)
 
-    def _require_unchanged(self, file: IO[bytes]) -> None:
-        if _stamp(file) != self._stamp:
-            raise UserError(
-                f"{self.path}: the manifest has changed since it was opened; start again with the new one"
-            )
+
+def _require_unchanged(file: IO[bytes], path: Path, stamp: tuple[int, int]) -> None:
+    if _stamp(file) != stamp:
+        raise UserError(f"{path}: the manifest has changed since it was opened; start again with the new one")
 
 
 # --- records ------------------------------------------------------------------------------------

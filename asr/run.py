@@ -21,9 +21,9 @@ from asr.units import TokenizerConfig
 class DataConfig(Config):
     """Where the utterances are."""
 
-    train: str
-    """Manifest (JSON Lines) to learn from; for a language model also plain text (.txt), a sentence a line.
-    The tokenizer learns from it too: the one of the speech model, if both have the same."""
+    train: str | tuple[str, ...]
+    """Manifest (JSON Lines) to learn from, or a list of them; for a language model also plain text (.txt), a
+    sentence a line. The tokenizer learns from it too: the one of the speech model, if both have the same."""
     dev: str
     """Manifest to choose by: checkpoints, settings, when to stop. Never the test set. For a language model
     also plain text (.txt)."""
@@ -32,6 +32,27 @@ class DataConfig(Config):
     max_unknown: float = pydantic.Field(default=0.2, ge=0, le=1)
     """Stop before the first update if the tokenizer does not know a greater share of the tokens of train or
     dev: other letters, another case, another script."""
+
+    @pydantic.field_validator("train")
+    @classmethod
+    def _require_a_path(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not value:
+            raise ValueError("expected the path of a manifest, or a list of one or more")
+        return value
+
+    @property
+    def train_paths(self) -> tuple[str, ...]:
+        return (self.train,) if isinstance(self.train, str) else self.train
+
+    @property
+    def named_paths(self) -> list[tuple[str, str]]:
+        """Each path of train and dev, behind the name of its setting."""
+        return [*(("train", path) for path in self.train_paths), ("dev", self.dev)]
+
+    @property
+    def train_name(self) -> str:
+        """The training set, in messages."""
+        return " + ".join(self.train_paths)
 
 
 class OptimConfig(Config):

@@ -95,7 +95,7 @@ def build(
 ) -> BatchLoader:
     return BatchLoader(
         manifest, inputs or build_inputs(), CONFIG.model_copy(update=config), seed=1, shard=shard or Shard(),
-        skipped_path=manifest.path.with_name("skipped.jsonl"),
+        skipped_path=manifest.paths[0].with_name("skipped.jsonl"),
     )  # fmt: skip
 
 
@@ -377,9 +377,9 @@ def test_nothing_left_to_train_on(manifest: Manifest) -> None:
 
 def test_utterance_without_text(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, 3)
-    write_manifest(manifest.path, [utterance.model_copy(update={"text": None}) for utterance in manifest])
+    write_manifest(manifest.paths[0], [utterance.model_copy(update={"text": None}) for utterance in manifest])
     with pytest.raises(UserError, match="u000 has no text"):
-        next(build(Manifest.open(manifest.path)).epoch_batches(0))
+        next(build(Manifest.open(manifest.paths[0])).epoch_batches(0))
 
 
 def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
@@ -403,14 +403,14 @@ def test_a_broken_file_costs_one_utterance(large_manifest: Manifest, num_workers
         assert sum(map(len, batches)) == 119
         [skipped] = [item for batch in batches for item in batch.skipped]
         assert skipped.id == "u007" and skipped.audio.endswith("007.wav") and "007.wav" in skipped.message
-    lines = large_manifest.path.with_name("skipped.jsonl").read_text().splitlines()
+    lines = large_manifest.paths[0].with_name("skipped.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [skipped._asdict()]
 
 
 def test_broken_files_are_written_down_at_once(large_manifest: Manifest) -> None:
     break_files(large_manifest, 7)
     any(batch.skipped for batch in build(large_manifest).epoch_batches(0))  # stops at the first
-    assert "u007" in large_manifest.path.with_name("skipped.jsonl").read_text()
+    assert "u007" in large_manifest.paths[0].with_name("skipped.jsonl").read_text()
 
 
 def test_an_utterance_with_fewer_frames_than_planned_is_skipped(tmp_path: Path) -> None:
@@ -420,9 +420,9 @@ def test_an_utterance_with_fewer_frames_than_planned_is_skipped(tmp_path: Path) 
     utterances[3] = utterances[3].model_copy(
         update={"duration": 0.215, "text": "ONE" * 6 + "TW"}
     )  # 20 frames
-    write_manifest(manifest.path, utterances)
+    write_manifest(manifest.paths[0], utterances)
     soundfile.write(utterances[3].audio, np.random.default_rng(0).uniform(-0.1, 0.1, int(0.21 * RATE)), RATE)
-    loader = build(Manifest.open(manifest.path), build_inputs(AugmentConfig()))
+    loader = build(Manifest.open(manifest.paths[0]), build_inputs(AugmentConfig()))
     [skipped] = [item for batch in loader.epoch_batches(0) for item in batch.skipped]
     assert skipped.id == "u003" and "give 19 frames behind the encoder, but 20 are needed" in skipped.message
 
@@ -443,14 +443,14 @@ def test_too_many_broken_files_stop_the_run(large_manifest: Manifest, mode: str)
     arguments = [0] if mode == "epoch_batches" else []
     with pytest.raises(UserError, match=r"2 of 120 utterances cannot be used, more than 1%.*skipped\.jsonl"):
         list(getattr(build(large_manifest), mode)(*arguments))
-    assert len(large_manifest.path.with_name("skipped.jsonl").read_text().splitlines()) == 2
+    assert len(large_manifest.paths[0].with_name("skipped.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_changed_manifest_is_one_clear_error(large_manifest: Manifest, num_workers: int) -> None:
     batches = build(large_manifest, num_workers=num_workers).epoch_batches(0)
     next(batches)
-    with large_manifest.path.open("a") as file:
+    with large_manifest.paths[0].open("a") as file:
         file.write("\n")
     with pytest.raises(UserError, match="has changed") as caught:
         list(batches)
@@ -486,7 +486,7 @@ def test_workers_use_one_thread_and_end_with_the_iteration(manifest: Manifest) -
 
 def test_an_unwritable_list_of_skipped_ones(large_manifest: Manifest) -> None:
     break_files(large_manifest, 7)
-    large_manifest.path.with_name("skipped.jsonl").mkdir()
+    large_manifest.paths[0].with_name("skipped.jsonl").mkdir()
     with pytest.raises(UserError, match=r"skipped\.jsonl: cannot write"):
         list(build(large_manifest).epoch_batches(0))
 

@@ -13,7 +13,7 @@ import torch
 
 from asr.checkpoint import save_checkpoint
 from asr.errors import UserError
-from asr.manifest import read_manifest, write_manifest
+from asr.manifest import Manifest, read_manifest, write_manifest
 from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
 from asr.train.distributed import Process
@@ -140,3 +140,30 @@ def test_a_resumed_training_reports_and_refuses_too(tiny_run: TinyRun, tmp_path:
 def test_a_fingerprint_is_of_texts_and_settings(tiny_run: TinyRun, tmp_path: Path) -> None:
     one, other = load_or_train_tokenizer(tiny_run()), Tokenizer.load(tmp_path / "run" / "tokenizer.json")
     assert one.fingerprint == other.fingerprint != ""
+
+
+# --- several manifests --------------------------------------------------------------------------
+
+
+def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:
+    """The same as the one file that holds all."""
+    whole = list(read_manifest(tones / "train.jsonl"))
+    write_manifest(tmp_path / "one" / "train.jsonl", whole[:5])
+    write_manifest(tmp_path / "two" / "train.jsonl", whole[5:])
+    parts = f"data.train=[{tmp_path}/one/train.jsonl, {tmp_path}/two/train.jsonl]"
+    manifest = Manifest.open(*tiny_run(parts).data.train_paths)
+    assert list(manifest) == [manifest[index] for index in range(len(manifest))] == whole
+    for folder, overrides in (("parts", [parts]), ("whole", [])):
+        train(tiny_run(f"output_dir={tmp_path}/{folder}", "train.steps=2", *overrides))
+    weights = [
+        (tmp_path / folder / "model" / "model.safetensors").read_bytes() for folder in ("parts", "whole")
+    ]
+    assert weights[0] == weights[1]
+
+    with pytest.raises(UserError, match=r"data.train = .*three.jsonl: not found"):
+        train(tiny_run(f"data.train=[{tmp_path}/one/train.jsonl, three.jsonl]"))
+    with pytest.raises(UserError, match="expected the path of a manifest, or a list of one or more"):
+        tiny_run("data.train=[]")
+    (tmp_path / "two" / "train.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"two/train.jsonl: the manifest has changed"):
+        manifest[5]

@@ -209,7 +209,8 @@ def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
 
 def choose_training(folder: Path) -> Path:
     """A manifest of the same training utterances each time, spread over all."""
-    utterances = list(read_manifest(RunConfig.load(find_model(folder) / "config.yaml").data.train))
+    data = RunConfig.load(find_model(folder) / "config.yaml").data
+    utterances = list(read_manifest(*data.train_paths))
     count = min(len(utterances), TRAIN_UTTERANCES)
     manifest = folder / "evaluation" / "train.jsonl"
     write_manifest(manifest, [utterances[index * len(utterances) // count] for index in range(count)])

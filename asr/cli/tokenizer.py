@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(output)
     logger.info(
-        "%s: %d tokens (%s) from %s", output, len(tokenizer), config.tokenizer.type, config.data.train
+        "%s: %d tokens (%s) from %s", output, len(tokenizer), config.tokenizer.type, config.data.train_name
     )
     print(output)
     return 0

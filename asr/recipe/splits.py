@@ -65,8 +65,7 @@ def check_test_split(runs: Sequence[Run], test: Path) -> None:
         raise UserError(f"{test}: no utterance has a word in its text, so there is no error rate; add texts")
     shared_with = functools.cache(lambda path: find_shared(tested, read_manifest(path)))
     for run in runs:
-        for key in ("train", "dev"):
-            path = getattr(run.config.data, key)
+        for key, path in run.config.data.named_paths:
             if not path.endswith(".jsonl") or not (shared := shared_with(path)):
                 continue
             what = f"{len(shared):,} utterances of {path} are also in {test}, by id or audio: "

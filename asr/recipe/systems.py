@@ -136,8 +136,8 @@ def find_all_runs(job: Job) -> list[Run]:
 
 def _refuse_other_corpus(job: Job, conf: Path, own: RunConfig) -> None:
     """A conf that was copied from another corpus would train on that one's data under this one's name."""
-    for key in ("train", "dev"):
-        path = Path(getattr(own.data, key))
+    for key, name in own.data.named_paths:
+        path = Path(name)
         if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != job.recipe.name:
             raise UserError(
                 f"{conf}: data.{key} = {path} is data of {path.parts[1]}, but this is a system of "

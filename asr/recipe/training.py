@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def find_training_inputs(run: Run) -> dict[str, str]:
     """What a training reads."""
     config = run.config
     files = [Path(path) for _, value, _ in describe_config(config.data) for path in paths_in(value)]
-    return {run.conf.name: hash_settings(config)} | {path.name: hash_file(path) for path in files}
+    names = Counter(path.name for path in files)
+    named = {path.name if names[path.name] == 1 else str(path): path for path in files}
+    return {run.conf.name: hash_settings(config)} | {name: hash_file(path) for name, path in named.items()}
 
 
 def _tokenizer(run: Run) -> Task:
@@ -68,7 +71,7 @@ def _tokenizer(run: Run) -> Task:
     return Task(
         stage="tokenizer",
         name=f"tokenizer {run.name}",
-        does=f"find its {config.tokenizer.type} in the texts of {config.data.train}",
+        does=f"find its {config.tokenizer.type} in the texts of {config.data.train_name}",
         record=run.folder / ".tokenizer.done",
         inputs=lambda: find_training_inputs(run),
         outputs=lambda: [run.tokenizer_path],

@@ -118,6 +118,13 @@ def require_file(key: str, path: str) -> None:
         )
 
 
+def _require_training_files(config: RunConfig) -> None:
+    for path in config.data.train_paths:
+        require_file("data.train", path)
+    for index, path in enumerate(config.data.text):
+        require_file(f"data.text.{index}", path)
+
+
 def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoader, BatchLoader]:
     """Of the training and of the dev manifest."""
     config = system.config
@@ -137,7 +144,7 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
         find_unseen_labels(config.data.dev, read_manifest(config.data.dev), labels, system.tokenizer)
     load = partial(BatchLoader, config=config.batches, seed=config.seed, shard=shard)
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
-    train = load(Manifest.open(config.data.train), inputs, skipped_path=skipped_path)
+    train = load(Manifest.open(*config.data.train_paths), inputs, skipped_path=skipped_path)
     return train, load(Manifest.open(config.data.dev), inputs, skipped_path=skipped_path)
 
 
@@ -147,7 +154,7 @@ def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader,
     load = partial(
         TextLoader, tokenizer=system.tokenizer, config=config.batches, seed=config.seed, shard=shard
     )
-    train = load(read_training_texts(config), " + ".join((config.data.train, *config.data.text)))
+    train = load(read_training_texts(config), " + ".join((*config.data.train_paths, *config.data.text)))
     return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
 
 
@@ -173,11 +180,9 @@ def find_unseen_labels(
 
 def read_training_texts(config: RunConfig) -> Iterator[str]:
     """All that a language model learns from."""
-    require_file("data.train", config.data.train)
-    for index, path in enumerate(config.data.text):
-        require_file(f"data.text.{index}", path)
+    _require_training_files(config)
     return itertools.chain(
-        read_sentences(config.data.train, config.text),
+        *(read_sentences(path, config.text) for path in config.data.train_paths),
         *(read_text_file(path, config.text) for path in config.data.text),
     )
 
@@ -187,10 +192,8 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     if config.train.select_by == "bleu":
         load_sacrebleu()
     checkpoints = find_checkpoints(Path(config.output_dir))
-    require_file("data.train", config.data.train)
+    _require_training_files(config)
     require_file("data.dev", config.data.dev)
-    for index, path in enumerate(config.data.text):
-        require_file(f"data.text.{index}", path)
     if config.augment.noise.recordings is not None:
         require_file("augment.noise.recordings", config.augment.noise.recordings)
     if config.start_from is not None and not (checkpoints or is_whisper(config.start_from)):
@@ -211,7 +214,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
 
 def hash_data(config: RunConfig) -> dict[str, str]:
     """Hash the files that a training reads its utterances and texts from. Their audio is not hashed."""
-    return {path: hash_file(path) for path in (config.data.train, config.data.dev, *config.data.text)}
+    return {path: hash_file(path) for path in (*config.data.train_paths, config.data.dev, *config.data.text)}
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
@@ -227,7 +230,7 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     tokenizer = train_tokenizer(config) if taken is None else taken
     report_unknown_tokens(config, tokenizer)
     tokenizer.save(path)
-    source = config.data.train if taken is None else config.start_from
+    source = config.data.train_name if taken is None else config.start_from
     logger.info("%s: %d tokens from %s", path, len(tokenizer), source)
     return tokenizer
 
@@ -251,7 +254,7 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path) -
         return
     if tokenizer.fingerprint != compute_fingerprint(config.tokenizer, read_tokenizer_texts(config)):
         raise UserError(
-            f"{path}: learnt from other texts than those of {config.data.train}, or with other settings "
+            f"{path}: learnt from other texts than those of {config.data.train_name}, or with other settings "
             "(sections text and tokenizer); delete the file to learn a new one, or take another output_dir. "
             'To use it as it is, remove "fingerprint" from it'
         )
@@ -261,12 +264,13 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer) -> None:
     """Say what share of train and dev the tokenizer does not know; refuse too much, and sets without text."""
     labels = build_labels(config)
     texts_of = {
-        config.data.train: read_training_texts(config),
-        config.data.dev: read_sentences(config.data.dev, config.text),
+        config.data.train_paths: read_training_texts(config),
+        (config.data.dev,): read_sentences(config.data.dev, config.text),
     }
-    for path, texts in texts_of.items():
+    for paths, texts in texts_of.items():
+        path = " + ".join(paths)
         if labels is not None:
-            texts = (name for item in read_manifest(path) for name in labels.names(item))
+            texts = (name for item in read_manifest(*paths) for name in labels.names(item))
         unknown, total = tokenizer.count_unknown(texts)
         if not total:
             raise UserError(f"{path}: no utterance, or none with a text; give one with texts")
@@ -287,11 +291,11 @@ def log_unknown_share(path: str, share: float) -> None:
 
 def train_tokenizer(config: RunConfig) -> Tokenizer:
     """From the training texts, or from the labels of the training set."""
-    require_file("data.train", config.data.train)
+    _require_training_files(config)
     tokenizer = Tokenizer.train(config.tokenizer, read_tokenizer_texts(config))
     if tokenizer.type == "labels" and len(tokenizer) < len(SPECIAL_TOKENS) + 2:
         raise UserError(
-            f"{config.data.train}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
+            f"{config.data.train_name}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
             "so that there is something to tell apart"
         )
     return tokenizer
@@ -301,8 +305,8 @@ def read_tokenizer_texts(config: RunConfig) -> Iterator[str]:
     """Those that a tokenizer learns from: of the training set, or its labels."""
     labels = build_labels(config)
     if labels is None:
-        return read_sentences(config.data.train, config.text)
-    return (name for item in read_manifest(config.data.train) for name in labels.names(item))
+        return itertools.chain(*(read_sentences(path, config.text) for path in config.data.train_paths))
+    return (name for item in read_manifest(*config.data.train_paths) for name in labels.names(item))
 
 
 class AudioOf:
@@ -313,7 +317,7 @@ class AudioOf:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         sample_rate = self._config.features.sample_rate
-        for utterance in read_manifest(self._config.data.train):
+        for utterance in read_manifest(*self._config.data.train_paths):
             try:
                 audio: np.ndarray = audio_files.read(
                     utterance.audio, sample_rate, start=utterance.start, duration=utterance.duration
