@@ -23,7 +23,7 @@ from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
 
-LENGTHS = [20, 15, 0, 10, 6, 1, 18, 20, 20]
+LENGTHS = [10, 8, 0, 5, 3, 1, 9, 10, 10]
 
 
 # --- CTC ----------------------------------------------------------------------------------------
