@@ -20,7 +20,8 @@ _TABLE = """
 -l, --language auto|None                  -> =
 -l, --language VALUE                      -> --language=VALUE
 -tr, --translate                          -> --task=translate
--f txt|vtt|srt|tsv|json|all               -> --format=VALUE
+-f, --output-format tsv                   -> --format=whisper.tsv
+-f txt|vtt|srt|json|all                   -> --format=VALUE
 -f, --file VALUE                          -> VALUE
 --output-format VALUE                     -> --format=VALUE
 -otxt, --output-txt                       -> --format=txt
@@ -29,7 +30,7 @@ _TABLE = """
 -oj, -ojf, --output-json                  -> --format=json
 --output-json-full                        -> --format=json
 -ocsv, --output-csv                       -> ! give --format tsv
--olrc, --output-lrc                       -> ! give --format vtt
+-olrc, --output-lrc                       -> --format=lrc
 -owts, --output-words                     -> ! give --format json, which has the times of words
 -o VALUE                                  -> --output-dir=VALUE
 -of, --output-file                        -> ! give --output-dir DIR: files are named as the audio is
