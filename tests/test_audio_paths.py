@@ -77,13 +77,17 @@ def test_folders(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         ),
         *(("./sub/a.wav", "sub/a"), ("./sub/deep/c d.mp3", "sub/deep/c d")),
     ]
-    assert "1 .txt" in caplog.text
+    assert ".: 6 audio files; others are left out (1 .txt, 1 .part 2)" in caplog.text
     assert found("sub", recursive=True) == [("sub/a.wav", "a"), ("sub/deep/c d.mp3", "deep/c d")]
 
 
 def test_a_folder_without_audio(folder: Path) -> None:
     (folder / "sub" / "empty").mkdir()
-    with pytest.raises(UserError, match="no audio file in this folder"):
+    with pytest.raises(UserError, match=r"no audio file in this folder or below it$"):
+        found("sub/empty", recursive=True)
+    for number in range(9):
+        (folder / "sub" / "empty" / f"x.{number}").touch()
+    with pytest.raises(UserError, match=r"it holds 1 \.0, 1 \.1, 1 \.2, 1 \.3, 1 \.4$"):
         found("sub/empty", recursive=True)
 
 

@@ -31,6 +31,8 @@ from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at, wa
             {"schedule": "cosine", "warmup_steps": 200, "final_scale": 0.1},
             {99: 100 / 201, 200: 1.0, 400: 0.1 + 0.9 * (2 + 2**0.5) / 4, 600: 0.55, 1000: 0.1, 2000: 0.1},
         ),
+        # Its fall is one update long.
+        ({"schedule": "cosine", "warmup_steps": 999, "final_scale": 0.1}, {998: 0.999, 999: 1.0, 1000: 0.1}),
         # Held from 200 to 500, then a hundredth of it at 1000, and a tenth half-way.
         (
             {"schedule": "tri_stage", "warmup_steps": 200, "hold_steps": 300, "final_scale": 0.01},

@@ -131,6 +131,12 @@ def test_cuts_at_the_quietest_place_where_nobody_pauses() -> None:
     assert first.cut_after == second.cut_before == pytest.approx(3.15, abs=0.06)
 
 
+def test_a_pause_shorter_than_two_paddings_is_shared_in_halves() -> None:
+    audio_S = np.concatenate([hush(1), speak(1.5), hush(0.54), speak(1.5), hush(1)])
+    first, second = split(audio_S)
+    assert first.end == second.start == pytest.approx(2.77, abs=0.04)
+
+
 def test_cuts_in_a_short_pause_without_overlap_when_it_must() -> None:
     audio_S = np.concatenate([hush(1), speak(2.5), hush(0.3), speak(2.5), hush(1)])
     first, second = split(audio_S)
@@ -189,8 +195,8 @@ def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"overlap_seconds": 9.0}, "overlap_seconds < min_seconds"),
-        ({"min_seconds": 19.0}, "min_seconds < max_seconds"),
+        ({"overlap_seconds": 8.0}, "overlap_seconds < min_seconds"),
+        ({"min_seconds": 18.0}, "min_seconds < max_seconds"),
         ({"min_pause_seconds": 0.9}, "min_pause_seconds = 0.9"),
     ],
 )

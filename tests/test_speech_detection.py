@@ -94,6 +94,19 @@ def test_silero_has_a_threshold(threshold: float, num_frames: int, monkeypatch: 
     assert flags.sum() == num_frames
 
 
+def test_a_recording_does_not_begin_within_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probability between the thresholds ends no speech, but begins none either."""
+
+    class Unsure(Scripted):
+        def __call__(self, chunks_CS: np.ndarray, state: None) -> tuple[np.ndarray, None]:
+            return np.full(len(chunks_CS), 0.4, np.float32), None
+
+    monkeypatch.setattr(silero, "load_silero", Unsure)
+    detector = make_detector("silero", 8.0, 8_000, 0.0)
+    flags = np.concatenate([detector.push(np.zeros(8_000, np.float32))[0], detector.finish()[0]])
+    assert len(flags) == 100 and not flags.any()
+
+
 def test_silero_is_taken_where_the_rate_allows_it() -> None:
     assert isinstance(make_detector("auto", 8.0, 8_000, 0.0), SileroDetector)
     assert isinstance(make_detector("auto", 8.0, 16_000, 0.0), SileroDetector)

@@ -27,7 +27,7 @@ from asr.transcription.timestamps import (
     time_words,
     warp,
 )
-from asr.units import BLANK_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig
+from asr.units import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.units import name_tokens
 
@@ -136,6 +136,19 @@ def test_attention_gives_each_token_a_step_in_order_whatever_the_company() -> No
             model, encoded_BTD[row : row + 1, : lengths_B[row]], lengths_B[row : row + 1], [tokens[row]]
         )
         assert [time.first for time in alone[0]] == steps
+
+
+@torch.inference_mode()
+def test_attention_tells_the_probability_of_each_token_after_those_before() -> None:
+    model = build_example("transformer-attention")
+    utterances = make_utterances([80], [6])
+    encoded = model.encode(utterances.features_BTF, utterances.feature_lengths_B)
+    (tokens,) = utterances.references()
+    (times,) = align_by_attention(model, *encoded, [tokens])
+    state = model.decoder.start(*encoded)
+    for before, token, time in zip([SOS_ID, *tokens[:-1]], tokens, times, strict=True):
+        scores_BNV = model.decoder.step(torch.tensor([[before]]), state)[0]
+        assert time.probability == pytest.approx(float(scores_BNV[0, -1].softmax(-1)[token]), rel=1e-4)
 
 
 # --- words --------------------------------------------------------------------------------------

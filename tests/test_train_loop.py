@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import math
@@ -79,8 +80,24 @@ def test_resuming_is_exact(
     assert_equal_bits(whole, resumed)
     last = (find_checkpoints(tmp_path / name)[-1] / "training.safetensors" for name in ("whole", "run"))
     assert_equal_bits(*last)
-    steps = [line["step"] for line in read_log(tmp_path / "run", "train")]
-    assert steps == sorted(set(steps)), "an update is in the log twice"
+    logs = [read_log(tmp_path / name, "train") for name in ("whole", "run")]
+    expected, steps = ([line["step"] for line in log] for log in logs)
+    assert steps == expected, "an update is in the log twice, or lost"
+
+
+def test_each_epoch_learns_from_each_utterance_once(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    def update(self: Learner, batches: Sequence[Batch], step: int) -> Outcome:
+        names.extend(name for batch in batches for name in batch.ids)
+        return Outcome(True, {"total": 1.0}, 1.0, audio_seconds=1.0, gradient_norm=1.0, learning_rate=0.1)
+
+    monkeypatch.setattr(Learner, "update", update)
+    train(tiny_run("train.steps=16", "train.validate_every=16", "train.save_every=16"))
+    first, second = names[:48], names[48:96]
+    assert len(set(first)) == 48 and first != second and sorted(first) == sorted(second)
 
 
 @pytest.mark.slow
@@ -230,13 +247,16 @@ def test_patience_stops(tiny_run: TinyRun, tmp_path: Path) -> None:
 
 
 def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
+    started = time.monotonic()
     train(tiny_run("train.plot_every=6"))
     lines = read_log(tmp_path / "run", "train")
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
     for name in ("loss", "ctc", "cross_entropy", "guided_attention", "attention_monotonic", "token_accuracy",
                  "learning_rate", "gradient_norm", "audio_seconds_per_second"):  # fmt: skip
         assert math.isfinite(lines[0][name]), name
-    assert {"loss", "wer", "cer", "wer_ctc", "wer_decoder"} <= read_log(tmp_path / "run", "dev")[0].keys()
+    first, second = read_log(tmp_path / "run", "dev")
+    assert {"loss", "wer", "cer", "wer_ctc", "wer_decoder"} <= first.keys()
+    assert 0 < first["training_seconds"] < second["training_seconds"] < time.monotonic() - started
     pictures = list((tmp_path / "run" / "attention" / "step-00000006").glob("*.png"))
     assert pictures and all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures)
 
@@ -580,10 +600,14 @@ def test_compiling_on_a_cpu_is_refused(tiny_run: TinyRun) -> None:
 
 @pytest.mark.parametrize(("instructions", "chosen"), [("amx_bf16", "bf16"), ("avx512_vnni", "float32")])
 def test_precision_is_chosen_by_the_processor(
-    monkeypatch: pytest.MonkeyPatch, instructions: str, chosen: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, instructions: str, chosen: str
 ) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
-    assert choose_precision("auto", Process(0, 1, torch.device("cpu"))) == chosen
+    process = Process(0, 1, torch.device("cpu"))
+    assert choose_precision("auto", process) == chosen
+    assert f"the CPU {'has' if chosen == 'bf16' else 'lacks'} fast bf16" in caplog.text
+    assert [choose_precision(wanted, process) for wanted in ("float32", "fp16")] == ["float32", "fp16"]
 
 
 def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -700,6 +724,20 @@ def test_from_python_progress_is_shown(
     shown = capsys.readouterr().err
     assert folder == tmp_path / "run" / "model" and "train 2: epoch 0, loss" in shown and "dev 2: " in shown
     assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
+
+
+def test_a_bar_on_a_terminal_counts_updates_and_is_not_broken_by_lines(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with monitor.Monitor(tmp_path, 3, tiny_run("train.steps=5").train, is_main=True) as shown:
+        shown.advance()
+        shown.advance()
+        shown.say("saved")
+    assert "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue()
+    assert "saved\n" in terminal.getvalue().split("\r")
 
 
 def test_the_learning_curve_is_that_of_the_log(
