@@ -244,6 +244,20 @@ def test_groups_have_a_table_each() -> None:
     assert "<h2>By length</h2>" in page
 
 
+def test_each_length_has_a_bar_for_each_system_that_has_it() -> None:
+    one, two = EXAMPLE.systems
+    by = {"length": [{"1-5": one.score, "6-10": two.score}, {"1-5": two.score}]}
+    page = "".join(build_page(dataclasses.replace(EXAMPLE, by=by), "."))
+    chart = page[page.index('id="lengths"') :].split("</svg>")[0]
+    shown = [("one, 1-5", one), ("two, 1-5", two), ("one, 6-10", two)]
+    rates = [system.score.error_rate for _, system in shown]
+    assert re.findall("<title>(.*?)</title>", chart) == [
+        f"{name}: {100 * rate:.2f} % of 3 utterances" for (name, _), rate in zip(shown, rates, strict=True)
+    ]
+    heights = [float(height) for height in re.findall(r'<rect[^>]* height="(.*?)"', chart)]
+    assert heights == pytest.approx([140 * rate / max(rates) for rate in rates], abs=0.1)
+
+
 def test_numbers_on_dark_cells_can_be_read() -> None:
     def luminance(channels: list[int]) -> float:
         linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in channels]

@@ -14,6 +14,7 @@ from scipy import stats
 from asr.errors import UserError
 from asr.scoring.alignments import align, find_edits
 from asr.scoring.counting import Score, score
+from asr.scoring.intervals import Interval
 from asr.scoring.significance import (
     compare,
     compute_matched_pairs,
@@ -152,6 +153,13 @@ def test_better_system_is_named_first() -> None:
     assert reverse.difference == pytest.approx(-comparison.difference)
     assert reverse.p == pytest.approx(comparison.p)
     assert reverse.bootstrap.probability_of_improvement == 0
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 0.0), (0.0, 0.1)])
+def test_an_interval_that_ends_at_zero_decides_nothing(low: float, high: float) -> None:
+    comparison = compare(*make_scores((0.05, 0.1)))
+    bootstrap = replace(comparison.bootstrap, interval=Interval(low, high))
+    assert replace(comparison, bootstrap=bootstrap).verdict == "undecided"
 
 
 def test_equal_rates_stay_undecided() -> None:
