@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python tools/mutation_score.py decoding train --sample 60 --results mutants.jsonl
 
-The tests of the packages are collected once and run once, to know which tests run which line. Each mutant
-then gets a fork of that process, in which the code of the functions is replaced and the tests of its line run
-until one fails: nothing is imported or written anew. (mutmut leaves out functions with decorators, cosmic-ray
-starts Python for each mutant.)
+All tests are collected once and run once, to know which of them run which line. Each mutant then gets a fork
+of that process, in which the code of the functions is replaced and the tests of its line run until one fails:
+nothing is imported or written anew. (mutmut leaves out functions with decorators, cosmic-ray starts Python
+for each mutant.)
 
 Left out as equivalent: docstrings, annotations, assertions, decorators, logs, messages of errors. What runs
 on import (class bodies, constants of a module) is left out as well. A test that starts a process does not see
@@ -18,13 +18,12 @@ import argparse
 import ast
 import contextlib
 import copy
-import functools
 import gc
 import hashlib
 import itertools
 import json
 import math
-import operator as operator_module
+import multiprocessing
 import os
 import random
 import resource
@@ -32,10 +31,9 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import types
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,80 +41,68 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parents[1]
-SWAPS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.USub: ast.UAdd,
+PAIRS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.Eq: ast.NotEq, ast.Is: ast.IsNot, ast.In: ast.NotIn,
+    ast.And: ast.Or, ast.Add: ast.Sub, ast.Mult: ast.Div, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
+SWAPS = PAIRS | {second: first for first, second in PAIRS.items()}
+SWAPS |= {ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult}
 LOGGERS = {"log", "logger", "logging", "warnings"}
+BRANCHES = ast.IfExp | ast.If | ast.While
 GIGABYTE = 2**30
+UNCHANGED, KILLED = 3, 4  # exit statuses of the process of a mutant
+STATUSES = "killed", "timeout", "survived"
 
 
 class Mutant(NamedTuple):
+    key: str  # the same as long as its line is, wherever that stands
     path: Path
     lines: range
-    operator: str
-    change: Callable[[], None]
-    """Of the module's tree, for good."""
     tree: ast.Module
-    key: str
-    """The same as long as its line is, wherever that stands."""
+    container: Any
+    index: Any
+    other: ast.AST  # what stands there in the mutant
 
 
-def find_replacements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+def find_replacements(node: Any) -> Iterator[ast.AST]:
     """What may stand in place of a node."""
+
+    def change(**fields: Any) -> ast.AST:
+        other = copy.copy(node)
+        vars(other).update(fields)
+        return other
+
     if isinstance(node, ast.Compare):
         for place, operator in enumerate(node.ops):
-            other = copy.deepcopy(node)
-            other.ops[place] = SWAPS[type(operator)]()
-            yield "comparison", other
-    elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in SWAPS:
-        other = copy.deepcopy(node)
-        other.op = SWAPS[type(node.op)]()
-        yield "arithmetic", other
-    elif isinstance(node, ast.BoolOp):
-        yield "boolean", ast.BoolOp(SWAPS[type(node.op)](), node.values)
+            yield change(ops=[*node.ops[:place], SWAPS[type(operator)](), *node.ops[place + 1 :]])
+    elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in SWAPS:
+        yield change(op=SWAPS[type(node.op)]())
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert | ast.USub):
-        yield "boolean" if isinstance(node.op, ast.Not | ast.Invert) else "arithmetic", node.operand
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield "constant", ast.Constant(not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield "constant", ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Return) and not (node.value is None or is_none(node.value)):
-        yield "return value", ast.Return(ast.Constant(None))
+        yield node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
+        yield change(value=not node.value if isinstance(node.value, bool) else node.value + 1)
+    elif isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
+        yield ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Continue | ast.Break):
-        yield "loop", ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
-    elif isinstance(node, ast.IfExp | ast.If | ast.While) and not isinstance(
-        node.test, ast.Compare | ast.BoolOp
-    ):
-        other = copy.copy(node)
-        other.test = ast.UnaryOp(ast.Not(), node.test)
-        yield "condition", other
-    if isinstance(node, ast.Expr | ast.Raise | ast.AugAssign) or is_assignment_within(node):
-        yield "removed statement", ast.Pass()
+        yield ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
+    elif isinstance(node, BRANCHES) and not isinstance(node.test, ast.Compare | ast.BoolOp):
+        yield change(test=ast.UnaryOp(ast.Not(), node.test))
+    # Without the assignment of an attribute or an element, the name is still there.
+    is_within = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
+    if is_within or isinstance(node, ast.Expr | ast.Raise | ast.AugAssign):
+        yield ast.Pass()
 
 
-def is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def is_assignment_within(node: ast.AST) -> bool:
-    """Of an attribute or an element: without it, the name is still there."""
-    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
-
-
-def is_left_out(parent: ast.AST, field: str, node: ast.AST) -> bool:
-    if isinstance(node, ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
-        return True
-    if isinstance(parent, ast.Raise) or field in ("annotation", "returns", "decorator_list", "type_comment"):
-        return True
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return True
+def is_left_out(parent: Any, field: str, node: Any) -> bool:
+    if isinstance(parent, ast.ClassDef):
+        return not isinstance(node, ast.FunctionDef | ast.ClassDef)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return any(isinstance(part, ast.Name) and part.id in LOGGERS for part in ast.walk(node.value.func))
-    return isinstance(parent, ast.ClassDef) and not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        return any(getattr(part, "id", "") in LOGGERS for part in ast.walk(node.value.func))
+    is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    is_of_types = field in ("annotation", "returns", "decorator_list", "type_comment")
+    is_message = isinstance(parent, ast.Raise) or isinstance(node, ast.JoinedStr)
+    is_inert = isinstance(node, ast.Assert | ast.Import | ast.ImportFrom)
+    return is_docstring or is_of_types or is_message or is_inert
 
 
 def find_mutants(path: Path) -> Iterator[Mutant]:
@@ -125,43 +111,58 @@ def find_mutants(path: Path) -> Iterator[Mutant]:
 
     def visit(parent: ast.AST, is_in_function: bool) -> Iterator[Mutant]:
         for field, value in ast.iter_fields(parent):
-            for place, node in enumerate(value if isinstance(value, list) else [value]):
+            nodes, container = (value, value) if isinstance(value, list) else ([value], vars(parent))
+            for place, node in enumerate(nodes):
                 if not isinstance(node, ast.AST) or is_left_out(parent, field, node):
                     continue
-                container: Any = value if isinstance(value, list) else parent.__dict__
-                index = place if isinstance(value, list) else field
-                for operator, other in find_replacements(node) if is_in_function else ():
+                for other in find_replacements(node) if is_in_function else ():
                     ast.fix_missing_locations(ast.copy_location(other, node))
-                    first = node.lineno  # type: ignore[attr-defined]
-                    past = node.test.end_lineno if operator == "condition" else node.end_lineno  # type: ignore[attr-defined]
-                    before, after = (" ".join(ast.unparse(part).split())[:60] for part in (node, other))
-                    key = f"{path.relative_to(ROOT)}: {lines[first - 1].strip()} :: {before} -> {after}"
+                    texts = [" ".join(ast.unparse(part).split())[:60] for part in (node, other)]
+                    last: Any = node.test if isinstance(other, BRANCHES) else node
+                    span = range(node.lineno, last.end_lineno + 1)
+                    key = f"{path.relative_to(ROOT)}: {lines[span[0] - 1].strip()} :: {' -> '.join(texts)}"
                     seen[key] += 1
-                    change = functools.partial(operator_module.setitem, container, index, other)
-                    yield Mutant(path, range(first, past + 1), operator, change, tree, f"{key} #{seen[key]}")
-                is_function = isinstance(node, ast.FunctionDef | ast.Lambda)
-                yield from visit(node, is_in_function or is_function)
+                    index = place if container is nodes else field
+                    yield Mutant(f"{key} #{seen[key]}", path, span, tree, container, index, other)
+                yield from visit(node, is_in_function or isinstance(node, ast.FunctionDef | ast.Lambda))
 
     yield from visit(tree, False)
 
 
-def replace_functions(path: Path, tree: ast.Module) -> bool:
+def replace_functions(path: str, tree: ast.Module) -> bool:
     """Gives the functions of a file that is imported the code of `tree`; False if nothing changed by it."""
-    table: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    todo = [compile(tree, str(path), "exec")]
-    while todo:
-        for constant in todo.pop().co_consts:
-            if hasattr(constant, "co_code"):
-                todo.append(constant)
-                table[constant.co_name, constant.co_firstlineno].append(constant)
+    codes = [compile(tree, path, "exec")]
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    named = defaultdict(list)
+    for code in codes:
+        named[code.co_filename, code.co_name, code.co_firstlineno].append(code)
     changed = False
-    for function in [one for one in gc.get_objects() if isinstance(one, types.FunctionType)]:
-        code = function.__code__
-        new = table.get((code.co_name, code.co_firstlineno), ())
-        if code.co_filename == str(path) and len(new) == 1 and new[0] != code:
-            function.__code__ = new[0]
-            changed = True
+    for function in [one for one in gc.get_objects() if type(one) is types.FunctionType]:
+        old = function.__code__
+        match named.get((old.co_filename, old.co_name, old.co_firstlineno)):
+            case [new] if new != old:
+                function.__code__, changed = new, True
     return changed
+
+
+def run_in_fork(function: Callable[[], int], limit: float) -> str:
+    """How it ended: survived, killed (a test failed, or the process died), timeout, unchanged, broken."""
+
+    def run() -> None:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by a job in the background
+        resource.setrlimit(resource.RLIMIT_DATA, (8 * GIGABYTE, 8 * GIGABYTE))
+        os._exit(function())
+
+    process: Any = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(limit)
+    code = process.exitcode
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+    process.join()
+    return {None: "timeout", 0: "survived", 1: "broken", UNCHANGED: "unchanged"}.get(code, "killed")
 
 
 class Runner:
@@ -169,194 +170,110 @@ class Runner:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.results: dict[str, dict[str, Any]] = {}
-        if options.results.exists():
-            rows = map(json.loads, options.results.read_text().splitlines())
-            self.results = {row["key"]: row for row in rows}
+        rows = options.results.read_text().splitlines() if options.results.exists() else ()
+        self.results = {row["key"]: row for row in map(json.loads, rows)}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
-        print(f"{len(self.items)} tests; looking which lines each of them runs", flush=True)
-        seconds, tests_of = self.record()
-        for package in self.options.packages:
-            found = [
-                one for path in sorted((ROOT / "asr" / package).glob("*.py")) for one in find_mutants(path)
-            ]
+        sources = {name: sorted((ROOT / "asr" / name).glob("*.py")) for name in self.options.packages}
+        texts = {str(path): path.read_text() for paths in sources.values() for path in paths}
+        state = hashlib.sha256("".join([*self.items, *texts.values()]).encode()).hexdigest()
+        record = self.options.results.with_suffix(f".{state[:12]}.json")
+        if not record.exists():
+            print(f"{len(self.items)} tests; looking which lines each of them runs", flush=True)
+            status = run_in_fork(lambda: self.record(texts.keys(), record), 7200)
+            assert status == "survived", f"the tests could not be recorded ({status})"
+        self.seconds, self.tests_of = json.loads(record.read_text())
+        for package, paths in sources.items():
+            found = [mutant for path in paths for mutant in find_mutants(path)]
             chosen = random.Random(self.options.seed).sample(found, min(self.options.sample, len(found)))
-            for number, mutant in enumerate(chosen):
+            for number, mutant in enumerate(chosen, 1):
                 old = self.results.get(mutant.key)
                 if old is None or (self.options.again and old["status"] == "survived"):
-                    self.try_mutant(mutant, package, seconds, tests_of)
-                    print(f"{package} {number + 1}/{len(chosen)} {self.results[mutant.key]}", flush=True)
-            tried = [self.results[mutant.key] for mutant in chosen]
-            print_report(package, len(found), tried)
+                    row = self.results[mutant.key] = self.try_mutant(mutant)
+                    with self.options.results.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                    print(f"{package} {number}/{len(chosen)} {row}", flush=True)
+            print_report(package, len(found), [self.results[mutant.key] for mutant in chosen])
         return True
 
-    def record(self) -> tuple[dict[str, float], dict[tuple[str, int], list[str]]]:
-        """Seconds of each test that passes, and the tests of each line of the packages."""
-        sources = [p for name in self.options.packages for p in (ROOT / "asr" / name).glob("*.py")]
-        state = hashlib.sha256("".join([*self.items, *(p.read_text() for p in sorted(sources))]).encode())
-        cache = self.options.results.with_suffix(f".{state.hexdigest()[:12]}.json")
-        if not cache.exists():
-            watched = {str(path) for path in sources}
-            status = self.fork(lambda: self.trace(watched, cache), 7200)
-            assert status == "survived", f"the tests could not be recorded ({status})"
-        seconds, lines_of = json.loads(cache.read_text())
-        tests_of = defaultdict(list)
-        for test, lines in lines_of.items():
-            for path, line in lines:
-                tests_of[path, line].append(test)
-        return seconds, tests_of
-
-    def trace(self, watched: set[str], cache: Path) -> None:
-        seconds, lines_of = {}, {}
-        hit: set[tuple[str, int]] = set()
-
-        def on_line(frame: Any, event: str, _: Any) -> Any:
-            hit.add((frame.f_code.co_filename, frame.f_lineno))
-            return on_line
-
-        def on_call(frame: Any, event: str, _: Any) -> Any:
-            return on_line if frame.f_code.co_filename in watched else None
-
-        items = list(self.items.values())
+    def run_tests(self, names: Iterable[str]) -> Iterator[tuple[str, list[Any]]]:
+        """The reports of each, which runs when they are asked for."""
+        items: list[Any] = [self.items[name] for name in names]
         for item, following in zip(items, [*items[1:], None], strict=True):
-            hit.clear()
-            started = time.monotonic()
-            threading.settrace(on_call)
-            sys.settrace(on_call)
-            reports = runtestprotocol(item, log=False, nextitem=following)
-            sys.settrace(None)
+            yield item.nodeid, runtestprotocol(item, log=False, nextitem=following)
+
+    def record(self, watched: Collection[str], path: Path) -> int:
+        """Writes the seconds of each test that passes, and the tests of each line."""
+        seconds: dict[str, float] = {}
+        tests_of: dict[str, list[str]] = defaultdict(list)
+        hit: set[str] = set()
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code.co_filename not in watched:
+                return None
+            hit.add(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            return trace
+
+        threading.settrace(trace)
+        sys.settrace(trace)
+        for name, reports in self.run_tests(self.items):
             if all(report.passed for report in reports):
-                seconds[item.nodeid], lines_of[item.nodeid] = time.monotonic() - started, sorted(hit)
-        cache.write_text(json.dumps([seconds, lines_of]))
+                seconds[name] = sum(report.duration for report in reports)
+                for line in hit:
+                    tests_of[line].append(name)
+            hit.clear()
+        path.write_text(json.dumps([seconds, tests_of]))
+        return 0
 
-    def try_mutant(
-        self,
-        mutant: Mutant,
-        package: str,
-        seconds: dict[str, float],
-        tests_of: dict[tuple[str, int], list[str]],
-    ) -> None:
-        names = {name for line in mutant.lines for name in tests_of.get((str(mutant.path), line), ())}
-        files: Counter[str] = Counter()
+    def try_mutant(self, mutant: Mutant) -> dict[str, Any]:
+        names = {name for line in mutant.lines for name in self.tests_of.get(f"{mutant.path}:{line}", ())}
+        cost: dict[str, float] = defaultdict(float)
         for name in names:
-            files[name.partition("::")[0]] += seconds[name]  # type: ignore[assignment]
+            cost[name.partition("::")[0]] += self.seconds[name]
         # Files as wholes, since tests of one share what they set up; first those that take least.
-        names_by_cost = sorted(
-            (name for name in self.items if name in names), key=lambda name: files[name.partition("::")[0]]
-        )
-        totals = itertools.accumulate(seconds[name] for name in names_by_cost)
-        order = [n for n, total in zip(names_by_cost, totals, strict=True) if total <= self.options.budget]
+        by_cost = sorted(names & self.items.keys(), key=lambda name: (cost[name.partition("::")[0]], name))
+        totals = itertools.accumulate(self.seconds[name] for name in by_cost)
+        order = [name for name, total in zip(by_cost, totals, strict=True) if total <= self.options.budget]
 
-        def run() -> None:
-            mutant.change()
-            if not replace_functions(mutant.path, mutant.tree):
-                os._exit(3)
-            items = [self.items[name] for name in order]
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
-                    os._exit(1)
+        def run() -> int:
+            mutant.container[mutant.index] = mutant.other
+            if not replace_functions(str(mutant.path), mutant.tree):
+                return UNCHANGED
+            return KILLED if any(one.failed for _, reports in self.run_tests(order) for one in reports) else 0
 
-        started = time.monotonic()
-        limit = self.options.timeout + 5 * sum(seconds[name] for name in order)
-        status = self.fork(run, limit) if order else "survived"
-        place = f"{mutant.path.relative_to(ROOT)}:{mutant.lines[0]}"
-        row = {"key": mutant.key, "place": place, "operator": mutant.operator, "status": status}
-        row |= {"package": package, "tests": len(order), "seconds": round(time.monotonic() - started, 1)}
-        self.results[mutant.key] = row
-        with self.options.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def fork(self, function: Callable[[], None], limit: float) -> str:
-        """How it ended: survived, killed (a test failed, or the process died), timeout, unchanged, broken."""
-        process = os.fork()
-        if process == 0:
-            os.setsid()
-            resource.setrlimit(resource.RLIMIT_DATA, (8 * GIGABYTE, 8 * GIGABYTE))
-            null, errors = os.open(os.devnull, os.O_RDWR), os.dup(2)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            os.chdir(ROOT)
-            try:
-                function()
-                os._exit(0)
-            except BaseException:  # not of a test
-                os.write(errors, traceback.format_exc().encode())
-            finally:
-                os._exit(2)
-        until = time.monotonic() + limit
-        done, code = 0, 0
-        while not done and time.monotonic() < until:
-            time.sleep(0.02)
-            done, code = os.waitpid(process, os.WNOHANG)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process, signal.SIGKILL)  # what it started, too
-        if not done:
-            os.waitpid(process, 0)
-            return "timeout"
-        return {0: "survived", 2: "broken", 3: "unchanged"}.get(os.waitstatus_to_exitcode(code), "killed")
+        started, limit = time.monotonic(), 20 + 5 * sum(self.seconds[name] for name in order)
+        status, place = run_in_fork(run, limit), f"{mutant.path.relative_to(ROOT)}:{mutant.lines[0]}"
+        row = {"key": mutant.key, "place": place, "status": status, "tests": len(order)}
+        return row | {"seconds": round(time.monotonic() - started, 1)}
 
 
 def print_report(package: str, num_found: int, rows: list[dict[str, Any]]) -> None:
-    counts = Counter(row["status"] for row in rows)
-    tried = len(rows) - counts["unchanged"] - counts["broken"]
-    noticed = counts["killed"] + counts["timeout"]
-    low, high = wilson_interval(noticed, tried)
     for row in rows:
         if row["status"] == "survived":
             print(f"  survived ({row['tests']} tests): {row['place']} {row['key'].partition(' :: ')[2]}")
-    print(
-        f"{package}: {num_found} mutants, {tried} tried: {counts['killed']} killed, "
-        f"{counts['timeout']} timeouts, {counts['survived']} survived: {noticed / max(tried, 1):.1%} noticed "
-        f"(95 %: {low:.1%} to {high:.1%})",
-        flush=True,
-    )
-
-
-def wilson_interval(successes: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    if not total:
-        return 0.0, 1.0
-    share, scale = successes / total, 1 + z**2 / total
-    half = z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    return (share + z**2 / (2 * total) - half) / scale, (share + z**2 / (2 * total) + half) / scale
+    killed, timeouts, survived = ([row["status"] for row in rows].count(one) for one in STATUSES)
+    tried = killed + timeouts + survived
+    share, spread = (killed + timeouts) / max(tried, 1), 1.96**2 / max(tried, 1)
+    half = math.sqrt(spread * share * (1 - share) + spread**2 / 4)  # of the interval of Wilson
+    low, high = ((share + spread / 2 + side) / (1 + spread) for side in (-half, half))
+    print(f"{package}: {num_found} mutants, {tried} tried: {killed} killed, {timeouts} timeouts,", end=" ")
+    print(f"{survived} survived: {share:.1%} noticed (95 %: {low:.1%} to {high:.1%})", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("packages", nargs="+", help="of asr, such as decoding")
     parser.add_argument("--sample", type=int, default=60, help="mutants of each package")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--timeout", type=float, default=20.0, help="seconds for a mutant, besides 5 times those of its tests"
-    )
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=40.0,
-        help="seconds of tests for a mutant; what would follow is left out",
-    )
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests of each mutant")
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--again", action="store_true", help="try those again that survived")
-    parser.add_argument("--tests", nargs="+", type=Path, help="files; default: those that name a package")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="files; default: all")
     options = parser.parse_args()
     options.results = options.results.resolve()
-    names = [f"asr.{package}" for package in options.packages]
-    files = options.tests or [
-        path
-        for path in sorted((ROOT / "tests").glob("test_*.py"))
-        if any(name in path.read_text() for name in names)
-    ]
     os.chdir(ROOT)
-    arguments = [
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow and not gpu",
-        *map(str, files),
-    ]
+    arguments = ["-p", "no:cacheprovider", "-m", "not slow and not gpu", *options.tests]
     sys.exit(pytest.main(arguments, plugins=[Runner(options)]))
 
 
