@@ -6,6 +6,7 @@ the others wait for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,10 @@ import pytest
 
 if TYPE_CHECKING:
     from asr.run import RunConfig
+
+
+# A thread that has nothing to do sleeps, where tests ask for two, and leaves its core to other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

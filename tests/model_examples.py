@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import pytest
@@ -179,10 +179,10 @@ RELATIVES = {
 }
 
 
-def mark_relatives(names: Iterable[str], slow_too: str = "") -> list[Any]:
+def mark_relatives(names: Iterable[str], slow_too: Set[str] = frozenset()) -> list[Any]:
     """Parameters of a test, those of the relatives marked slow."""
     return [
-        pytest.param(name, marks=pytest.mark.slow if name in RELATIVES | {slow_too} else ()) for name in names
+        pytest.param(name, marks=pytest.mark.slow if name in RELATIVES | slow_too else ()) for name in names
     ]
 
 

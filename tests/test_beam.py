@@ -14,7 +14,7 @@ from decoding_examples import (
     random_encoded,
     rank_all,
 )
-from model_examples import NUM_SPECIAL, SYSTEMS, WITH_DECODER, mark_relatives
+from model_examples import NUM_SPECIAL, RELATIVES, SYSTEMS, WITH_DECODER, mark_relatives
 
 from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
@@ -61,8 +61,20 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", mark_relatives(HYBRID))
-@pytest.mark.parametrize("ctc_weight, config", CASES)
+# Each case with one decoder, two cases with others; all with all is slow.
+PAIRS = [
+    pytest.param(
+        *(name, *case),
+        marks=()
+        if name == "transformer-hybrid" or (name not in RELATIVES and number in (0, 10))
+        else pytest.mark.slow,
+    )
+    for name in HYBRID
+    for number, case in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize("name, ctc_weight, config", PAIRS)
 @torch.inference_mode()
 def test_an_exhaustive_beam_finds_what_brute_force_finds(
     name: str, ctc_weight: float, config: DecodingConfig

@@ -24,7 +24,7 @@ CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_full_disk_ends_without_a_traceback() -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "asr", "transcribe", "--set", "list"]
+        command = [sys.executable, "-m", "asr", "recipe", "list"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (

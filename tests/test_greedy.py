@@ -82,7 +82,7 @@ def decode_plainly(model: SpeechModel, encoded_TD: torch.Tensor, limit: int) -> 
 def test_decoder_equals_a_plain_loop(name: str, max_tokens: int | None) -> None:
     """In a batch, with a cache, ending at different times."""
     endings = set()
-    for seed, bias in itertools.product(range(3), (-3.0, 0.0, 3.0)):
+    for seed, bias in itertools.product(range(2), (-3.0, 0.0, 3.0)):
         model = build_talker(name, EOS_ID, bias, seed)
         encoded_BTD, lengths_B = random_encoded(model)
         decoded = decode_greedily(model, encoded_BTD, lengths_B, max_tokens)

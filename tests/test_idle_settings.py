@@ -78,6 +78,9 @@ BASES: dict[str, list[str]] = {
     "words": [ENCODER, DECODER, "tokenizer={type: words, vocab_size: 8}", "optim.hold_steps=0"],
 }  # fmt: skip
 
+# Others try most of what these do.
+RELATIVES = {"linear", "learned", "location", "intra", "parallel_end"}
+
 # Values to try, where those that follow from the type are not enough.
 VALUES: dict[str, list[Any]] = {
     "augment.speed": [[0.9, 1.1]],
@@ -172,11 +175,11 @@ def use_model(config: RunConfig) -> Any:
         torch.nn.init.normal_(parameter)  # they start as no change
     generator = torch.Generator().manual_seed(1)
     tokens_BU = torch.randint(5, VOCAB_SIZE, (3, 6), generator=generator)
-    features_BTF = torch.randn(3, 100, NUM_FEATURES, generator=generator)
+    features_BTF = torch.randn(3, 60, NUM_FEATURES, generator=generator)
     num_views = model.num_views
     losses = []
     for step in (0, 3):
-        batch = (features_BTF, torch.tensor([100, 90, 80]), tokens_BU, torch.tensor([6, 5, 4]))
+        batch = (features_BTF, torch.tensor([60, 56, 50]), tokens_BU, torch.tensor([6, 5, 4]))
         if config.model.type == "recording_label":
             batch = (*batch[:2], tokens_BU[:, :1], torch.ones(3, dtype=torch.long))
         if num_views > 1:
@@ -253,7 +256,9 @@ def find_settings(name: str, sections: set[str]) -> tuple[set[str], list[str]]:
     return effective, idle
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in RELATIVES else ()) for name in BASES]
+)
 def test_every_setting_changes_something_or_is_refused(name: str) -> None:
     """All sections once, and then those that the case is about."""
     own = {override.partition("=")[0].partition(".")[0] for override in BASES[name]} & set(SECTIONS)

@@ -286,7 +286,7 @@ def decode(model: SpeechModel, batch: Utterances) -> dict[str, list[list[int]]]:
     return decoded
 
 
-@pytest.mark.parametrize("name", mark_relatives(SYSTEMS, slow_too="mask-ctc"))
+@pytest.mark.parametrize("name", mark_relatives(SYSTEMS, {"mask-ctc", "transformer-ctc"}))
 def test_ten_utterances_are_learned_by_heart(name: str) -> None:
     random = torch.Generator().manual_seed(1)
     frames, tokens = (

@@ -79,9 +79,9 @@ def make_audio(seconds: float, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """From a hundredth of a second to nine seconds, the long ones of several segments."""
+    """From a hundredth of a second to seven seconds, the long ones of several segments."""
     folder = tmp_path_factory.mktemp("files")
-    lengths = [0.01, 0.1, 0.5, 1.0, 1.3, 1.31, 2.0, 2.2, 2.9, 5.0, 9.0]
+    lengths = [0.01, 0.1, 0.5, 1.0, 1.3, 1.31, 2.0, 2.2, 2.9, 4.0, 7.0]
     for number, seconds in enumerate(lengths):
         audio.write(folder / f"{number:02}.wav", np.clip(make_audio(seconds, number), -1, 1), RATE)
     return sorted(folder.iterdir())
@@ -249,8 +249,9 @@ def test_company_changes_nothing_at_other_speeds(
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-hybrid")
     decoding = DecodingConfig(method="joint", beam=2, speeds=(0.83, 1.0, 1.2))
+    some = [*files[2:9:2], files[9]]  # the last one of two segments
     alone, together = (
-        [result.text for _, result in recognizer.transcribe_files(files, size, decoding=decoding)]  # type: ignore[union-attr]
+        [result.text for _, result in recognizer.transcribe_files(some, size, decoding=decoding)]  # type: ignore[union-attr]
         for size in (1, 5)
     )
     assert alone == together and any(alone)
@@ -300,7 +301,7 @@ def test_python_interface(tiny_run: Callable[..., RunConfig], files: list[Path],
     from_array = recognizer.transcribe(samples_S, RATE)
     assert from_file.segments == from_array.segments and len(from_file.segments) > 1
     assert (from_file.id, from_array.audio, from_file.separator) == ("10", "", " ")
-    assert from_file.duration == from_array.duration == 9.0
+    assert from_file.duration == from_array.duration == 7.0
     assert all(segment.decoding == "joint" for segment in from_file.segments)
     with pytest.raises(UserError, match="needs its sample_rate"):
         recognizer.transcribe(samples_S)
@@ -343,10 +344,10 @@ def test_what_came_before_a_break_is_kept_and_the_break_is_said(
     (tmp_path / "cut.flac").write_bytes(content[: len(content) // 2])
     ((_, transcript),) = recognizer.transcribe_files([tmp_path / "cut.flac"])
     assert isinstance(transcript, Transcript)
-    assert 20 < transcript.duration < 70 and transcript.text
+    assert 15 < transcript.duration < 55 and transcript.text
     assert len(transcript.warnings) == 1 and "cut.flac" in transcript.warnings[0]
     whole = recognizer.transcribe(tmp_path / "whole.flac")
-    assert whole.warnings == () and whole.duration == 90.0
+    assert whole.warnings == () and whole.duration == 70.0
     assert whole.text.startswith(transcript.text[:20])
 
 
