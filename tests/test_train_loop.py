@@ -248,7 +248,7 @@ def test_patience_stops(tiny_run: TinyRun, tmp_path: Path) -> None:
 
 def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
     started = time.monotonic()
-    train(tiny_run("train.steps=6", "train.plot_every=6"))
+    train(tiny_run("train.steps=6", "train.validate_every=3", "train.plot_every=6"))
     lines = read_log(tmp_path / "run", "train")
     assert [line["step"] for line in lines] == [2, 4, 6]
     for name in ("loss", "ctc", "cross_entropy", "guided_attention", "attention_monotonic", "token_accuracy",
