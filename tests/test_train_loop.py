@@ -33,8 +33,9 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.manifest import read_manifest, write_manifest
 from asr.models.speech_model import SpeechModel
+from asr.plots import END, Picture
 from asr.run import RunConfig
-from asr.train import loop, monitor
+from asr.train import evaluation, loop, monitor
 from asr.train.distributed import Process, one_voice
 from asr.train.learner import Learner, Outcome, choose_precision, halve_largest
 from asr.train.loop import train
@@ -259,6 +260,25 @@ def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
     assert 0 < first["training_seconds"] < second["training_seconds"] < time.monotonic() - started
     pictures = list((tmp_path / "run" / "attention" / "step-00000006").glob("*.png"))
     assert pictures and all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures)
+
+
+@pytest.mark.parametrize(("name", "has_end"), [("transformer", True), ("parallel_length", False)])
+def test_pictures_name_what_each_row_of_attention_belongs_to(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_end: bool
+) -> None:
+    process = Process(0, 1, torch.device("cpu"))
+    system = prepare_system(tiny_run(f"model.decoder.type={name}"), process)
+    batch = TrainingData(system, process).batch_to_plot()
+    drawn: dict[Path, Picture] = {}
+    monkeypatch.setattr(evaluation, "draw", drawn.__setitem__)
+    evaluation.plot_dev_attention(system, batch, tmp_path, process)
+    assert list(drawn) == [tmp_path / f"{id}.png" for id in batch.ids]
+    _, lengths_B = system.model.encode(batch.features_BTF, batch.feature_lengths_B)
+    for row, picture in enumerate(drawn.values()):
+        tokens = [system.tokenizer.tokens[id] for id in system.tokenizer.encode(batch.texts[row])]
+        assert picture.names == ([*tokens, END] if has_end else tokens)
+        assert picture.rows.values_NT.shape == (len(picture.names), lengths_B[row])
+        assert picture.rows.values_NT.sum(1) == pytest.approx(1, abs=1e-3), "attention adds up to one"
 
 
 def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:

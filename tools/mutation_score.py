@@ -231,8 +231,10 @@ class Runner:
         cost: dict[str, float] = defaultdict(float)
         for name in names:
             cost[name.partition("::")[0]] += self.seconds[name]
-        # Files as wholes, since tests of one share what they set up; first those that take least.
-        by_cost = sorted(names & self.items.keys(), key=lambda name: (cost[name.partition("::")[0]], name))
+        # First all quick tests, then files as wholes, since tests of one share what they set up.
+        by_cost = sorted(
+            names, key=lambda name: (self.seconds[name] > 0.1, cost[name.partition("::")[0]], name)
+        )
         totals = itertools.accumulate(self.seconds[name] for name in by_cost)
         order = [name for name, total in zip(by_cost, totals, strict=True) if total <= self.options.budget]
 
