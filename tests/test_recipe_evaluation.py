@@ -16,6 +16,7 @@ from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import decode_utterances
 from asr.manifest import read_manifest
+from asr.recipe import report
 from asr.recipe.knowledge import WEIGHTS, load_knowledge
 from asr.recipe.results import read_texts, score_texts
 from asr.recipe.stages import run_recipe
@@ -43,7 +44,9 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     write_conf(folder, "talk", LANGUAGE_MODEL)
     text = COMMON.format(name="all_of_it") + SYSTEMS["transformer"]
     write_conf(folder, "all_of_it", text.replace("keep_best: 2", "keep_best: 2, select_by: updates"))
-    run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "draw_attention", lambda *arguments: [])  # takes long, and nobody looks
+        run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
     return folder
 
 

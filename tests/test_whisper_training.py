@@ -26,6 +26,7 @@ from asr.decoding.search import decode
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.adaptation import LowRankLinear
+from asr.recipe import report
 from asr.recipe.stages import build_tasks, run_recipe
 from asr.recipe.tasks import find_reason_to_run, read_record
 from asr.run import RunConfig
@@ -374,6 +375,7 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_ggml(tmp_path / "ggml.bin", make_weights())
     assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
     job = make_job(recipes_dir, only=("tuned",))
+    monkeypatch.setattr(report, "draw_attention", lambda *arguments: [])  # takes long, and nobody looks
     run_recipe(job)
     (results,) = read_record(Path("runs/tones/results/results.json"))["runs"]
     assert list(results["ways"]["test"]) == ["attention", "attention+speeds"]
