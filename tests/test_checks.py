@@ -92,6 +92,17 @@ def test_what_ctc_heard_as_often_is_no_loop() -> None:
     assert find_faults(make_evidence(tokens=LOOP[:12], heard=hear(LOOP[:12])), CONFIG) == []
     heard = Heard(TOKENS, STEPS, "thank you " * 20, -0.1)
     assert find_faults(make_evidence(text="thank you " * 20, heard=heard), CONFIG) == []
+    (fault,) = find_faults(make_evidence(text="thank you " * 36, heard=heard), CONFIG)
+    assert fault.startswith("the text repeats itself: it compresses ")
+
+
+def test_a_limit_may_be_reached_but_not_passed() -> None:
+    def jumps_back(limit: float, steps: Sequence[float]) -> bool:
+        evidence = make_evidence(attended_steps=(*steps, 50.0), seconds_per_step=0.25)
+        faults = find_faults(evidence, ChecksConfig(max_backward_seconds=limit))
+        return any(fault.startswith("attention jumps back") for fault in faults)
+
+    assert not jumps_back(1.0, (*STEPS, STEPS[-1] - 4.0)) and jumps_back(1.0, (*STEPS, STEPS[-1] - 5.0))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_likeliest_lengths_are_tried(config: dict[str, Any]) -> None:
             assert hypothesis.attended_steps[-1] == LENGTHS[row] - 1  # no query asks where the end is
 
 
-@pytest.mark.parametrize("max_tokens", [None, 3])
+@pytest.mark.parametrize("max_tokens", [None, 3, 11])  # with 11, the last of the 12 queries says the end
 @pytest.mark.parametrize("end_bias", [-10.0, 0.5, 10.0])
 @torch.no_grad()
 def test_the_text_ends_before_the_first_end(end_bias: float, max_tokens: int | None) -> None:

@@ -244,6 +244,16 @@ def test_groups_have_a_table_each() -> None:
     assert "<h2>By length</h2>" in page
 
 
+def test_confusions_have_a_cell_each() -> None:
+    report = build_report({"u1": Entry("a b c d d")}, {"one": {"u1": Entry("a x c y y")}})
+    table = re.findall(r'<table class="heat">(.*?)</table>', "".join(build_page(report, "/")))[0]
+    rows = [
+        re.findall(r"<th>.*?<bdi>(.*?)</bdi>|<td[^>]*>(\d*)</td>", row) for row in table.split("<tr>")[2:]
+    ]
+    assert re.findall(r"<span><bdi>(.*?)</bdi>", table) == ["y", "x"]
+    assert [[unit or count for unit, count in row] for row in rows] == [["d", "2", ""], ["b", "", "1"]]
+
+
 def test_each_length_has_a_bar_for_each_system_that_has_it() -> None:
     one, two = EXAMPLE.systems
     by = {"length": [{"1-5": one.score, "6-10": two.score}, {"1-5": two.score}]}

@@ -16,6 +16,7 @@ from asr.scoring.alignments import align, find_edits
 from asr.scoring.counting import Score, score
 from asr.scoring.intervals import Interval
 from asr.scoring.significance import (
+    MIN_NORMAL,
     compare,
     compute_matched_pairs,
     compute_mcnemar,
@@ -103,13 +104,14 @@ def test_mcnemar_is_a_binomial_test(only_first, only_second) -> None:
 
 def test_signed_ranks_are_scipys() -> None:
     rng = np.random.default_rng(0)
-    for number in (4, 10, 30):
+    for number in (4, 10, 30, MIN_NORMAL - 1):
         difference_G = rng.normal(0.02, 0.05, number)
         expected = stats.wilcoxon(difference_G, method="exact").pvalue
         assert compute_signed_ranks(difference_G).p == pytest.approx(expected)
-    difference_G = rng.normal(0.01, 0.05, 200)
-    expected = stats.wilcoxon(difference_G, method="asymptotic", correction=False).pvalue
-    assert compute_signed_ranks(difference_G).p == pytest.approx(expected)
+    for number in (MIN_NORMAL, 200):
+        difference_G = rng.normal(0.01, 0.05, number)
+        expected = stats.wilcoxon(difference_G, method="asymptotic", correction=False).pvalue
+        assert compute_signed_ranks(difference_G).p == pytest.approx(expected)
 
 
 def test_tied_ranks_are_shared_and_zeros_left_out() -> None:
@@ -118,6 +120,8 @@ def test_tied_ranks_are_shared_and_zeros_left_out() -> None:
     assert (found.speakers, found.first_better, found.second_better) == (3, 0, 3)
     assert found.p == pytest.approx(2 / 8)
     assert compute_signed_ranks(np.zeros(3)).p == 1
+    mixed = compute_signed_ranks(np.array([-0.1, 0.0, 0.2, 0.3]))
+    assert (mixed.speakers, mixed.first_better, mixed.second_better) == (3, 1, 2)
 
 
 def make_scores(
