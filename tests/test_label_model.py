@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances
+from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances, mark_relatives
 from torch import Tensor
 
 from asr.models import FrameLabelsConfig, LabelModel, RecordingLabelConfig, build_model
@@ -165,7 +165,7 @@ def test_fields_that_no_manifest_has(label: str) -> None:
 # --- learning -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encoder", ["transformer-ctc", "conformer-ctc", "lstm-ctc"])
+@pytest.mark.parametrize("encoder", mark_relatives(["transformer-ctc", "conformer-ctc", "lstm-ctc"]))
 @every_kind
 def test_ten_utterances_are_learnt_without_error(kind: str, encoder: str) -> None:
     """Of noise: nothing but the labels themselves can be learnt."""

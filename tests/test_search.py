@@ -15,6 +15,7 @@ from decoding_examples import (
     random_encoded,
     rank_all,
 )
+from model_examples import mark_relatives
 
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
@@ -203,7 +204,8 @@ def test_rescoring_in_half_precision_rounds_no_more_than_the_model(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "name", [HYBRID, "attention-location", "intra-attention-decoder", "single-summary-hybrid"]
+    "name",
+    mark_relatives([HYBRID, "attention-location", "intra-attention-decoder", "single-summary-hybrid"]),
 )
 @every_method
 def test_the_batch_changes_nothing(method: Method, name: str) -> None:
