@@ -278,5 +278,5 @@ def test_all_save_what_they_have_when_they_are_stopped(
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     for name in SYSTEMS:
-        assert f"{name} | stopped at update " in said
+        assert f"{name} | stopped and saved at update " in said
         assert f"train {name}: would train it for 100,000 updates, going on from step-0" in shown
