@@ -53,6 +53,8 @@ def test_a_stale_tokenizer_is_refused(tiny_run: TinyRun, tmp_path: Path, overrid
     path.write_text(json.dumps(record))
     kept = load_or_train_tokenizer(tiny_run(*overrides))
     assert list(kept.tokens) == record["tokens"], "put there on purpose"
+    with pytest.raises(UserError, match=f"its type is {kept.type}, but tokenizer.type = words; delete the"):
+        load_or_train_tokenizer(tiny_run("tokenizer={type: words}"))
 
 
 def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
