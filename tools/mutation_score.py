@@ -17,10 +17,8 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import copy
 import gc
 import hashlib
-import itertools
 import json
 import math
 import multiprocessing
@@ -33,7 +31,7 @@ import threading
 import time
 import types
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,27 +64,23 @@ class Mutant(NamedTuple):
 
 def find_replacements(node: Any) -> Iterator[ast.AST]:
     """What may stand in place of a node."""
-
-    def change(**fields: Any) -> ast.AST:
-        other = copy.copy(node)
-        vars(other).update(fields)
-        return other
-
+    changes: list[dict[str, Any]] = []  # to its fields
     if isinstance(node, ast.Compare):
-        for place, operator in enumerate(node.ops):
-            yield change(ops=[*node.ops[:place], SWAPS[type(operator)](), *node.ops[place + 1 :]])
+        swapped = [SWAPS[type(operator)]() for operator in node.ops]
+        changes = [{"ops": [*node.ops[:n], swapped[n], *node.ops[n + 1 :]]} for n in range(len(swapped))]
     elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in SWAPS:
-        yield change(op=SWAPS[type(node.op)]())
+        changes = [{"op": SWAPS[type(node.op)]()}]
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert | ast.USub):
         yield node.operand
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
-        yield change(value=not node.value if isinstance(node.value, bool) else node.value + 1)
+        changes = [{"value": not node.value if isinstance(node.value, bool) else node.value + 1}]
     elif isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
-        yield ast.Return(ast.Constant(None))
+        changes = [{"value": ast.Constant(None)}]
     elif isinstance(node, ast.Continue | ast.Break):
         yield ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
     elif isinstance(node, BRANCHES) and not isinstance(node.test, ast.Compare | ast.BoolOp):
-        yield change(test=ast.UnaryOp(ast.Not(), node.test))
+        changes = [{"test": ast.UnaryOp(ast.Not(), node.test)}]
+    yield from (type(node)(**vars(node) | change) for change in changes)
     # Without the assignment of an attribute or an element, the name is still there.
     is_within = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
     if is_within or isinstance(node, ast.Expr | ast.Raise | ast.AugAssign):
@@ -165,6 +159,12 @@ def run_in_fork(function: Callable[[], int], limit: float) -> str:
     return {None: "timeout", 0: "survived", 1: "broken", UNCHANGED: "unchanged"}.get(code, "killed")
 
 
+def run_tests(items: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The reports of each, which runs when they are asked for."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        yield item.nodeid, runtestprotocol(item, log=False, nextitem=following)
+
+
 class Runner:
     """Within pytest, after it has collected the tests."""
 
@@ -197,12 +197,6 @@ class Runner:
             print_report(package, len(found), [self.results[mutant.key] for mutant in chosen])
         return True
 
-    def run_tests(self, names: Iterable[str]) -> Iterator[tuple[str, list[Any]]]:
-        """The reports of each, which runs when they are asked for."""
-        items: list[Any] = [self.items[name] for name in names]
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            yield item.nodeid, runtestprotocol(item, log=False, nextitem=following)
-
     def record(self, watched: Collection[str], path: Path) -> int:
         """Writes the seconds of each test that passes, and the tests of each line."""
         seconds: dict[str, float] = {}
@@ -217,7 +211,7 @@ class Runner:
 
         threading.settrace(trace)
         sys.settrace(trace)
-        for name, reports in self.run_tests(self.items):
+        for name, reports in run_tests([*self.items.values()]):
             if all(report.passed for report in reports):
                 seconds[name] = sum(report.duration for report in reports)
                 for line in hit:
@@ -228,23 +222,19 @@ class Runner:
 
     def try_mutant(self, mutant: Mutant) -> dict[str, Any]:
         names = {name for line in mutant.lines for name in self.tests_of.get(f"{mutant.path}:{line}", ())}
-        cost: dict[str, float] = defaultdict(float)
-        for name in names:
-            cost[name.partition("::")[0]] += self.seconds[name]
-        # First all quick tests, then files as wholes, since tests of one share what they set up.
-        by_cost = sorted(
-            names, key=lambda name: (self.seconds[name] > 0.1, cost[name.partition("::")[0]], name)
-        )
-        totals = itertools.accumulate(self.seconds[name] for name in by_cost)
-        order = [name for name, total in zip(by_cost, totals, strict=True) if total <= self.options.budget]
+        order, total = [], 0.0
+        for name in sorted(names, key=self.seconds.__getitem__):  # the quickest first
+            total += self.seconds[name]
+            if total <= self.options.budget:
+                order.append(self.items[name])
 
         def run() -> int:
             mutant.container[mutant.index] = mutant.other
             if not replace_functions(str(mutant.path), mutant.tree):
                 return UNCHANGED
-            return KILLED if any(one.failed for _, reports in self.run_tests(order) for one in reports) else 0
+            return KILLED if any(one.failed for _, reports in run_tests(order) for one in reports) else 0
 
-        started, limit = time.monotonic(), 20 + 5 * sum(self.seconds[name] for name in order)
+        started, limit = time.monotonic(), 20 + 5 * min(total, self.options.budget)
         status, place = run_in_fork(run, limit), f"{mutant.path.relative_to(ROOT)}:{mutant.lines[0]}"
         row = {"key": mutant.key, "place": place, "status": status, "tests": len(order)}
         return row | {"seconds": round(time.monotonic() - started, 1)}
