@@ -257,6 +257,7 @@ def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
         assert math.isfinite(lines[0][name]), name
     first, second = read_log(tmp_path / "run", "dev")
     assert {"loss", "wer", "cer", "wer_ctc", "wer_decoder"} <= first.keys()
+    assert 0 < first["audio_hours"] < second["audio_hours"] < 0.1
     assert 0 < first["training_seconds"] < second["training_seconds"] < time.monotonic() - started
     pictures = list((tmp_path / "run" / "attention" / "step-00000006").glob("*.png"))
     assert pictures and all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures)
@@ -279,6 +280,23 @@ def test_pictures_name_what_each_row_of_attention_belongs_to(
         assert picture.names == ([*tokens, END] if has_end else tokens)
         assert picture.rows.values_NT.shape == (len(picture.names), lengths_B[row])
         assert picture.rows.values_NT.sum(1) == pytest.approx(1, abs=1e-3), "attention adds up to one"
+
+
+def test_error_rates_of_dev_are_those_of_all_utterances_together(
+    tiny_run: TinyRun, tones: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(0, 1, torch.device("cpu"))
+    system = prepare_system(tiny_run(), process)
+
+    def decode(_: object, batch: Batch) -> dict[str, list[str]]:
+        return {"ctc": [""] * len(batch), "decoder": [text.split()[0] for text in batch.texts]}
+
+    monkeypatch.setattr(evaluation, "decode_batch", decode)
+    batches = TrainingData(system, process).dev_batches()
+    scores = evaluation.compute_dev_scores(system, batches, process)
+    lengths = [len((utterance.text or "").split()) for utterance in read_manifest(tones / "dev.jsonl")]
+    assert scores["wer_ctc"] == scores["cer_ctc"] == 1
+    assert scores["wer"] == scores["wer_decoder"] == pytest.approx(1 - len(lengths) / sum(lengths))
 
 
 def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
@@ -470,6 +488,15 @@ def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
     system = prepare_system(config, process)
     batches = [group[0] for group in TrainingData(system, process).epoch(0, 0)]
     return Learner(system.model, config, process, "float32"), batches
+
+
+def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
+    learner, batches = make_learner(tiny_run())
+    before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    assert 0 < learner.try_batch(batches[0]) < 60
+    assert all(parameter.grad is None for parameter in learner.model.parameters())
+    for name, tensor in learner.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
 
 
 def test_a_batch_of_broken_files_alone_changes_nothing(tiny_run: TinyRun) -> None:
