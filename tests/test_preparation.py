@@ -18,7 +18,7 @@ from asr.run import RunConfig
 from asr.tokenizer import Tokenizer
 from asr.train.distributed import Process
 from asr.train.loop import train
-from asr.train.preparation import load_or_train_tokenizer, prepare_system
+from asr.train.preparation import load_or_train_tokenizer, prepare_system, read_training_texts
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))
@@ -78,6 +78,11 @@ def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Pat
     load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/upper"))
     with pytest.raises(UserError, match=r"not the tokenizer of start_from = .*lower; delete the file"):
         load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/lower", *lower))
+
+
+def test_missing_texts_are_named_by_their_setting(tiny_run: TinyRun) -> None:
+    with pytest.raises(UserError, match=r"^data\.train = no/such/file: not found"):
+        read_training_texts(tiny_run("data.train=no/such/file"))
 
 
 # --- texts that the tokenizer does not know -----------------------------------------------------

@@ -56,7 +56,6 @@ class Monitor:
         self._since = time.monotonic()
         if not is_main:
             return
-        output_dir.mkdir(parents=True, exist_ok=True)
         _forget_after(self._path, start_step)
         # None: a bar on a terminal only. Elsewhere the log lines show progress.
         self._bar = tqdm(
