@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from asr.audio.segmentation import AudioSegment, Segmenter
+from asr.audio.sources import AudioFile, describe_source, read_source
 from asr.decoding.checked import Encoded
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
@@ -22,8 +24,6 @@ from asr.plots import END, Picture, Strip, draw
 from asr.text import normalize_for_training
 from asr.tokenizer import Tokenizer
 from asr.transcription.recognizer import Recognizer, Request
-from asr.transcription.segmentation import AudioSegment, Segmenter
-from asr.transcription.sources import AudioFile, describe_source, read_source
 from asr.transcription.transcriber import Transcriber
 from asr.units import BLANK_ID
 

@@ -19,7 +19,7 @@ import numpy as np
 import pydantic
 from torch import Tensor
 
-from asr import audio as audio_files
+from asr.audio import reading as audio_files
 from asr.config import Config
 from asr.errors import UserError
 from asr.manifest import read_manifest

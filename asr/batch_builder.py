@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asr import audio as audio_files
+from asr.audio import reading as audio_files
 from asr.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
 from asr.errors import UserError
 from asr.feature_cache import FeatureCache

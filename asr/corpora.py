@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.audio import read
+from asr.audio.reading import read
 from asr.errors import UserError
 
 _MAX_LISTED = 8

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from asr import audio as audio_files
+from asr.audio import reading as audio_files
+from asr.audio.segmentation import AudioSegment
 from asr.checkpoint import System
 from asr.config import Config
 from asr.decoding.fusion import FusionModel
@@ -26,7 +27,6 @@ from asr.files import replace_file
 from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import Score, score
 from asr.text import TextConfig, normalize_for_scoring
-from asr.transcription.segmentation import AudioSegment
 from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript

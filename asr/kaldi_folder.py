@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from asr.audio import read_info
+from asr.audio.reading import read_info
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.kaldi_pipes import TOOLS, parse_pipe

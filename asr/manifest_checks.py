@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio import read_blocks, read_info
-from asr.audio_decoders import TOLERANCE_SECONDS
+from asr.audio.containers import TOLERANCE_SECONDS
+from asr.audio.reading import read_blocks, read_info
 from asr.errors import UserError
 from asr.manifest import Utterance, parse_json, parse_utterance, read_lines, shorten, with_absolute_audio
 from asr.text import SAFE_RULES, Rule, normalize

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio import resample, write
+from asr.audio.reading import resample, write
 from asr.manifest import Utterance
 from asr.speech_synthesis import synthesize
 

@@ -23,13 +23,13 @@ from asr.attention_pictures import (
     draw_recording,
     draw_text,
 )
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.checkpoint import load_system
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
 from asr.features import FeaturesConfig
 from asr.plots import END, Picture
 from asr.transcription.recognizer import Recognizer, Request
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 16_000

@@ -20,8 +20,8 @@ from hostile_audio import RATE, encode_media, encode_sound, make_speechlike, mak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asr import audio
-from asr.audio import AudioError
+from asr.audio import reading as audio
+from asr.audio.reading import AudioError
 from asr.errors import UserError
 
 

@@ -35,8 +35,9 @@ from hostile_audio import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asr import audio, audio_decoders
-from asr.audio import AudioError
+from asr.audio import containers as audio_decoders
+from asr.audio import reading as audio
+from asr.audio.reading import AudioError
 
 
 @pytest.fixture
@@ -441,7 +442,7 @@ def test_file_that_becomes_a_pipe_does_not_block(wav: Path, monkeypatch: pytest.
     status = os.stat(wav)
     wav.unlink()
     os.mkfifo(wav)
-    monkeypatch.setattr("asr.audio_decoders.os.stat", lambda path: status)
+    monkeypatch.setattr("asr.audio.containers.os.stat", lambda path: status)
     with pytest.raises(AudioError, match="is a pipe"):
         audio.read(wav)
 
@@ -463,7 +464,7 @@ def test_playlist_opens_nothing(
     name: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Straight into FFmpeg, past our own check for text."""
-    monkeypatch.setattr("asr.audio_decoders.name_other_kind", lambda head: None)
+    monkeypatch.setattr("asr.audio.containers.name_other_kind", lambda head: None)
     secret = put(tmp_path, FORMATS["mpeg-ts"].data, "secret.ts")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -16,7 +16,7 @@ import pytest
 import soundfile
 import torch
 
-from asr import audio as audio_files
+from asr.audio import reading as audio_files
 from asr.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
 from asr.batch_builder import Batch, Inputs, needed_frames
 from asr.batch_order import BatchConfig, Shard

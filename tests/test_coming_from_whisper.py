@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from asr import audio, cli
+from asr import cli
+from asr.audio import reading as audio
 from asr.cli import transcribe
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming-from-whisper.md"

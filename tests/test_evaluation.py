@@ -15,7 +15,7 @@ import torch
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
-from asr import audio
+from asr.audio import reading as audio
 from asr.checkpoint import System, load_system
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods

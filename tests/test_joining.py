@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.audio.segmentation import AudioSegment
 from asr.errors import UserError
 from asr.transcription.joining import (
     End,
@@ -19,7 +20,6 @@ from asr.transcription.joining import (
     join_words,
     merge_channels,
 )
-from asr.transcription.segmentation import AudioSegment
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 

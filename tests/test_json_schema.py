@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asr.audio import Damage
+from asr.audio.reading import Damage
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
 

@@ -12,7 +12,8 @@ import soundfile
 import torch
 from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tones
 
-from asr import audio, cli
+from asr import cli
+from asr.audio import reading as audio
 from asr.checkpoint import System, load_any_system
 from asr.errors import UserError
 from asr.label_evaluation import LabelledSplit, label_utterances, score_split

@@ -14,8 +14,8 @@ import soundfile
 from audio_formats import FORMATS, SOUND
 from hostile_audio import RATE, make_speechlike
 
-from asr import audio
-from asr.audio_headers import is_container
+from asr.audio import reading as audio
+from asr.audio.headers import is_container
 from asr.errors import UserError
 from asr.transcription import live_input
 from asr.transcription.live_input import PipeReader, decode_pcm, read_live

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_stretches
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_stretches
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)

@@ -1,4 +1,4 @@
-"""asr/transcription/silero.py against the package's own model, and on sounds that are no speech."""
+"""asr/audio/silero.py against the package's own model, and on sounds that are no speech."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import soxr
 import torch
 from silero_vad import load_silero_vad
 
+from asr.audio.silero import SileroModel, load_silero
 from asr.speech_synthesis import synthesize
-from asr.transcription.silero import SileroModel, load_silero
 
 
 def speak(rate: int) -> np.ndarray:

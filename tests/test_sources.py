@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from asr import audio
-from asr.errors import UserError
-from asr.transcription.sources import (
+from asr.audio import reading as audio
+from asr.audio.sources import (
     AudioPart,
     Samples,
     describe_source,
@@ -25,6 +24,7 @@ from asr.transcription.sources import (
     read_ahead,
     read_source,
 )
+from asr.errors import UserError
 
 
 def test_array_and_file_give_the_same_samples(tmp_path: Path) -> None:

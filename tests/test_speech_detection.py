@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.errors import UserError
-from asr.transcription import silero
-from asr.transcription.speech_detection import (
+from asr.audio import silero
+from asr.audio.speech_detection import (
     SILENCE_DB,
     EnergyDetector,
     SileroDetector,
@@ -15,6 +14,7 @@ from asr.transcription.speech_detection import (
     make_detector,
     measure_energies,
 )
+from asr.errors import UserError
 
 
 def test_energy_is_in_db_of_full_scale() -> None:

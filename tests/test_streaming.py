@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.audio.speech_detection import measure_energies
 from asr.errors import UserError
 from asr.transcription.joining import Recognized, make_segment
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig
-from asr.transcription.speech_detection import measure_energies
 from asr.transcription.streaming import (
     LiveText,
     LiveTranscriber,

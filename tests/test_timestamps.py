@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
+from asr.audio.speech_detection import SILENCE_DB
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models.clock import Clock, make_clock
 from asr.tokenizer import Tokenizer
-from asr.transcription.speech_detection import SILENCE_DB
 from asr.transcription.timestamps import (
     TokenTime,
     align_by_attention,
@@ -265,6 +265,6 @@ def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: i
 
 
 def measured_silence() -> float:
-    from asr.transcription.speech_detection import measure_energies
+    from asr.audio.speech_detection import measure_energies
 
     return float(measure_energies(np.zeros(160), 16_000)[0])

@@ -16,8 +16,9 @@ import torch
 from model_examples import SYSTEMS
 from tone_examples import TONES_HZ, make_tone
 
-from asr import audio
-from asr.audio import change_speed
+from asr.audio import reading as audio
+from asr.audio.reading import change_speed
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.checkpoint import System, load_state, save_checkpoint
 from asr.decoding.checked import Reading
 from asr.decoding.checks import ChecksConfig
@@ -41,7 +42,6 @@ from asr.transcription.recognizer import (
     load_model,
 )
 from asr.transcription.segment_log import SegmentLog
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.units import EOS_ID, SOS_ID, TokenizerConfig
 

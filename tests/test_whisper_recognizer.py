@@ -21,7 +21,9 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_ggml, write_
 from whisper_systems import build_system
 
 import asr
-from asr import audio, cli
+from asr import cli
+from asr.audio import reading as audio
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
@@ -33,7 +35,6 @@ from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
 from asr.transcription.segment_log import SegmentLog
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer

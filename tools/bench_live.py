@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from bench_long import NOISE, make_normalizer
 
-from asr import audio
+from asr.audio import reading as audio
 from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import count_word_errors
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from asr import audio
+from asr.audio import reading as audio
 from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import count_character_errors, count_word_errors
 

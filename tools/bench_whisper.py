@@ -183,7 +183,7 @@ LOADERS: dict[str, Callable[[Case], Transcribe]] = {
 
 
 def read_audio(path: Path) -> np.ndarray:
-    from asr import audio
+    from asr.audio import reading as audio
 
     return audio.read(path, SAMPLE_RATE)
 
@@ -237,7 +237,7 @@ def choose_clips(manifest: Path, count: int) -> list[tuple[Path, str]]:
 
 def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) -> list[str]:
     """Writes one recording of clips with pauses of 0.4 to 2 seconds between; their texts."""
-    from asr import audio
+    from asr.audio import reading as audio
 
     chance, parts, texts = random.Random(0), [], []
     left = minutes * 60 * SAMPLE_RATE

@@ -73,7 +73,7 @@ def make_files(folder: Path, seconds: float) -> dict[str, Path]:
 
 def count_samples(path: Path) -> int:
     """What transcription gets of a file."""
-    from asr import audio
+    from asr.audio import reading as audio
 
     try:
         blocks = audio.read_blocks(path, RATE, allow_silence=True, on_damage=lambda damage: None)
@@ -143,7 +143,7 @@ def mutate(data: bytes, stream: np.random.Generator) -> bytes:
 
 def read_part(first: int, past: int, folder: Path, seed: int) -> None:
     """In a child: a line for each file before it is read, and one after."""
-    from asr import audio
+    from asr.audio import reading as audio
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     sources = [(folder / f"whole.{suffix}").read_bytes() for suffix in FORMATS]

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr import audio
+from asr.audio import reading as audio
 from asr.speech_synthesis import list_voices, synthesize
 from asr.transcription.output_folder import JOURNAL
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from asr.audio import AudioError, read
+    from asr.audio.reading import AudioError, read
 
     config = _load_config(args.config)
     files = [Path(name) for name in args.files]

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asr import audio
 from asr.attention_pictures import check_drawing, draw_recording
+from asr.audio import reading as audio
+from asr.audio.sources import AudioFile, Source
 from asr.decoding.fusion import FusionModel
 from asr.errors import UserError
 from asr.evaluation import describe_device
@@ -23,7 +24,6 @@ from asr.transcription.audio_paths import STANDARD_INPUT, Recording
 from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.settings import TranscriptionSettings
-from asr.transcription.sources import AudioFile, Source
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from asr import audio as audio_files
+from asr.audio import reading as audio_files
 from asr.batch_builder import Batch, Inputs
 from asr.batches import BatchLoader
 from asr.checkpoint import System, find_model, load_system

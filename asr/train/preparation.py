@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr import audio as audio_files
+from asr.audio import reading as audio_files
 from asr.batch_builder import Batch, Inputs
 from asr.batch_order import Shard
 from asr.batches import BatchLoader

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pydantic
 
-from asr.audio import Damage
+from asr.audio.reading import Damage
+from asr.audio.segmentation import AudioSegment
+from asr.audio.sources import Source, describe_source
 from asr.errors import UserError
 from asr.transcription.segment_log import SegmentLog
-from asr.transcription.segmentation import AudioSegment
-from asr.transcription.sources import Source, describe_source
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 logger = logging.getLogger(__name__)

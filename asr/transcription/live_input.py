@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from asr.audio_headers import is_container
-from asr.audio_streams import read_stream
+from asr.audio.headers import is_container
+from asr.audio.streams import read_stream
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)

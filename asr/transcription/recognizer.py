@@ -17,7 +17,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from asr.audio import change_speed
+from asr.audio.reading import change_speed
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.audio.sources import AudioFile, AudioPart
 from asr.checkpoint import System, find_model, load_state, load_system
 from asr.decoding.checked import Encoded, Reading, decode_checked
 from asr.decoding.checks import ChecksConfig
@@ -35,8 +37,6 @@ from asr.transcription.joining import (
     make_segment,
 )
 from asr.transcription.knowledge import Knowledge, load_own_decoding
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig
-from asr.transcription.sources import AudioFile, AudioPart
 from asr.transcription.timestamps import (
     align_by_attention,
     align_by_ctc,

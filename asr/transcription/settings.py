@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import pydantic
 
 from asr import __version__
+from asr.audio.segmentation import SegmentationConfig
+from asr.audio.sources import Channels
 from asr.checkpoint import find_model
 from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
@@ -19,8 +21,6 @@ from asr.errors import UserError
 from asr.precision import Precision
 from asr.text import Rule, check_rules, normalize
 from asr.transcription.knowledge import Knowledge
-from asr.transcription.segmentation import SegmentationConfig
-from asr.transcription.sources import Channels
 from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
 from asr.whisper.decoding import WhisperDecodingConfig

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pydantic
 
+from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.config import Config
 from asr.errors import UserError
 from asr.transcription.joining import Recognized, keep_words
-from asr.transcription.segmentation import AudioSegment, Segmenter
 from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
 

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.audio.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
 from asr.models.alignment import align_tokens
 from asr.models.clock import Clock
 from asr.models.model import Targets
 from asr.tokenizer import Tokenizer
-from asr.transcription.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.transcripts.transcript import Word
 from asr.units import BLANK_ID, PAD_ID
 

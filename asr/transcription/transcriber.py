@@ -18,14 +18,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from asr.decoding.fusion import FusionModel
-from asr.decoding.search import DecodingConfig
-from asr.errors import UserError
-from asr.precision import Precision, describe_arithmetic, resolve_precision
-from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
-from asr.transcription.segment_log import SegmentLog
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, Segmenter
-from asr.transcription.sources import (
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter
+from asr.audio.sources import (
     AudioFile,
     AudioInput,
     Channels,
@@ -38,6 +32,12 @@ from asr.transcription.sources import (
     read_source,
     split_channels,
 )
+from asr.decoding.fusion import FusionModel
+from asr.decoding.search import DecodingConfig
+from asr.errors import UserError
+from asr.precision import Precision, describe_arithmetic, resolve_precision
+from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
+from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript
 from asr.whisper.decoding import WhisperDecodingConfig
 

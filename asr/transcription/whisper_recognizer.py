@@ -15,6 +15,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
+from asr.audio.sources import Source, describe_source, read_ahead, read_source
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
@@ -30,8 +32,6 @@ from asr.transcription.joining import (
     mean_confidence,
     replace_words,
 )
-from asr.transcription.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
-from asr.transcription.sources import Source, describe_source, read_ahead, read_source
 from asr.transcription.transcriber import Event, Request, Transcriber, pad_audio
 from asr.transcripts.transcript import Segment, Word
 from asr.whisper.alignment import align_tokens

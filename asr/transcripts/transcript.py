@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asr.audio import Damage
+    from asr.audio.reading import Damage
 
 
 @dataclass(frozen=True)

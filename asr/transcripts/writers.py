@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from asr.audio import Damage
+from asr.audio.reading import Damage
 from asr.errors import UserError
 from asr.transcripts.subtitles import Cue, CueBuilder, SubtitlesConfig, build_cues, to_milliseconds
 from asr.transcripts.transcript import Segment, Transcript

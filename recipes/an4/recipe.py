@@ -12,7 +12,7 @@ from pathlib import Path
 
 from asr.archives import download as download_archive
 from asr.archives import extract
-from asr.audio import read_info
+from asr.audio.reading import read_info
 from asr.corpora import find_corpus, require_count, require_fingerprint
 from asr.errors import UserError
 from asr.manifest import Utterance, read_lines, write_manifest

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from asr.archives import download as download_archive
 from asr.archives import extract
-from asr.audio import read, write
+from asr.audio.reading import read, write
 from asr.corpora import find_corpus, require_count, require_fingerprint
 from asr.manifest import Utterance, read_manifest, write_manifest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asr.archives import download as download_archive
 from asr.archives import extract
-from asr.audio import read_info
+from asr.audio.reading import read_info
 from asr.corpora import find_corpus, require_count, require_fingerprint
 from asr.manifest import Utterance, write_manifest
 

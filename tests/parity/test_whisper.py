@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from whisper_examples import read_ggml_plainly
 
-from asr import audio
+from asr.audio import reading as audio
 from asr.decoding.checks import ChecksConfig
 from asr.models.whisper import Whisper
 from asr.whisper.alignment import align_tokens

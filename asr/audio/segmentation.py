@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pydantic
 
-from asr.config import Config
-from asr.transcription.speech_detection import (
+from asr.audio.speech_detection import (
     AHEAD_SECONDS,
     FRAMES_PER_SECOND,
     SILENCE_DB,
@@ -22,6 +21,7 @@ from asr.transcription.speech_detection import (
     make_detector,
     smooth,
 )
+from asr.config import Config
 
 # S samples, T frames of 10 ms
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from asr.audio_headers import has_length_tag, inspect_ogg_end, name_other_kind
+from asr.audio.headers import has_length_tag, inspect_ogg_end, name_other_kind
 from asr.errors import UserError
 
 MIN_SAMPLE_RATE = 1_000

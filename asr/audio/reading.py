@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.audio_decoders import (
+from asr.audio.containers import (
     MAX_SAMPLE_RATE,
     MIN_SAMPLE_RATE,
     TOLERANCE_SECONDS,

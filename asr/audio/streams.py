@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from asr.audio import mix, read_blocks, resample_pieces
-from asr.audio_decoders import AudioError, open_ffmpeg
+from asr.audio.containers import AudioError, open_ffmpeg
+from asr.audio.reading import mix, read_blocks, resample_pieces
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import IO, Annotated, Any, Literal, TypeVar
 import numpy as np
 import pydantic
 
-from asr import audio
+from asr.audio import reading as audio
 from asr.errors import UserError
 
 # S samples

@@ -133,7 +133,7 @@ class SileroDetector:
     """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
 
     def __init__(self, sample_rate: int, threshold: float = 0.5) -> None:
-        from asr.transcription.silero import load_silero
+        from asr.audio.silero import load_silero
 
         if sample_rate not in SILERO_RATES:
             raise UserError(
