@@ -21,11 +21,11 @@ from asr.models.decoder import AnyDecoder, WeightsOf
 from asr.models.model import Targets
 from asr.models.speech_model import SpeechModel
 from asr.plots import END, Picture, Strip, draw
-from asr.text import normalize_for_training
-from asr.tokenizer import Tokenizer
+from asr.text.normalization import normalize_for_training
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import BLANK_ID
 from asr.transcription.recognizer import Recognizer, Request
 from asr.transcription.transcriber import Transcriber
-from asr.units import BLANK_ID
 
 # N tokens and, maybe, the end, T steps or frames, H heads, V vocabulary, M mel bands
 

@@ -24,8 +24,8 @@ from asr.features import FrontEnd
 from asr.labels import Labels, encode_labels
 from asr.manifest import Manifest, Utterance
 from asr.seeding import hash_names
-from asr.text import TextConfig, normalize_for_training
-from asr.tokenizer import Tokenizer
+from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.tokenizer import Tokenizer
 
 
 class Skipped(NamedTuple):

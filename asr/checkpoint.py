@@ -38,7 +38,7 @@ from asr.files import usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
 from asr.whisper.loading import NAMES as WHISPER_NAMES
 
 FRONT_END_PREFIX = "front_end."

@@ -26,7 +26,7 @@ from asr.features import FrontEnd
 from asr.files import replace_file
 from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import Score, score
-from asr.text import TextConfig, normalize_for_scoring
+from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript

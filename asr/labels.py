@@ -11,8 +11,8 @@ import numpy as np
 
 from asr.errors import UserError
 from asr.manifest import Utterance, shorten
-from asr.text import TextConfig, normalize_for_training
-from asr.tokenizer import Tokenizer
+from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.tokenizer import Tokenizer
 
 # T encoded steps, K labelled stretches
 

@@ -20,8 +20,8 @@ from asr.audio.containers import TOLERANCE_SECONDS
 from asr.audio.reading import read_blocks, read_info
 from asr.errors import UserError
 from asr.manifest import Utterance, parse_json, parse_utterance, read_lines, shorten, with_absolute_audio
-from asr.text import SAFE_RULES, Rule, normalize
-from asr.tokenizer import Tokenizer
+from asr.text.normalization import SAFE_RULES, Rule, normalize
+from asr.text.tokenizer import Tokenizer
 
 # What a duration may lack of its file: many are rounded, and headers count the padding of lossy codecs.
 # Beyond the end it may reach by TOLERANCE_SECONDS, as far as reading allows.

@@ -14,8 +14,8 @@ from asr.config import Config, load_config
 from asr.features import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
 from asr.models.whisper import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
-from asr.text import TextConfig
-from asr.units import TokenizerConfig
+from asr.text.normalization import TextConfig
+from asr.text.units import TokenizerConfig
 
 
 class DataConfig(Config):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.manifest import MAX_LINE_BYTES, read_lines, read_manifest
-from asr.text import TextConfig, normalize_for_training
+from asr.text.normalization import TextConfig, normalize_for_training
 
 
 def read_sentences(path: str | Path, config: TextConfig) -> Iterator[str]:

@@ -15,7 +15,7 @@ import torch
 from asr.batch_builder import Batch
 from asr.batch_order import WHOLE, BatchConfig, Shard, group_by_length, plan_epoch
 from asr.errors import UserError
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

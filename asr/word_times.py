@@ -14,7 +14,7 @@ from asr.evaluation import batch_utterances, encode_batch, read_batch
 from asr.labels import format_stretches
 from asr.manifest import Utterance
 from asr.models.clock import make_clock
-from asr.text import normalize_for_training
+from asr.text.normalization import normalize_for_training
 from asr.transcription.timestamps import align_by_ctc, split_words, time_words
 
 # B utterances of a batch, T encoded steps, V vocabulary

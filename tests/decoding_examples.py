@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.decoding.hypothesis import DecodingConfig
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
-from asr.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 TOKENS = [UNK_ID, *range(NUM_SPECIAL, VOCAB_SIZE)]  # what can be said
 

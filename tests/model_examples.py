@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.parallel_decoder import ParallelDecoderConfig
-from asr.units import PAD_ID, SPECIAL_TOKENS
+from asr.text.units import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens
 

@@ -11,8 +11,8 @@ from asr.config import build_config
 from asr.features import FrontEnd
 from asr.models import build_model
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
-from asr.units import EOS_ID, UNK_ID
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, UNK_ID
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 

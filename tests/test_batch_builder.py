@@ -15,9 +15,9 @@ from asr.augment import AugmentConfig, Augmenter
 from asr.batch_builder import Batch, BatchBuilder, Inputs, needed_frames
 from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import Manifest, Utterance, write_manifest
-from asr.text import TextConfig
-from asr.tokenizer import Tokenizer
-from asr.units import TokenizerConfig
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import TokenizerConfig
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import Manifest, Utterance, write_manifest
 from asr.padded import speech_spans
 from asr.spec_augment import SpecAugmentConfig
-from asr.text import TextConfig
-from asr.tokenizer import Tokenizer
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import TokenizerConfig
 from asr.train.learner import halve_largest
-from asr.units import TokenizerConfig
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]

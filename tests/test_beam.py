@@ -19,7 +19,7 @@ from model_examples import NUM_SPECIAL, RELATIVES, SYSTEMS, WITH_DECODER, mark_r
 from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
-from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
+from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
 
 HYBRID = [name for name in WITH_DECODER if SYSTEMS[name].ctc_weight > 0]
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))

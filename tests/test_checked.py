@@ -13,7 +13,7 @@ from asr.decoding.checked import Encoded, decode_checked, listen, plan_attempts
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig, Hypothesis
 from asr.models import SpeechModel
-from asr.units import BLANK_ID
+from asr.text.units import BLANK_ID
 
 VOCAB_SIZE = 13
 HEARD = (5, 6, 7, 8)

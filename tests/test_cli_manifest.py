@@ -17,8 +17,8 @@ from asr.cli import main
 from asr.cli.manifest import KINDS
 from asr.interchange import KINDS as INTERCHANGE_KINDS
 from asr.manifest import Utterance, read_manifest, write_manifest
-from asr.tokenizer import Tokenizer
-from asr.units import TokenizerConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import TokenizerConfig
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from asr.decoding.ctc_beam import drop_certain_blanks, search_prefixes
 from asr.decoding.ctc_prefix import mask_padding
 from asr.decoding.hypothesis import DecodingConfig
-from asr.units import BLANK_ID, UNK_ID
+from asr.text.units import BLANK_ID, UNK_ID
 
 TOKENS = [UNK_ID, UNK_ID + 1, UNK_ID + 2]  # and the blank
 VOCABULARY = UNK_ID + 3

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.decoding.ctc_prefix import CTCPrefixes
-from asr.units import BLANK_ID
+from asr.text.units import BLANK_ID
 
 VOCABULARY = 4  # the blank and three tokens
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.english.normalizer import normalize_english
-from asr.english.numbers import write_numbers
-from asr.english.spelling import to_american
+from asr.text.english import normalize_english
+from asr.text.english_numbers import write_numbers
+from asr.text.english_spelling import to_american
 
 # What EnglishTextNormalizer of openai-whisper 20250625 makes of the same text.
 SAME_AS_WHISPER = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.english.letters import join_letters
-from asr.english.normalizer import normalize_english
+from asr.text.english import normalize_english
+from asr.text.english_letters import join_letters
 
 
 @pytest.mark.parametrize(

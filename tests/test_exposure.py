@@ -14,7 +14,7 @@ from asr.models.exposure import ExposureConfig, corrupt, token_similarity
 from asr.models.layers import length_mask
 from asr.models.speech_model import Targets
 from asr.models.transformer import TransformerDecoder
-from asr.units import SOS_ID, UNK_ID
+from asr.text.units import SOS_ID, UNK_ID
 
 # B batch, U tokens, N rows of the decoder (tokens and the end), V vocabulary
 

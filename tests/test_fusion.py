@@ -7,7 +7,7 @@ import torch
 from decoding_examples import BigramModel
 
 from asr.decoding.fusion import score_texts
-from asr.units import EOS_ID, PAD_ID, SOS_ID
+from asr.text.units import EOS_ID, PAD_ID, SOS_ID
 
 
 @pytest.mark.parametrize("padding", [EOS_ID, PAD_ID, 7])

@@ -21,7 +21,7 @@ from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
 from asr.decoding.search import decode_by_decoder
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
-from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
 
 LENGTHS = [10, 8, 0, 5, 3, 1, 9, 10, 10]
 

@@ -22,8 +22,8 @@ from asr.features import FrontEnd, fit_front_end
 from asr.models import build_model
 from asr.models.adaptation import is_low_rank
 from asr.run import RunConfig
-from asr.text import normalize_for_scoring, normalize_for_training
-from asr.tokenizer import Tokenizer
+from asr.text.normalization import normalize_for_scoring, normalize_for_training
+from asr.text.tokenizer import Tokenizer
 from asr.train.optim import build_optimizer, learning_rate_at
 
 NUM_FEATURES, VOCAB_SIZE = 8, 12

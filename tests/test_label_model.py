@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asr.models import FrameLabelsConfig, LabelModel, RecordingLabelConfig, build_model
 from asr.models.label_model import FIRST_LABEL_ID
-from asr.units import PAD_ID, UNK_ID
+from asr.text.units import PAD_ID, UNK_ID
 
 # B batch, T frames or encoded steps, N labels of an utterance, L all labels, D dimension
 

@@ -21,10 +21,10 @@ from asr.errors import UserError
 from asr.labels import SILENCE
 from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.run import RunConfig
+from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process
 from asr.train.loop import train
 from asr.train.preparation import TrainingData, prepare_system
-from asr.units import SPECIAL_TOKENS
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -19,9 +19,9 @@ from asr.labels import (
     read_stretches,
 )
 from asr.manifest import Utterance
-from asr.text import TextConfig
-from asr.tokenizer import Tokenizer
-from asr.units import SPECIAL_TOKENS, UNK_ID, TokenizerConfig
+from asr.text.normalization import TextConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import SPECIAL_TOKENS, UNK_ID, TokenizerConfig
 
 NO_TIMES = np.empty(0)
 

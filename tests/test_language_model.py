@@ -26,13 +26,13 @@ from asr.decoding.fusion import score_texts
 from asr.errors import UserError
 from asr.models import LanguageModel, LanguageModelConfig, SpeechModel, build_model
 from asr.run import RunConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
 from asr.text_batches import TextLoader
-from asr.tokenizer import Tokenizer
 from asr.train.distributed import Process
 from asr.train.learner import halve_largest
 from asr.train.loop import train
 from asr.train.preparation import prepare_system
-from asr.units import EOS_ID, SOS_ID, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = {"type": "language", "dim": 32, "num_layers": 2, "num_heads": 2, "feed_forward_dim": 32}

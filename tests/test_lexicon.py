@@ -21,8 +21,8 @@ from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.ngram_estimation import estimate_ngrams
 from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
-from asr.tokenizer import Tokenizer
-from asr.units import BLANK_ID, EOS_ID, SOS_ID, TokenizerConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, TokenizerConfig
 
 CHARACTERS = Tokenizer.train(TokenizerConfig(), ["A B"])
 WORDS = Tokenizer.train(TokenizerConfig(type="words"), ["ONE TWO THREE"])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from asr.errors import UserError
 from asr.manifest import Utterance
 from asr.manifest_checks import TextChecks, compute_statistics, measure_seconds, validate
-from asr.tokenizer import Tokenizer
-from asr.units import TokenizerConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import TokenizerConfig
 
 SAMPLE_RATE = 8000
 

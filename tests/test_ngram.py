@@ -22,8 +22,8 @@ from asr.decoding.ngram_estimation import estimate_ngrams
 from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
-from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TokenizerConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TokenizerConfig
 
 FOUR = [text.split() for text in ("A AB", "AB", "BA AB", "A A")]
 

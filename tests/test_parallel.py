@@ -30,7 +30,7 @@ from asr.decoding.search import decode, decode_by_decoder, offered_methods, reso
 from asr.errors import UserError
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.parallel_decoder import EndDecoder, LengthDecoder, MaskDecoder
-from asr.units import BLANK_ID, EOS_ID, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary
 

@@ -27,7 +27,7 @@ from asr.models.decoder import Teaching
 from asr.models.exposure import ExposureConfig
 from asr.models.model import Targets
 from asr.models.parallel_decoder import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
-from asr.units import EOS_ID
+from asr.text.units import EOS_ID
 
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 

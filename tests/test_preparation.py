@@ -15,7 +15,7 @@ from asr.checkpoint import save_checkpoint
 from asr.errors import UserError
 from asr.manifest import Manifest, read_manifest, write_manifest
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
 from asr.train.distributed import Process
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer, prepare_system, read_training_texts

@@ -20,7 +20,7 @@ from model_examples import mark_relatives
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
 from asr.errors import UserError
-from asr.units import EOS_ID
+from asr.text.units import EOS_ID
 
 HYBRID = "transformer-hybrid"
 METHODS: list[Method] = ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]

@@ -26,7 +26,7 @@ from asr.models.decoder import Decoder
 from asr.models.losses import IGNORED
 from asr.models.speech_model import REPORTED, Targets
 from asr.models.transformer import TransformerDecoder
-from asr.units import BLANK_ID, EOS_ID, SOS_ID
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 

@@ -1,4 +1,4 @@
-"""asr/text.py: what each rule does to texts of many scripts, and that a second time changes nothing."""
+"""asr/text/normalization.py: what each rule does to texts of many scripts, and that a second time changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.text import (
+from asr.text.normalization import (
     MAX_MARKS,
     RULES,
     SAFE_RULES,

@@ -15,7 +15,8 @@ from whisper_examples import VOCAB_SIZE, VOCABULARY
 from asr.audio.speech_detection import SILENCE_DB
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models.clock import Clock, make_clock
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig
 from asr.transcription.timestamps import (
     TokenTime,
     align_by_attention,
@@ -27,7 +28,6 @@ from asr.transcription.timestamps import (
     time_words,
     warp,
 )
-from asr.units import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.units import name_tokens
 

@@ -1,4 +1,4 @@
-"""asr/tokenizer.py: what a model may rely on for each type, and files that are not tokenizers."""
+"""asr/text/tokenizer.py: what a model may rely on for each type, and files that are not tokenizers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, train, train_pieces
 
-from asr import tokenizer as tokenizer_module
 from asr.errors import UserError
-from asr.tokenizer import Tokenizer
-from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerType
+from asr.text import tokenizer as tokenizer_module
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import (
+    BLANK_ID,
+    EOS_ID,
+    PAD_ID,
+    SOS_ID,
+    SPECIAL_TOKENS,
+    UNK_ID,
+    UNKNOWN_MARK,
+    TokenizerType,
+)
 
 # --- what a model may rely on -------------------------------------------------------------------
 
@@ -272,8 +281,6 @@ def test_damaged_files_are_refused_or_sound(
 
 
 def test_import_is_light() -> None:
-    program = (
-        "import sys, asr.tokenizer, asr.text; print({'torch', 'sentencepiece', 'numpy'} & set(sys.modules))"
-    )
+    program = "import sys, asr.text.tokenizer, asr.text.normalization; print({'torch', 'sentencepiece', 'numpy'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"

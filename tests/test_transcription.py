@@ -29,7 +29,8 @@ from asr.manifest import read_manifest
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
 from asr.train.loop import train
 from asr.transcription.joining import Recognized
 from asr.transcription.knowledge import Knowledge
@@ -43,7 +44,6 @@ from asr.transcription.recognizer import (
 )
 from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.units import EOS_ID, SOS_ID, TokenizerConfig
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

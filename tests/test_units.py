@@ -1,4 +1,4 @@
-"""asr/units.py: how texts fall into units of each type, what training refuses, and what is unknown."""
+"""asr/text/units.py: how texts fall into units of each type, what training refuses, and what is unknown."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, random_words, train, t
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.text import Rule, TextConfig, normalize, normalize_for_training
-from asr.tokenizer import Tokenizer
-from asr.units import SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerConfig, TokenizerType
+from asr.text.normalization import Rule, TextConfig, normalize, normalize_for_training
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerConfig, TokenizerType
 
 # --- against tables made by hand, and against sentencepiece -------------------------------------
 
@@ -230,7 +230,7 @@ def test_no_text_is_too_long_and_no_character_too_rare(type: TokenizerType) -> N
 def test_sentencepiece_prints_nothing(type: TokenizerType) -> None:
     # In a process of its own: the level of its log is global.
     program = f"""
-from asr.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig
 for vocab_size in (15, 1000):
     try:
         Tokenizer.train(TokenizerConfig(type={type!r}, vocab_size=vocab_size), ["the cat sat"] * 9)

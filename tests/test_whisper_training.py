@@ -30,12 +30,12 @@ from asr.recipe import report
 from asr.recipe.stages import build_tasks, run_recipe
 from asr.recipe.tasks import find_reason_to_run, read_record
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, SOS_ID
 from asr.train.distributed import Process
 from asr.train.learner import Learner
 from asr.train.loop import train
 from asr.train.preparation import prepare_system
-from asr.units import EOS_ID, SOS_ID
 from asr.whisper.loading import WhisperSystem, load_whisper
 
 # B utterances, T frames, F features, U tokens, N tokens and the end, V vocabulary

@@ -19,9 +19,9 @@ from asr.checkpoint import System, load_system
 from asr.labels import read_stretches
 from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.models.clock import make_clock
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import BLANK_ID
 from asr.train.loop import train
-from asr.units import BLANK_ID
 from asr.word_times import align_utterances
 
 CPU = torch.device("cpu")

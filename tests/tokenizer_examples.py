@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import random
 
-from asr.tokenizer import Tokenizer
-from asr.units import SPECIAL_TOKENS, TokenizerConfig, TokenizerType
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import SPECIAL_TOKENS, TokenizerConfig, TokenizerType
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat"]
 TYPES: tuple[TokenizerType, ...] = ("characters", "bpe", "unigram", "words")

@@ -24,9 +24,9 @@ from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
 from asr.manifest import Manifest
 from asr.spec_augment import SpecAugmentConfig
-from asr.text import TextConfig, normalize_for_training
-from asr.tokenizer import Tokenizer
-from asr.units import TokenizerConfig
+from asr.text.normalization import TextConfig, normalize_for_training
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import TokenizerConfig
 
 AUGMENT = AugmentConfig(
     speed=(0.9, 1.0, 1.1),

@@ -31,7 +31,7 @@ from asr.decoding.search import DecodingConfig, decode
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.decoder import Decoder
 from asr.models.parallel_decoder import LengthDecoder, ParallelDecoder
-from asr.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80
 FRAMES_PER_SECOND = 100

@@ -31,7 +31,7 @@ from asr.recipe.tasks import Task, hash_file, read_record, run_task
 from asr.run import RunConfig
 from asr.scoring.counting import Score
 from asr.scoring.significance import compare
-from asr.text import normalize_for_scoring
+from asr.text.normalization import normalize_for_scoring
 from asr.train.distributed import Process
 from asr.train.evaluation import compute_dev_scores
 from asr.train.loop import step_name

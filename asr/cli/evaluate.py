@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from asr.models import LabelModel
     from asr.progress import AudioProgress
-    from asr.text import normalize_for_training
+    from asr.text.normalization import normalize_for_training
     from asr.train.preparation import log_unknown_share
     from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import choose_device

@@ -75,8 +75,8 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """What is in the folder of a trained model, and the file of its settings."""
     from asr.checkpoint import find_model, load_any_system, load_state
     from asr.models import LabelModel
+    from asr.text.units import SPECIAL_TOKENS
     from asr.transcription.knowledge import load_own_decoding
-    from asr.units import SPECIAL_TOKENS
 
     folder = find_model(path)
     system, state = load_any_system(folder), load_state(folder)

@@ -101,8 +101,8 @@ def _validate(args: argparse.Namespace) -> int:
 def _text_checks(args: argparse.Namespace) -> TextChecks | None:
     from asr.errors import UserError
     from asr.manifest_checks import TextChecks
-    from asr.text import SAFE_RULES, check_rules
-    from asr.tokenizer import Tokenizer
+    from asr.text.normalization import SAFE_RULES, check_rules
+    from asr.text.tokenizer import Tokenizer
 
     if args.tokenizer is None:
         if args.text_rules is not None or args.frame_ms is not None:

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.run import RunConfig
     from asr.sentences import read_sentences
+    from asr.text.units import SPECIAL_TOKENS
     from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file
-    from asr.units import SPECIAL_TOKENS
 
     if not 1 <= args.order <= 20:
         raise UserError(f"--order {args.order}: expected 1 to 20")

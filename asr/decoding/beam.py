@@ -13,7 +13,7 @@ from asr.decoding.fusion import FusionModel, FusionState
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder, DecoderState
-from asr.units import EOS_ID, SOS_ID, UNK_ID
+from asr.text.units import EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam, N = W x C, T encoded steps,
 # V vocabulary, U steps of the search, H hypotheses of the n-best list

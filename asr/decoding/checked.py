@@ -14,7 +14,7 @@ from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, resolve_method
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
-from asr.units import BLANK_ID
+from asr.text.units import BLANK_ID
 
 # B utterances, T encoded steps, D dimension, V vocabulary
 

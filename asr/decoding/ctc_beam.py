@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.decoding.ctc_prefix import mask_padding
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
-from asr.units import BLANK_ID, UNK_ID
+from asr.text.units import BLANK_ID, UNK_ID
 
 # B utterances, W beams of each, C candidate tokens of a step, N = W + W x C, T encoded steps, V vocabulary,
 # H hypotheses of the n-best list

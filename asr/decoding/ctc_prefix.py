@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from asr.models.layers import length_mask
-from asr.units import BLANK_ID
+from asr.text.units import BLANK_ID
 
 # B utterances, W beams of each, C candidate tokens of each beam, T encoded steps, V vocabulary
 

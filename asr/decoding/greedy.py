@@ -8,7 +8,7 @@ from torch import Tensor
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
 from asr.models.layers import length_mask
-from asr.units import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary
 

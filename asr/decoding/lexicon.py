@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.tokenizer import Tokenizer
-from asr.units import EOS_ID, UNK_ID
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, UNK_ID
 
 logger = logging.getLogger(__name__)
 

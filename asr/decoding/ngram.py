@@ -16,7 +16,7 @@ from torch import Tensor
 from asr.decoding.arpa import END, NO_PROBABILITY, START, UNKNOWN, Arpa, Ngram
 from asr.decoding.fusion import score_texts
 from asr.errors import UserError
-from asr.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # R rows of a search, V vocabulary, C nodes, E entries: n-grams of order 2 and more
 

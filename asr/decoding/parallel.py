@@ -13,7 +13,7 @@ from asr.models import SpeechModel
 from asr.models.decoder import Weights
 from asr.models.layers import length_mask
 from asr.models.parallel_decoder import EndDecoder, LengthDecoder, MaskDecoder
-from asr.units import BLANK_ID, EOS_ID, UNK_ID
+from asr.text.units import BLANK_ID, EOS_ID, UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,
 # H heads, C counts of tokens

@@ -11,7 +11,7 @@ from asr.decoding.fusion import FusionModel, score_texts
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
-from asr.units import EOS_ID, SOS_ID
+from asr.text.units import EOS_ID, SOS_ID
 
 # B utterances, H texts of each, R = B x H, U tokens, N = U + 1 decisions, V vocabulary, A attention heads,
 # T encoded steps

@@ -20,7 +20,7 @@ from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
 from asr.models.parallel_decoder import ParallelDecoder
-from asr.units import BLANK_ID
+from asr.text.units import BLANK_ID
 
 __all__ = [
     "DecodingConfig",

@@ -13,8 +13,8 @@ from torch import Tensor
 from asr.decoding.arpa import END, START, UNKNOWN, Arpa
 from asr.decoding.ngram import NgramModel, NgramState, token_vocabulary
 from asr.errors import UserError
-from asr.tokenizer import Tokenizer
-from asr.units import EOS_ID, UNK_ID
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, UNK_ID
 
 # R rows of a search, V tokens, W words of the file, S words that can be spelled, in alphabetical order of
 # their tokens, N nodes of the tree of their beginnings

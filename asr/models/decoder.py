@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from asr.models.exposure import ExposureConfig, corrupt, token_similarity
 from asr.models.losses import IGNORED, cross_entropy
 from asr.models.model import Targets
-from asr.units import SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.text.units import SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B utterances, R rows (B, or the beams of all utterances, those of one side by side), T encoded steps,
 # U tokens, N tokens and the end, D dimension of the encoder, V vocabulary, H heads

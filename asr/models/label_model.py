@@ -15,7 +15,7 @@ from asr.models.encoders import Encoder, EncoderConfig, build_encoder
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, cross_entropy
 from asr.models.model import Losses, Model
-from asr.units import SPECIAL_TOKENS, UNK_ID
+from asr.text.units import SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, F features, N labels of an utterance, D dimension, L all labels there are
 

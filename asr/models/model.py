@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from asr.models.layers import length_mask
 from asr.models.losses import IGNORED
-from asr.units import EOS_ID, SOS_ID
+from asr.text.units import EOS_ID, SOS_ID
 
 # B batch, U tokens, N rows of a decoder (tokens and the end)
 

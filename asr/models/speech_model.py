@@ -28,7 +28,7 @@ from asr.models.losses import (
 from asr.models.model import Losses, Model, Targets
 from asr.models.parallel_decoder import MaskDecoderConfig, ParallelDecoderConfig
 from asr.padded import speech_spans
-from asr.units import BLANK_ID
+from asr.text.units import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension

@@ -26,7 +26,7 @@ from asr.recipe.results import Texts, score_texts, write_texts
 from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
-from asr.text import normalize_for_scoring
+from asr.text.normalization import normalize_for_scoring
 
 logger = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import Levenshtein
 
-from asr.english.normalizer import normalize_english
 from asr.errors import UserError
 from asr.manifest import shorten
 from asr.scoring.alignments import Method, Operation, Unit, split_units
 from asr.scoring.alternatives import read_as_sclite
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
-from asr.text import Rule
-from asr.text import normalize as normalize_text
+from asr.text.english import normalize_english
+from asr.text.normalization import Rule
+from asr.text.normalization import normalize as normalize_text
 from asr.transcripts.files import split_format
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Normalization = Literal["none", "basic", "english"]
-# In the order of asr.text.RULES. Tags such as [noise] were never spoken.
+# In the order of asr.text.normalization.RULES. Tags such as [noise] were never spoken.
 BASIC_RULES: tuple[Rule, ...] = (
     *("strip_invisible", "nfkc", "strip_brackets", "lowercase", "plain_apostrophes"),
     *("strip_symbols", "strip_punctuation", "collapse_spaces"),

@@ -22,7 +22,7 @@ from asr.models.model import Targets
 from asr.plots import END, Picture, Strip, draw
 from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
-from asr.text import normalize_for_scoring
+from asr.text.normalization import normalize_for_scoring
 from asr.train.distributed import Process, sum_over_processes
 
 Pairs = list[tuple[str, str]]  # of reference and hypothesis

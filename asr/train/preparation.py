@@ -30,11 +30,11 @@ from asr.models.subsampling import subsampled_lengths
 from asr.run import RunConfig
 from asr.scoring.bleu import load_sacrebleu
 from asr.sentences import read_sentences, read_text_file
+from asr.text.tokenizer import Tokenizer, compute_fingerprint
+from asr.text.units import SPECIAL_TOKENS
 from asr.text_batches import TextLoader
-from asr.tokenizer import Tokenizer, compute_fingerprint
 from asr.train.distributed import Process, run_on_main_first
 from asr.train.start import complete, take_over, take_over_tokenizer
-from asr.units import SPECIAL_TOKENS
 from asr.whisper.loading import is_whisper
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from asr.models import Model, ModelConfig, SpeechModelConfig, build_model
 from asr.models.adaptation import is_low_rank
 from asr.models.whisper import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.run import RunConfig
-from asr.tokenizer import Tokenizer
-from asr.units import SPECIAL_TOKENS
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import SPECIAL_TOKENS
 from asr.whisper.loading import WhisperSystem, build_tokenizer, is_whisper, load_whisper, read_checkpoint
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.units import name_tokens, order_tokens

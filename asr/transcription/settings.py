@@ -15,11 +15,11 @@ from asr.checkpoint import find_model
 from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
-from asr.english.letters import join_letters
-from asr.english.normalizer import normalize_english
 from asr.errors import UserError
 from asr.precision import Precision
-from asr.text import Rule, check_rules, normalize
+from asr.text.english import normalize_english
+from asr.text.english_letters import join_letters
+from asr.text.normalization import Rule, check_rules, normalize
 from asr.transcription.knowledge import Knowledge
 from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
@@ -48,7 +48,7 @@ class ScoringConfig(Config):
         "strip_punctuation",
         "collapse_spaces",
     )
-    """Those of asr/text.py that are applied in place of the English ones."""
+    """Those of asr/text/normalization.py that are applied in place of the English ones."""
     join_letters: bool = False
     """Then runs of single letters, and of digits, are one word: references have C Z, Whisper writes CZ."""
 

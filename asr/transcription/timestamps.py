@@ -21,9 +21,9 @@ from asr.models import SpeechModel
 from asr.models.alignment import align_tokens
 from asr.models.clock import Clock
 from asr.models.model import Targets
-from asr.tokenizer import Tokenizer
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import BLANK_ID, PAD_ID
 from asr.transcripts.transcript import Word
-from asr.units import BLANK_ID, PAD_ID
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
 

@@ -16,7 +16,7 @@ import pydantic
 from asr.config import Config
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.units import (
+from asr.text.units import (
     BLANK_ID,
     EOS_ID,
     PAD_ID,

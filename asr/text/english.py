@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from asr.english.numbers import write_numbers
-from asr.english.spelling import to_american
-from asr.text import normalize
+from asr.text.english_numbers import write_numbers
+from asr.text.english_spelling import to_american
+from asr.text.normalization import normalize
 
 _FILLERS = re.compile(r"\b(h+m+|m+h+m*|mm+|u+h+|u+m+)\b")
 
