@@ -21,8 +21,8 @@ from torch import Tensor
 
 from asr.audio import reading as audio_files
 from asr.config import Config
+from asr.data.manifest import read_manifest
 from asr.errors import UserError
-from asr.manifest import read_manifest
 from asr.seeding import choose, hash_names, random_stream
 from asr.spec_augment import SpecAugment, SpecAugmentConfig
 

@@ -18,11 +18,11 @@ from torch.utils.data import Dataset
 
 from asr.audio import reading as audio_files
 from asr.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
+from asr.data.labels import Labels, encode_labels
+from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
 from asr.feature_cache import FeatureCache
 from asr.features import FrontEnd
-from asr.labels import Labels, encode_labels
-from asr.manifest import Manifest, Utterance
 from asr.seeding import hash_names
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 from asr.augment import AugmentationCounter, Augmenter
 from asr.batch_builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
 from asr.batch_order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
+from asr.data.manifest import Manifest
 from asr.errors import UserError
 from asr.feature_cache import FeatureCache
-from asr.manifest import Manifest
 from asr.seeding import hash_names
 
 logger = logging.getLogger(__name__)

@@ -19,12 +19,12 @@ from asr.audio import reading as audio_files
 from asr.audio.segmentation import AudioSegment
 from asr.checkpoint import System
 from asr.config import Config
+from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
 from asr.errors import UserError
 from asr.features import FrontEnd
 from asr.files import replace_file
-from asr.manifest import Utterance, read_manifest
 from asr.scoring.counting import Score, score
 from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcriber import Request

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from asr.checkpoint import System
+from asr.data.labels import Labels
+from asr.data.manifest import Utterance
 from asr.evaluation import Stopwatch, batch_utterances, encode_batch, read_batch
 from asr.files import replace_file
-from asr.labels import Labels
-from asr.manifest import Utterance
 from asr.models import LabelModel
 from asr.models.clock import make_clock
 from asr.models.label_model import FIRST_LABEL_ID

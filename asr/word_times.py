@@ -9,10 +9,10 @@ import torch
 
 from asr.batch_builder import needed_frames
 from asr.checkpoint import System
+from asr.data.labels import format_stretches
+from asr.data.manifest import Utterance
 from asr.errors import UserError
 from asr.evaluation import batch_utterances, encode_batch, read_batch
-from asr.labels import format_stretches
-from asr.manifest import Utterance
 from asr.models.clock import make_clock
 from asr.text.normalization import normalize_for_training
 from asr.transcription.timestamps import align_by_ctc, split_words, time_words

@@ -8,7 +8,7 @@ import numpy as np
 import soundfile
 from tone_examples import TONES_HZ
 
-from asr.manifest import Utterance, write_manifest
+from asr.data.manifest import Utterance, write_manifest
 from asr.run import RunConfig
 
 RATE = 16_000

@@ -8,7 +8,7 @@ from asr.recipe.definition import Job, load_recipe
 
 RECIPE = '''"""Words as tones: a corpus of this test."""
 from pathlib import Path
-from asr.manifest import read_manifest, write_manifest
+from asr.data.manifest import read_manifest, write_manifest
 
 LICENCE = "public domain"
 HOURS = 0.01

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from asr import archives
-from asr.archives import download, extract
+from asr.data import archives
+from asr.data.archives import download, extract
 from asr.errors import UserError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, write_manifest
 from asr.transcription.audio_paths import Recording, find_recordings
 
 

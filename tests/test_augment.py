@@ -19,8 +19,8 @@ from asr.augment import (
     Augmenter,
     NoiseConfig,
 )
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, write_manifest
 from asr.seeding import hash_names
 from asr.spec_augment import SpecAugmentConfig
 

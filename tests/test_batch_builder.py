@@ -13,8 +13,8 @@ import torch
 
 from asr.augment import AugmentConfig, Augmenter
 from asr.batch_builder import Batch, BatchBuilder, Inputs, needed_frames
+from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.features import FeaturesConfig, FrontEnd
-from asr.manifest import Manifest, Utterance, write_manifest
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig

@@ -21,9 +21,9 @@ from asr.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
 from asr.batch_builder import Batch, Inputs, needed_frames
 from asr.batch_order import BatchConfig, Shard
 from asr.batches import BatchLoader
+from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
-from asr.manifest import Manifest, Utterance, write_manifest
 from asr.padded import speech_spans
 from asr.spec_augment import SpecAugmentConfig
 from asr.text.normalization import TextConfig

@@ -73,7 +73,7 @@ def test_commands_do_what_the_page_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """With the weights of tiny for any name, those of base.en for files of whisper.cpp, and made speech."""
-    from asr.speech_synthesis import synthesize
+    from asr.data.speech_synthesis import synthesize
 
     tiny, base = real_model("ggml-tiny.bin"), real_model("ggml-base.en.bin")
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.corpora import compute_fingerprint, find_corpus, require_count, require_fingerprint
+from asr.data.corpora import compute_fingerprint, find_corpus, require_count, require_fingerprint
 from asr.errors import UserError
 
 LANDMARK = "etc/list.txt"

@@ -17,6 +17,7 @@ from system_examples import WORDS, save_talker
 
 from asr.audio import reading as audio
 from asr.checkpoint import System, load_system
+from asr.data.manifest import Utterance
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods
 from asr.errors import UserError
@@ -31,7 +32,6 @@ from asr.evaluation import (
     score_ways,
     write_texts,
 )
-from asr.manifest import Utterance
 from asr.scoring.counting import score
 from asr.transcripts.files import read_transcripts
 

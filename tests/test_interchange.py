@@ -14,9 +14,8 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.columns import COLUMNS
-from asr.errors import UserError
-from asr.interchange import (
+from asr.data.columns import COLUMNS
+from asr.data.interchange import (
     KINDS,
     Kind,
     guess_source_kind,
@@ -30,7 +29,8 @@ from asr.interchange import (
     write_tsv,
     write_utterances,
 )
-from asr.manifest import Utterance
+from asr.data.manifest import Utterance
+from asr.errors import UserError
 from asr.transcripts.files import read_transcripts
 
 

@@ -13,10 +13,10 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.data.kaldi_folder import read_kaldi, write_kaldi
+from asr.data.kaldi_pipes import parse_pipe
+from asr.data.manifest import Utterance
 from asr.errors import UserError
-from asr.kaldi_folder import read_kaldi, write_kaldi
-from asr.kaldi_pipes import parse_pipe
-from asr.manifest import Utterance
 
 SAMPLE_RATE = 8000
 

@@ -17,9 +17,9 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 from asr.batch_builder import Batch
 from asr.checkpoint import find_checkpoints, load_any_system
 from asr.cli import main
+from asr.data.labels import SILENCE
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.labels import SILENCE
-from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.run import RunConfig
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process

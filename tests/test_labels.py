@@ -1,4 +1,4 @@
-"""asr/labels.py: the label of a recording, the label of each moment, and fields that hold neither."""
+"""asr/data/labels.py: the label of a recording, the label of each moment, and fields that hold neither."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.errors import UserError
-from asr.labels import (
+from asr.data.labels import (
     SILENCE,
     FrameLabels,
     RecordingLabels,
@@ -18,7 +17,8 @@ from asr.labels import (
     format_stretches,
     read_stretches,
 )
-from asr.manifest import Utterance
+from asr.data.manifest import Utterance
+from asr.errors import UserError
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import SPECIAL_TOKENS, UNK_ID, TokenizerConfig

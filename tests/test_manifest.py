@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import manifest as manifest_module
-from asr.errors import UserError
-from asr.manifest import (
+from asr.data import manifest as manifest_module
+from asr.data.manifest import (
     MAX_LINE_BYTES,
     Manifest,
     Utterance,
@@ -29,6 +28,7 @@ from asr.manifest import (
     relative_audio,
     write_manifest,
 )
+from asr.errors import UserError
 
 FEW = settings(max_examples=100, deadline=None)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -12,9 +12,9 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.data.manifest import Utterance
+from asr.data.manifest_checks import TextChecks, compute_statistics, measure_seconds, validate
 from asr.errors import UserError
-from asr.manifest import Utterance
-from asr.manifest_checks import TextChecks, compute_statistics, measure_seconds, validate
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig
 

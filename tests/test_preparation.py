@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from asr.checkpoint import save_checkpoint
+from asr.data.manifest import Manifest, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import Manifest, read_manifest, write_manifest
 from asr.run import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.train.distributed import Process

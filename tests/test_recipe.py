@@ -20,7 +20,7 @@ RECIPE = '''"""A corpus of one utterance.
 It says so twice.
 """
 from pathlib import Path
-from asr.manifest import Utterance, write_manifest
+from asr.data.manifest import Utterance, write_manifest
 
 LICENCE = "public domain"
 HOURS = 0.5

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr import archives
 from asr.cli import main
-from asr.corpora import compute_fingerprint
+from asr.data import archives
+from asr.data.corpora import compute_fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]

@@ -11,11 +11,11 @@ import torch
 from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
 
 from asr.checkpoint import find_model, load_system
+from asr.data.manifest import read_manifest
 from asr.decoding.methods import METHODS
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import decode_utterances
-from asr.manifest import read_manifest
 from asr.recipe import report
 from asr.recipe.knowledge import WEIGHTS, load_knowledge
 from asr.recipe.results import read_texts, score_texts

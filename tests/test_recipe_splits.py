@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
 
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.recipe.splits import find_shared
 from asr.recipe.stages import run_recipe
 

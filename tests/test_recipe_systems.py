@@ -12,8 +12,8 @@ import pytest
 from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
 
 from asr.config import Config, build_config
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.recipe.definition import Job, find_recipes, load_recipe
 from asr.recipe.systems import build_runs, cut_manifests, find_all_runs, hash_settings
 from asr.run import RunConfig

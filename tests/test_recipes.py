@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.corpora import compute_fingerprint
+from asr.data.corpora import compute_fingerprint
+from asr.data.manifest import Utterance, read_manifest
+from asr.data.speech_synthesis import list_voices
+from asr.data.synthetic_speech import ACCENTS, VARIANTS
 from asr.errors import UserError
-from asr.manifest import Utterance, read_manifest
 from asr.recipe.definition import Job, Recipe, load_recipe
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs
-from asr.speech_synthesis import list_voices
-from asr.synthetic_speech import ACCENTS, VARIANTS
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 SPLITS = ("train", "dev", "test")

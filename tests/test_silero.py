@@ -11,7 +11,7 @@ import torch
 from silero_vad import load_silero_vad
 
 from asr.audio.silero import SileroModel, load_silero
-from asr.speech_synthesis import synthesize
+from asr.data.speech_synthesis import synthesize
 
 
 def speak(rate: int) -> np.ndarray:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr import speech_synthesis
+from asr.data import speech_synthesis
+from asr.data.speech_synthesis import list_voices, synthesize
 from asr.errors import UserError
-from asr.speech_synthesis import list_voices, synthesize
 
 # Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
 VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klatt2", "he"]
@@ -20,7 +20,7 @@ VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klat
 
 DIGEST = """
 import hashlib, sys
-from asr.speech_synthesis import synthesize
+from asr.data.speech_synthesis import synthesize
 def digest(voice):
     return hashlib.sha256(synthesize("one two three", voice)[0].tobytes()).hexdigest()
 """

@@ -14,8 +14,8 @@ import pytest
 from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_recipe
 
 from asr.config import load_config
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_manifest, write_manifest
 from asr.recipe.definition import load_recipe
 from asr.recipe.results import read_texts, write_texts
 from asr.recipe.stages import run_recipe

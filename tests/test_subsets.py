@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.subsets import Filter, assign_units, choose_unit, parse_share, read_names, split_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_manifest, write_manifest
-from asr.subsets import Filter, assign_units, choose_unit, parse_share, read_names, split_manifest
 
 
 def corpus(speakers: int = 10, each: int = 5) -> list[Utterance]:

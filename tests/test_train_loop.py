@@ -30,8 +30,8 @@ from asr import checkpoint
 from asr.batch_builder import Batch
 from asr.checkpoint import find_checkpoints, load_state, load_system
 from asr.cli import main
+from asr.data.manifest import read_manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import read_manifest, write_manifest
 from asr.models.speech_model import SpeechModel
 from asr.plots import END, Picture
 from asr.run import RunConfig

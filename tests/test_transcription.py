@@ -20,12 +20,12 @@ from asr.audio import reading as audio
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.checkpoint import System, load_state, save_checkpoint
+from asr.data.manifest import read_manifest
 from asr.decoding.checked import Reading
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
-from asr.manifest import read_manifest
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
 from asr.run import RunConfig

@@ -24,11 +24,11 @@ import asr
 from asr import cli
 from asr.audio import reading as audio
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
+from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import transcribe_utterances
-from asr.manifest import Utterance
 from asr.models.int8 import Int8Linear, is_int8_exact
 from asr.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment

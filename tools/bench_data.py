@@ -20,9 +20,9 @@ from asr.augment import AugmentConfig, NoiseConfig
 from asr.batch_builder import Inputs
 from asr.batch_order import BatchConfig, plan_epoch
 from asr.batches import BatchLoader
+from asr.data.manifest import Manifest
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
-from asr.manifest import Manifest
 from asr.spec_augment import SpecAugmentConfig
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer

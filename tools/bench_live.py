@@ -32,7 +32,7 @@ import numpy as np
 from bench_long import NOISE, make_normalizer
 
 from asr.audio import reading as audio
-from asr.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance, read_manifest
 from asr.scoring.counting import count_word_errors
 
 RATE = 16_000

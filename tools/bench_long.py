@@ -27,7 +27,7 @@ import numpy as np
 import soundfile
 
 from asr.audio import reading as audio
-from asr.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance, read_manifest
 from asr.scoring.counting import count_character_errors, count_word_errors
 
 RATE = 16_000

@@ -228,7 +228,7 @@ def run_case(case: Case) -> Outcome | None:
 
 def choose_clips(manifest: Path, count: int) -> list[tuple[Path, str]]:
     """As many, evenly from the whole manifest, with their texts."""
-    from asr.manifest import read_manifest
+    from asr.data.manifest import read_manifest
 
     utterances = list(read_manifest(manifest))
     places = np.linspace(0, len(utterances) - 1, min(count, len(utterances))).round().astype(int)

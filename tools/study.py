@@ -36,10 +36,10 @@ from study_figures import (
 from study_report import draw_learning, draw_lengths, draw_maps, format_page
 
 from asr.config import Config, load_config
+from asr.data.manifest import read_manifest, write_manifest
 from asr.decoding.search import Method
 from asr.errors import UserError
 from asr.features import FrontEnd
-from asr.manifest import read_manifest, write_manifest
 from asr.models import build_model
 from asr.recipe.definition import Job, load_recipe
 from asr.recipe.figures import choose_utterances

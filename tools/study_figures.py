@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from asr.checkpoint import find_model, load_state, load_system
+from asr.data.manifest import read_manifest, write_manifest
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import choose_ways, decode_utterances, read_references
-from asr.manifest import read_manifest, write_manifest
 from asr.recipe.definition import Job
 from asr.recipe.figures import read_batches
 from asr.recipe.results import (

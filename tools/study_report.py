@@ -14,7 +14,7 @@ import torch
 from study_figures import RATES, TRAIN_UTTERANCES, Record
 
 from asr.checkpoint import find_model, load_system
-from asr.manifest import read_manifest
+from asr.data.manifest import read_manifest
 from asr.models.model import Targets
 from asr.recipe.figures import COLOURS, draw_curves, read_batches, read_curve
 from asr.recipe.report import SMOKE_WARNING, describe_test, make_origin_rows, markdown_table

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from asr.checkpoint import System
     from asr.config import Config
+    from asr.data.manifest import Utterance
     from asr.evaluation import DecodedSplit, Normalizer
-    from asr.manifest import Utterance
     from asr.models import LabelModel
 
 logger = logging.getLogger(__name__)

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from asr.columns import describe_columns
+from asr.data.columns import describe_columns
 
 if TYPE_CHECKING:
-    from asr.manifest import Utterance
-    from asr.manifest_checks import Statistics, TextChecks
+    from asr.data.manifest import Utterance
+    from asr.data.manifest_checks import Statistics, TextChecks
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")  # as in asr.interchange, which --help must not import
+KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")  # as in asr.data.interchange, which --help must not import
 TOP_NAMES = 10
 BAR_WIDTH = 40
 
@@ -69,8 +69,8 @@ def _validate(args: argparse.Namespace) -> int:
     from collections import Counter
     from dataclasses import asdict
 
-    from asr.manifest import read_lines
-    from asr.manifest_checks import validate
+    from asr.data.manifest import read_lines
+    from asr.data.manifest_checks import validate
 
     faults = list(
         validate(
@@ -99,8 +99,8 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _text_checks(args: argparse.Namespace) -> TextChecks | None:
+    from asr.data.manifest_checks import TextChecks
     from asr.errors import UserError
-    from asr.manifest_checks import TextChecks
     from asr.text.normalization import SAFE_RULES, check_rules
     from asr.text.tokenizer import Tokenizer
 
@@ -129,8 +129,8 @@ def _stats(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
-    from asr.manifest import read_manifest
-    from asr.manifest_checks import compute_statistics
+    from asr.data.manifest import read_manifest
+    from asr.data.manifest_checks import compute_statistics
 
     reports = []
     for path in args.manifests:
@@ -193,8 +193,8 @@ def _add_split(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(args: argparse.Namespace) -> int:
+    from asr.data.subsets import choose_unit, parse_share, split_manifest
     from asr.errors import UserError
-    from asr.subsets import choose_unit, parse_share, split_manifest
 
     shares: dict[str, float | int | str] = {}
     for output in args.output:
@@ -225,9 +225,9 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
 def _filter(args: argparse.Namespace) -> int:
     from collections import Counter
 
+    from asr.data.manifest import read_manifest, write_manifest
+    from asr.data.subsets import Filter, read_names
     from asr.errors import UserError
-    from asr.manifest import read_manifest, write_manifest
-    from asr.subsets import Filter, read_names
 
     extras: dict[str, str] = {}
     for condition in args.extra:
@@ -264,9 +264,9 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(args: argparse.Namespace) -> int:
+    from asr.data.interchange import guess_source_kind, read_utterances
+    from asr.data.manifest import write_manifest
     from asr.errors import UserError
-    from asr.interchange import guess_source_kind, read_utterances
-    from asr.manifest import write_manifest
 
     sources: dict[str, str] = {}
 
@@ -308,7 +308,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from asr.interchange import guess_source_kind, guess_target_kind, read_utterances, write_utterances
+    from asr.data.interchange import guess_source_kind, guess_target_kind, read_utterances, write_utterances
 
     source_kind = args.source_kind or guess_source_kind(args.source)
     target_kind = args.target_kind or guess_target_kind(args.target)

@@ -34,12 +34,12 @@ def run(args: argparse.Namespace) -> int:
     import math
     from pathlib import Path
 
+    from asr.data.sentences import read_sentences
     from asr.decoding.arpa import UNKNOWN, write_arpa
     from asr.decoding.ngram import NgramModel, token_vocabulary
     from asr.decoding.ngram_estimation import estimate_ngrams
     from asr.errors import UserError
     from asr.run import RunConfig
-    from asr.sentences import read_sentences
     from asr.text.units import SPECIAL_TOKENS
     from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file
 

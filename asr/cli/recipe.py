@@ -150,7 +150,7 @@ def _print_results(job: Job, stage: str | None) -> None:
     """What there is now: the manifests after the first stages, the table after the last ones."""
     table = job.report_dir / "report.md"
     if stage in (None, "prepare"):
-        from asr.manifest import Manifest
+        from asr.data.manifest import Manifest
 
         for path in sorted(job.data_dir.glob("*.jsonl")):
             manifest = Manifest.open(path)

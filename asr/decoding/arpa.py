@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifest import read_lines
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.manifest import read_lines
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SPACE = "<space>"  # a token that is a space: the file separates words by those

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.config import Config
-from asr.labels import RECORDING_FIELDS, TIMED_FIELDS
+from asr.data.labels import RECORDING_FIELDS, TIMED_FIELDS
 from asr.models.encoders import Encoder, EncoderConfig, build_encoder
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, cross_entropy

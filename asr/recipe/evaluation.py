@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from asr.checkpoint import System, find_model, load_state, load_system
+from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, offered_methods
 from asr.errors import UserError
 from asr.evaluation import Decoded, choose_ways, decode_utterances, describe_device
-from asr.manifest import Utterance, read_manifest
 from asr.recipe.definition import Job
 from asr.recipe.knowledge import CTC_WEIGHTS, WEIGHTS, load_knowledge
 from asr.recipe.origin import describe_origin

@@ -15,7 +15,7 @@ from asr.audio import reading as audio_files
 from asr.batch_builder import Batch, Inputs
 from asr.batches import BatchLoader
 from asr.checkpoint import System, find_model, load_system
-from asr.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.models.subsampling import subsampled_lengths
 from asr.plots import COLOURS
 from asr.train.distributed import Process

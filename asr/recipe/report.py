@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from asr.data.manifest import read_manifest
 from asr.files import replace_file
-from asr.manifest import read_manifest
 from asr.recipe.definition import Job
 from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
 from asr.recipe.results import score_run

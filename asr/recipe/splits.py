@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.data.manifest import Utterance, read_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_manifest
 from asr.recipe.definition import SPLITS
 from asr.recipe.tasks import hash_file
 

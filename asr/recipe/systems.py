@@ -13,8 +13,8 @@ from typing import Any
 
 from asr.checkpoint import find_model
 from asr.config import Config, describe_config
+from asr.data.manifest import Manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import Manifest, write_manifest
 from asr.models import LanguageModelConfig, SpeechModelConfig
 from asr.recipe.definition import Job
 from asr.recipe.tasks import hash_text

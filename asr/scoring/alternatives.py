@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.manifest import shorten
 
 # sclite's costs in thousandths. The null word, @, stands for an alternative without words.
 NULL = "@"

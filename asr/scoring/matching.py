@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.manifest import shorten
 from asr.transcripts.files import TranscriptFile
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.transcript import Word

@@ -19,17 +19,17 @@ from asr.batch_builder import Batch, Inputs
 from asr.batch_order import Shard
 from asr.batches import BatchLoader
 from asr.checkpoint import System, find_checkpoints, load_any_system
+from asr.data.labels import FrameLabels, Labels, RecordingLabels
+from asr.data.manifest import Manifest, Utterance, read_manifest
+from asr.data.sentences import read_sentences, read_text_file
 from asr.errors import UserError
 from asr.features import FrontEnd, fit_front_end
 from asr.files import hash_file
-from asr.labels import FrameLabels, Labels, RecordingLabels
-from asr.manifest import Manifest, Utterance, read_manifest
 from asr.models import FrameLabelsConfig, LabelModel, Model, RecordingLabelConfig, build_model
 from asr.models.clock import make_clock
 from asr.models.subsampling import subsampled_lengths
 from asr.run import RunConfig
 from asr.scoring.bleu import load_sacrebleu
-from asr.sentences import read_sentences, read_text_file
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.text_batches import TextLoader

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from asr.data.interchange import guess_source_kind, read_utterances
+from asr.data.manifest import Utterance
 from asr.errors import UserError
-from asr.interchange import guess_source_kind, read_utterances
-from asr.manifest import Utterance
 
 logger = logging.getLogger(__name__)
 

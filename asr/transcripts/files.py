@@ -13,8 +13,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.manifest import shorten
 from asr.transcripts.line_formats import (
     Entry,
     Format,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from asr.manifest import shorten
+from asr.data.manifest import shorten
 from asr.transcripts.text_lines import Lines, open_lines
 from asr.transcripts.transcript import Word
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.columns import COLUMNS
+from asr.data.columns import COLUMNS
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.manifest import shorten
 from asr.transcripts.line_formats import Entry, Record, Role, is_number
 from asr.transcripts.text_lines import Lines
 from asr.transcripts.transcript import Word

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from asr.data.manifest import shorten
 from asr.errors import UserError
 from asr.files import unpack
-from asr.manifest import shorten
 
 MAX_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.archives import download as download_archive
-from asr.archives import extract
 from asr.audio.reading import read_info
-from asr.corpora import find_corpus, require_count, require_fingerprint
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import find_corpus, require_count, require_fingerprint
+from asr.data.manifest import Utterance, read_lines, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_lines, write_manifest
 
 LICENCE = "free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)"
 HOURS = 0.81

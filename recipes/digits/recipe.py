@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.manifest import write_manifest
-from asr.synthetic_speech import speak_split
+from asr.data.manifest import write_manifest
+from asr.data.synthetic_speech import speak_split
 
 LICENCE = "none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)"
 HOURS = 0.98

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from asr.archives import download as download_archive
-from asr.archives import extract
 from asr.audio.reading import read, write
-from asr.corpora import find_corpus, require_count, require_fingerprint
-from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import find_corpus, require_count, require_fingerprint
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 
 LICENCE = "Creative Commons Attribution-ShareAlike 4.0; joined strings are adaptations under the same terms"
 HOURS = 2.49

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from asr.archives import download as download_archive
-from asr.archives import extract
 from asr.audio.reading import read_info
-from asr.corpora import find_corpus, require_count, require_fingerprint
-from asr.manifest import Utterance, write_manifest
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import find_corpus, require_count, require_fingerprint
+from asr.data.manifest import Utterance, write_manifest
 
 LICENCE = "not stated in the archive; see https://www.openslr.org/1/"
 HOURS = 0.10

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from asr.data.manifest import Utterance, read_lines, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.manifest import Utterance, read_lines, read_manifest, write_manifest
 
 REST = "rest"
 Unit = Literal["speaker", "utterance"]

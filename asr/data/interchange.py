@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.columns import MEANINGS, describe_columns
-from asr.errors import UserError
-from asr.files import replace_file
-from asr.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
-from asr.manifest import (
+from asr.data.columns import MEANINGS, describe_columns
+from asr.data.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
+from asr.data.manifest import (
     MAX_LINE_BYTES,
     Utterance,
     build_utterance,
@@ -33,7 +31,9 @@ from asr.manifest import (
     with_absolute_audio,
     write_manifest,
 )
-from asr.manifest_checks import measure_seconds
+from asr.data.manifest_checks import measure_seconds
+from asr.errors import UserError
+from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
 

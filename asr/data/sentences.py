@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from asr.data.manifest import MAX_LINE_BYTES, read_lines, read_manifest
 from asr.errors import UserError
-from asr.manifest import MAX_LINE_BYTES, read_lines, read_manifest
 from asr.text.normalization import TextConfig, normalize_for_training
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from asr.audio.reading import resample, write
-from asr.manifest import Utterance
-from asr.speech_synthesis import synthesize
+from asr.data.manifest import Utterance
+from asr.data.speech_synthesis import synthesize
 
 SAMPLE_RATE = 16_000
 ACCENTS = (

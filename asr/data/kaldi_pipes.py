@@ -7,8 +7,8 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.manifest import shorten
 
 
 @dataclass(frozen=True)

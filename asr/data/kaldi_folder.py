@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from asr.audio.reading import read_info
-from asr.errors import UserError
-from asr.files import replace_file
-from asr.kaldi_pipes import TOOLS, parse_pipe
-from asr.manifest import (
+from asr.data.kaldi_pipes import TOOLS, parse_pipe
+from asr.data.manifest import (
     MAX_LINE_BYTES,
     Utterance,
     build_utterance,
@@ -28,7 +26,9 @@ from asr.manifest import (
     shorten,
     with_absolute_audio,
 )
-from asr.manifest_checks import LACKING_SECONDS, measure_seconds
+from asr.data.manifest_checks import LACKING_SECONDS, measure_seconds
+from asr.errors import UserError
+from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
 
