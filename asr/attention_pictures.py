@@ -14,8 +14,8 @@ from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.audio.sources import AudioFile, describe_source, read_source
 from asr.decoding.checked import Encoded
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
-from asr.mel import compute_kaldi_filters
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.features.mel import compute_kaldi_filters
 from asr.models.clock import make_frame_clock
 from asr.models.decoder import AnyDecoder, WeightsOf
 from asr.models.model import Targets

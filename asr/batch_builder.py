@@ -21,8 +21,8 @@ from asr.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
 from asr.data.labels import Labels, encode_labels
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
-from asr.feature_cache import FeatureCache
-from asr.features import FrontEnd
+from asr.features.cache import FeatureCache
+from asr.features.front_end import FrontEnd
 from asr.seeding import hash_names
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from asr.batch_builder import Batch, BatchBuilder, Inputs, Skipped, encode_text,
 from asr.batch_order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
 from asr.data.manifest import Manifest
 from asr.errors import UserError
-from asr.feature_cache import FeatureCache
+from asr.features.cache import FeatureCache
 from asr.seeding import hash_names
 
 logger = logging.getLogger(__name__)

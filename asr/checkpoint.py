@@ -33,7 +33,7 @@ from asr.decoding.arpa import read_arpa
 from asr.decoding.fusion import FusionModel
 from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
-from asr.features import FrontEnd
+from asr.features.front_end import FrontEnd
 from asr.files import usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank

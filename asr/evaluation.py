@@ -23,7 +23,7 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
 from asr.errors import UserError
-from asr.features import FrontEnd
+from asr.features.front_end import FrontEnd
 from asr.files import replace_file
 from asr.scoring.counting import Score, score
 from asr.text.normalization import TextConfig, normalize_for_scoring

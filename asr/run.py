@@ -11,7 +11,7 @@ import pydantic
 from asr.augment import AugmentConfig
 from asr.batch_order import BatchConfig
 from asr.config import Config, load_config
-from asr.features import FeaturesConfig
+from asr.features.front_end import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
 from asr.models.whisper import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.text.normalization import TextConfig

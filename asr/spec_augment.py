@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.config import Config
-from asr.padded import speech_spans, valid_frames
+from asr.features.padded import speech_spans, valid_frames
 from asr.seeding import random_stream
 
 

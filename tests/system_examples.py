@@ -8,7 +8,7 @@ import torch
 
 from asr.checkpoint import System, save_checkpoint
 from asr.config import build_config
-from asr.features import FrontEnd
+from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.run import RunConfig
 from asr.text.tokenizer import Tokenizer

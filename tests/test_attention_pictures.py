@@ -27,7 +27,7 @@ from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.checkpoint import load_system
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
-from asr.features import FeaturesConfig
+from asr.features.front_end import FeaturesConfig
 from asr.plots import END, Picture
 from asr.transcription.recognizer import Recognizer, Request
 

@@ -14,7 +14,7 @@ import torch
 from asr.augment import AugmentConfig, Augmenter
 from asr.batch_builder import Batch, BatchBuilder, Inputs, needed_frames
 from asr.data.manifest import Manifest, Utterance, write_manifest
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig

@@ -23,8 +23,8 @@ from asr.batch_order import BatchConfig, Shard
 from asr.batches import BatchLoader
 from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
-from asr.padded import speech_spans
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.features.padded import speech_spans
 from asr.spec_augment import SpecAugmentConfig
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer

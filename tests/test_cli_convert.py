@@ -25,7 +25,7 @@ from asr.config import build_config
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.features import FrontEnd
+from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.recipe.tasks import hash_file, write_record
 from asr.run import RunConfig

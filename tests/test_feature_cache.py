@@ -13,8 +13,8 @@ import torch
 from test_features import build, compute_alone, make_speech
 
 from asr.errors import UserError
-from asr.feature_cache import FeatureCache
-from asr.features import FrontEnd
+from asr.features.cache import FeatureCache
+from asr.features.front_end import FrontEnd
 
 
 @pytest.fixture

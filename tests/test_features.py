@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 import asr.features
 from asr.config import load_config
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd, fit_front_end
-from asr.mel import compute_kaldi_filters, compute_povey_window, compute_whisper_filters
+from asr.features.front_end import FeaturesConfig, FrontEnd, fit_front_end
+from asr.features.mel import compute_kaldi_filters, compute_povey_window, compute_whisper_filters
 
 KALDI_TOLERANCE = 1e-3  # float32 rounding in Kaldi itself: its own implementations differ by as much
 RATE = 16_000

@@ -18,7 +18,7 @@ from asr.batch_order import plan_epoch
 from asr.config import Config, build_config
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.features import FrontEnd, fit_front_end
+from asr.features.front_end import FrontEnd, fit_front_end
 from asr.models import build_model
 from asr.models.adaptation import is_low_rank
 from asr.run import RunConfig

@@ -11,8 +11,8 @@ from scipy.linalg import subspace_angles
 from test_features import make_speech
 
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd, fit_front_end
-from asr.reduction import (
+from asr.features.front_end import FeaturesConfig, FrontEnd, fit_front_end
+from asr.features.reduction import (
     Moments,
     ReductionConfig,
     Subspace,

@@ -11,7 +11,7 @@ import torchaudio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.padded import speech_spans
+from asr.features.padded import speech_spans
 from asr.seeding import random_stream
 from asr.spec_augment import Masked, SpecAugment, SpecAugmentConfig, build_mask, draw_masks, warp_time
 

@@ -13,7 +13,7 @@ from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
 from asr.audio.speech_detection import SILENCE_DB
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.clock import Clock, make_clock
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig

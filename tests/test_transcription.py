@@ -25,7 +25,7 @@ from asr.decoding.checked import Reading
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
 from asr.run import RunConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights
 
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.whisper import Whisper
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.naming import rename_weights

@@ -22,7 +22,7 @@ from asr.batch_order import BatchConfig, plan_epoch
 from asr.batches import BatchLoader
 from asr.data.manifest import Manifest
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.spec_augment import SpecAugmentConfig
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer

@@ -39,7 +39,7 @@ from asr.config import Config, load_config
 from asr.data.manifest import read_manifest, write_manifest
 from asr.decoding.search import Method
 from asr.errors import UserError
-from asr.features import FrontEnd
+from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.recipe.definition import Job, load_recipe
 from asr.recipe.figures import choose_utterances

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from asr.features import FeaturesConfig
+    from asr.features.front_end import FeaturesConfig
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _load_config(path: str | None) -> FeaturesConfig:
     if path is None:
-        from asr.features import FeaturesConfig
+        from asr.features.front_end import FeaturesConfig
 
         return FeaturesConfig()
     from asr.run import RunConfig
@@ -81,7 +81,7 @@ def _load_config(path: str | None) -> FeaturesConfig:
 def _compute(config: FeaturesConfig, audio: np.ndarray) -> np.ndarray:
     import torch
 
-    from asr.features import FrontEnd
+    from asr.features.front_end import FrontEnd
 
     features_BTF, _ = FrontEnd(config)(torch.from_numpy(audio)[None], torch.tensor([len(audio)]))
     features: np.ndarray = features_BTF[0].numpy()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asr.features import FeaturesConfig
+from asr.features.front_end import FeaturesConfig
 from asr.models.label_model import LabelModel
 from asr.models.speech_model import SpeechModel
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.config import Config
+from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.alignment import align_tokens
 from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
@@ -27,7 +28,6 @@ from asr.models.losses import (
 )
 from asr.models.model import Losses, Model, Targets
 from asr.models.parallel_decoder import MaskDecoderConfig, ParallelDecoderConfig
-from asr.padded import speech_spans
 from asr.text.units import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,

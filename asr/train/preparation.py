@@ -23,7 +23,7 @@ from asr.data.labels import FrameLabels, Labels, RecordingLabels
 from asr.data.manifest import Manifest, Utterance, read_manifest
 from asr.data.sentences import read_sentences, read_text_file
 from asr.errors import UserError
-from asr.features import FrontEnd, fit_front_end
+from asr.features.front_end import FrontEnd, fit_front_end
 from asr.files import hash_file
 from asr.models import FrameLabelsConfig, LabelModel, Model, RecordingLabelConfig, build_model
 from asr.models.clock import make_clock

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.mel import compute_whisper_filters
+from asr.features.mel import compute_whisper_filters
 from asr.whisper.naming import Checkpoint, rename_weights
 from asr.whisper.openai import build_config
 from asr.whisper.vocabulary import END, Vocabulary

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from asr.errors import UserError
-from asr.features import FeaturesConfig, FrontEnd
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.whisper import Whisper, WhisperConfig
 from asr.whisper.ctranslate2 import MODEL, is_ctranslate2_folder, read_ctranslate2
 from asr.whisper.folder import is_own_folder, read_folder

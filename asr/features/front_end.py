@@ -18,14 +18,14 @@ from pydantic import Field, model_validator
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.mel import (
+from asr.features.mel import (
     compute_cepstral_matrix,
     compute_hann_window,
     compute_kaldi_filters,
     compute_povey_window,
     compute_whisper_filters,
 )
-from asr.padded import (
+from asr.features.padded import (
     MIN_DEVIATION,
     add_noise,
     append_deltas,
@@ -36,7 +36,7 @@ from asr.padded import (
     split_batch,
     zero_padding,
 )
-from asr.reduction import ReductionConfig, Subspace, accumulate_moments, fit_reduction
+from asr.features.reduction import ReductionConfig, Subspace, accumulate_moments, fit_reduction
 
 INT16_SCALE = 32768.0  # Kaldi's features, dither and floor are defined on 16-bit sample values
 KALDI_FLOOR = float(np.finfo(np.float32).eps)  # of a mel energy, before the logarithm
@@ -381,7 +381,7 @@ class FrontEnd(torch.nn.Module):
         if bool(values.isnan().any()):
             raise UserError(
                 f"{setting} needs values that are learnt from data, and there are none yet: "
-                "run asr.features.fit_front_end on training audio, or load the weights of a checkpoint"
+                "run asr.features.front_end.fit_front_end on training audio, or load the weights of a checkpoint"
             )
         self._learnt.add(setting)
 

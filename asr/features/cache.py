@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asr.errors import UserError
-from asr.features import FrontEnd
+from asr.features.front_end import FrontEnd
 
 logger = logging.getLogger(__name__)
 
