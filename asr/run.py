@@ -8,8 +8,8 @@ from typing import Literal
 
 import pydantic
 
-from asr.augment import AugmentConfig
-from asr.batch_order import BatchConfig
+from asr.batches.augment import AugmentConfig
+from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
 from asr.features.front_end import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig

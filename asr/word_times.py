@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from asr.batch_builder import needed_frames
+from asr.batches.builder import needed_frames
 from asr.checkpoint import System
 from asr.data.labels import format_stretches
 from asr.data.manifest import Utterance

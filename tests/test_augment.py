@@ -11,7 +11,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.augment import (
+from asr.batches.augment import (
     NOTHING_APPLIED,
     Applied,
     AugmentationCounter,
@@ -19,10 +19,10 @@ from asr.augment import (
     Augmenter,
     NoiseConfig,
 )
+from asr.batches.seeding import hash_names
+from asr.batches.spec_augment import SpecAugmentConfig
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import UserError
-from asr.seeding import hash_names
-from asr.spec_augment import SpecAugmentConfig
 
 RATE = 16_000
 EVERYTHING = AugmentConfig(
@@ -271,7 +271,7 @@ def test_what_was_configured_in_vain_is_a_warning(caplog: pytest.LogCaptureFixtu
     keys = ["augment.speed", "augment.noise", "augment.gain_db", f"{prefix}.time_warp"]
     keys += [f"{prefix}.num_time_masks", f"{prefix}.num_frequency_masks"]
     assert counter.never_applied() == keys
-    with caplog.at_level(logging.INFO, logger="asr.augment"):
+    with caplog.at_level(logging.INFO, logger="asr.batches.augment"):
         counter.log(epoch=7)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"epoch 7: {key} is set, but was applied to none of 10 utterances" for key in keys]

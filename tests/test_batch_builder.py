@@ -11,8 +11,8 @@ import pytest
 import soundfile
 import torch
 
-from asr.augment import AugmentConfig, Augmenter
-from asr.batch_builder import Batch, BatchBuilder, Inputs, needed_frames
+from asr.batches.augment import AugmentConfig, Augmenter
+from asr.batches.builder import Batch, BatchBuilder, Inputs, needed_frames
 from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.text.normalization import TextConfig

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.batch_order import BatchConfig, Shard, group_by_length, padding_share, plan_epoch
+from asr.batches.order import BatchConfig, Shard, group_by_length, padding_share, plan_epoch
+from asr.batches.seeding import random_stream
 from asr.errors import UserError
-from asr.seeding import random_stream
 
 CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_padding=0.1, max_utterance_seconds=20.0)
 

@@ -17,15 +17,15 @@ import soundfile
 import torch
 
 from asr.audio import reading as audio_files
-from asr.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
-from asr.batch_builder import Batch, Inputs, needed_frames
-from asr.batch_order import BatchConfig, Shard
-from asr.batches import BatchLoader
+from asr.batches.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
+from asr.batches.builder import Batch, Inputs, needed_frames
+from asr.batches.loader import BatchLoader
+from asr.batches.order import BatchConfig, Shard
+from asr.batches.spec_augment import SpecAugmentConfig
 from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.features.padded import speech_spans
-from asr.spec_augment import SpecAugmentConfig
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from asr.augment import NOTHING_APPLIED, Augmenter
-from asr.batch_order import plan_epoch
+from asr.batches.augment import NOTHING_APPLIED, Augmenter
+from asr.batches.order import plan_epoch
 from asr.config import Config, build_config
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError

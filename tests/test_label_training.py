@@ -14,7 +14,7 @@ import torch
 from label_examples import KINDS, SPEAKERS, build_run, write_labelled_tones
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batch_builder import Batch
+from asr.batches.builder import Batch
 from asr.checkpoint import find_checkpoints, load_any_system
 from asr.cli import main
 from asr.data.labels import SILENCE

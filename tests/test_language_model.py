@@ -13,7 +13,8 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batch_order import BatchConfig, Shard
+from asr.batches.order import BatchConfig, Shard
+from asr.batches.text_loader import TextLoader
 from asr.checkpoint import (
     System,
     find_checkpoints,
@@ -28,7 +29,6 @@ from asr.models import LanguageModel, LanguageModelConfig, SpeechModel, build_mo
 from asr.run import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
-from asr.text_batches import TextLoader
 from asr.train.distributed import Process
 from asr.train.learner import halve_largest
 from asr.train.loop import train

@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from asr.seeding import choose, hash_names, random_stream
+from asr.batches.seeding import choose, hash_names, random_stream
 
 
 def test_choices_are_the_same_in_another_process() -> None:
-    script = "import asr.seeding as s; print(s.random_stream(1, 2, 'noise', 'é').integers(10**9), *s.choose(s.hash_names('abc'), 5, 1))"
+    script = "import asr.batches.seeding as s; print(s.random_stream(1, 2, 'noise', 'é').integers(10**9), *s.choose(s.hash_names('abc'), 5, 1))"
     runs = [
         subprocess.run(
             [sys.executable, "-c", script],

@@ -11,9 +11,9 @@ import torchaudio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.batches.seeding import random_stream
+from asr.batches.spec_augment import Masked, SpecAugment, SpecAugmentConfig, build_mask, draw_masks, warp_time
 from asr.features.padded import speech_spans
-from asr.seeding import random_stream
-from asr.spec_augment import Masked, SpecAugment, SpecAugmentConfig, build_mask, draw_masks, warp_time
 
 MASKS = SpecAugmentConfig(
     num_frequency_masks=2, frequency_mask_width=10, num_time_masks=2, time_mask_width=20, mask_value="zero"

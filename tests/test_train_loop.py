@@ -27,7 +27,7 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 
 import asr
 from asr import checkpoint
-from asr.batch_builder import Batch
+from asr.batches.builder import Batch
 from asr.checkpoint import find_checkpoints, load_state, load_system
 from asr.cli import main
 from asr.data.manifest import read_manifest, write_manifest

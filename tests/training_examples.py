@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.batch_builder import Batch
+from asr.batches.builder import Batch
 from asr.train.learner import Learner
 
 

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.augment import AugmentConfig, NoiseConfig
-from asr.batch_builder import Inputs
-from asr.batch_order import BatchConfig, plan_epoch
-from asr.batches import BatchLoader
+from asr.batches.augment import AugmentConfig, NoiseConfig
+from asr.batches.builder import Inputs
+from asr.batches.loader import BatchLoader
+from asr.batches.order import BatchConfig, plan_epoch
+from asr.batches.spec_augment import SpecAugmentConfig
 from asr.data.manifest import Manifest
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.spec_augment import SpecAugmentConfig
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from asr.audio import reading as audio_files
-from asr.batch_builder import Batch, Inputs
-from asr.batches import BatchLoader
+from asr.batches.builder import Batch, Inputs
+from asr.batches.loader import BatchLoader
 from asr.checkpoint import System, find_model, load_system
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.models.subsampling import subsampled_lengths

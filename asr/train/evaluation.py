@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asr.batch_builder import Batch
+from asr.batches.builder import Batch
 from asr.checkpoint import System
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import decode_by_decoder

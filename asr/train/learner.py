@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from asr.batch_builder import Batch
+from asr.batches.builder import Batch
 from asr.errors import UserError
 from asr.models import Model
 from asr.models.model import Losses

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 
 import torch
 
-from asr.batches import explain_dead_workers
+from asr.batches.loader import explain_dead_workers
 from asr.checkout import find_commit
 from asr.checkpoint import (
     MODEL_PREFIX,

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from asr.audio import reading as audio_files
-from asr.batch_builder import Batch, Inputs
-from asr.batch_order import Shard
-from asr.batches import BatchLoader
+from asr.batches.builder import Batch, Inputs
+from asr.batches.loader import BatchLoader
+from asr.batches.order import Shard
+from asr.batches.text_loader import TextLoader
 from asr.checkpoint import System, find_checkpoints, load_any_system
 from asr.data.labels import FrameLabels, Labels, RecordingLabels
 from asr.data.manifest import Manifest, Utterance, read_manifest
@@ -32,7 +33,6 @@ from asr.run import RunConfig
 from asr.scoring.bleu import load_sacrebleu
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
-from asr.text_batches import TextLoader
 from asr.train.distributed import Process, run_on_main_first
 from asr.train.start import complete, take_over, take_over_tokenizer
 from asr.whisper.loading import is_whisper

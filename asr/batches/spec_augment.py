@@ -13,9 +13,9 @@ import pydantic
 import torch
 from torch import Tensor
 
+from asr.batches.seeding import random_stream
 from asr.config import Config
 from asr.features.padded import speech_spans, valid_frames
-from asr.seeding import random_stream
 
 
 class SpecAugmentConfig(Config):

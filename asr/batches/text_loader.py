@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 
-from asr.batch_builder import Batch
-from asr.batch_order import WHOLE, BatchConfig, Shard, group_by_length, plan_epoch
+from asr.batches.builder import Batch
+from asr.batches.order import WHOLE, BatchConfig, Shard, group_by_length, plan_epoch
 from asr.errors import UserError
 from asr.text.tokenizer import Tokenizer
 

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from asr.audio import reading as audio_files
-from asr.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
+from asr.batches.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
+from asr.batches.seeding import hash_names
 from asr.data.labels import Labels, encode_labels
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
 from asr.features.cache import FeatureCache
 from asr.features.front_end import FrontEnd
-from asr.seeding import hash_names
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
 

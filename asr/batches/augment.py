@@ -20,11 +20,11 @@ import pydantic
 from torch import Tensor
 
 from asr.audio import reading as audio_files
+from asr.batches.seeding import choose, hash_names, random_stream
+from asr.batches.spec_augment import SpecAugment, SpecAugmentConfig
 from asr.config import Config
 from asr.data.manifest import read_manifest
 from asr.errors import UserError
-from asr.seeding import choose, hash_names, random_stream
-from asr.spec_augment import SpecAugment, SpecAugmentConfig
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pydantic
 
+from asr.batches.seeding import random_stream
 from asr.config import Config
 from asr.errors import UserError
-from asr.seeding import random_stream
 
 
 class BatchConfig(Config):

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from asr.augment import AugmentationCounter, Augmenter
-from asr.batch_builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
-from asr.batch_order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
+from asr.batches.augment import AugmentationCounter, Augmenter
+from asr.batches.builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
+from asr.batches.order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
+from asr.batches.seeding import hash_names
 from asr.data.manifest import Manifest
 from asr.errors import UserError
 from asr.features.cache import FeatureCache
-from asr.seeding import hash_names
 
 logger = logging.getLogger(__name__)
 
