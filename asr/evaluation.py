@@ -17,7 +17,6 @@ from typing_extensions import TypeVar
 
 from asr.audio import reading as audio_files
 from asr.audio.segmentation import AudioSegment
-from asr.checkpoint import System
 from asr.config import Config
 from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.fusion import FusionModel
@@ -26,6 +25,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import replace_file
 from asr.scoring.counting import Score, score
+from asr.system.checkpoint import System
 from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcriber import Request
 from asr.transcription.whisper_recognizer import WhisperRecognizer

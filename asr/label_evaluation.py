@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from asr.checkpoint import System
 from asr.data.labels import Labels
 from asr.data.manifest import Utterance
 from asr.evaluation import Stopwatch, batch_utterances, encode_batch, read_batch
@@ -19,6 +18,7 @@ from asr.models import LabelModel
 from asr.models.clock import make_clock
 from asr.models.label_model import FIRST_LABEL_ID
 from asr.scoring.confusion import LabelScore, score_labels
+from asr.system.checkpoint import System
 
 # B utterances of a batch, S samples, N labels of an utterance, L all labels there are
 

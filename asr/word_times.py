@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from asr.batches.builder import needed_frames
-from asr.checkpoint import System
 from asr.data.labels import format_stretches
 from asr.data.manifest import Utterance
 from asr.errors import UserError
 from asr.evaluation import batch_utterances, encode_batch, read_batch
 from asr.models.clock import make_clock
+from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
 from asr.transcription.timestamps import align_by_ctc, split_words, time_words
 

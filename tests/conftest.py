@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
 
 
 # A thread that has nothing to do sleeps, where tests ask for two, and leaves its core to other tests.
@@ -34,7 +34,7 @@ def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
     """Builds the config of a tiny run; arguments are overrides such as "train.steps=3"."""
     from tone_examples import TINY_RUN
 
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
 
     def build(*overrides: str) -> RunConfig:
         path = tmp_path / "run.yaml"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from asr.checkpoint import System, save_checkpoint
 from asr.config import build_config
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
-from asr.run import RunConfig
+from asr.system.checkpoint import System, save_checkpoint
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, UNK_ID
 

@@ -24,11 +24,11 @@ from asr.attention_pictures import (
     draw_text,
 )
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.checkpoint import load_system
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig
 from asr.plots import END, Picture
+from asr.system.checkpoint import load_system
 from asr.transcription.recognizer import Recognizer, Request
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""asr/checkpoint.py: a folder that describes itself, and what is said of one that is damaged or hostile."""
+"""asr/system/checkpoint.py: a folder that describes itself, and what is said of one that is damaged or hostile."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asr.checkpoint import (
-    average_weights,
-    find_model,
-    load_state,
-    load_system,
-    save_checkpoint,
-)
 from asr.config import load_config
 from asr.errors import UserError
-from asr.run import RunConfig
+from asr.system.checkpoint import average_weights, find_model, load_state, load_system, save_checkpoint
+from asr.system.run_config import RunConfig
 from asr.train.distributed import Process
 from asr.train.preparation import prepare_system
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from asr import __version__
 from asr.cli import COMMANDS, main
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))

@@ -19,7 +19,6 @@ from system_examples import WORDS, save_talker
 from whisper_examples import make_weights, write_ggml
 
 from asr import load_model
-from asr.checkpoint import System, load_state, load_system, save_checkpoint
 from asr.cli import main
 from asr.config import build_config
 from asr.decoding.checks import ChecksConfig
@@ -28,7 +27,8 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.recipe.tasks import hash_file, write_record
-from asr.run import RunConfig
+from asr.system.checkpoint import System, load_state, load_system, save_checkpoint
+from asr.system.run_config import RunConfig
 from asr.whisper.loading import load_whisper
 
 BELIEVE = ChecksConfig(**dict.fromkeys((n for n in ChecksConfig.model_fields if n != "still_seconds"), None))

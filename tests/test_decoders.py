@@ -22,7 +22,7 @@ from asr.errors import UserError
 from asr.models import SpeechModelConfig
 from asr.models.transformer import TransformerDecoderConfig
 from asr.recipe import figures
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 
 # --- without attention --------------------------------------------------------------------------
 

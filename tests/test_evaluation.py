@@ -16,7 +16,6 @@ from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
 from asr.audio import reading as audio
-from asr.checkpoint import System, load_system
 from asr.data.manifest import Utterance
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods
@@ -33,6 +32,7 @@ from asr.evaluation import (
     write_texts,
 )
 from asr.scoring.counting import score
+from asr.system.checkpoint import System, load_system
 from asr.transcripts.files import read_transcripts
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import pytest
 from asr.config import build_config, describe_choices
 from asr.errors import UserError
 from asr.foreign_names import FOREIGN_NAMES
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 from asr.transcription.settings import (
     EvaluationSettings,
     TranscriptionSettings,

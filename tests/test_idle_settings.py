@@ -21,7 +21,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.models import build_model
 from asr.models.adaptation import is_low_rank
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 from asr.text.normalization import normalize_for_scoring, normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.train.optim import build_optimizer, learning_rate_at

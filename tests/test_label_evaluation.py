@@ -14,7 +14,6 @@ from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tone
 
 from asr import cli
 from asr.audio import reading as audio
-from asr.checkpoint import System, load_any_system
 from asr.data.labels import SILENCE
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
@@ -22,6 +21,7 @@ from asr.label_evaluation import LabelledSplit, label_utterances, score_split
 from asr.models import LabelModel
 from asr.models.clock import make_clock
 from asr.models.label_model import FIRST_LABEL_ID
+from asr.system.checkpoint import System, load_any_system
 from asr.train.loop import train
 from asr.train.preparation import build_labels
 

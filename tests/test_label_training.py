@@ -15,12 +15,12 @@ from label_examples import KINDS, SPEAKERS, build_run, write_labelled_tones
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batches.builder import Batch
-from asr.checkpoint import find_checkpoints, load_any_system
 from asr.cli import main
 from asr.data.labels import SILENCE
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.run import RunConfig
+from asr.system.checkpoint import find_checkpoints, load_any_system
+from asr.system.run_config import RunConfig
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process
 from asr.train.loop import train

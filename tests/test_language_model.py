@@ -15,7 +15,10 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batches.order import BatchConfig, Shard
 from asr.batches.text_loader import TextLoader
-from asr.checkpoint import (
+from asr.decoding.fusion import score_texts
+from asr.errors import UserError
+from asr.models import LanguageModel, LanguageModelConfig, SpeechModel, build_model
+from asr.system.checkpoint import (
     System,
     find_checkpoints,
     load_any_system,
@@ -23,10 +26,7 @@ from asr.checkpoint import (
     load_system,
     save_checkpoint,
 )
-from asr.decoding.fusion import score_texts
-from asr.errors import UserError
-from asr.models import LanguageModel, LanguageModelConfig, SpeechModel, build_model
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
 from asr.train.distributed import Process

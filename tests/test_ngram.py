@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.checkpoint import load_language_model
 from asr.cli import ngram as command
 from asr.decoding import ngram
 from asr.decoding.arpa import NO_PROBABILITY, Arpa, Ngram, read_arpa, write_arpa
@@ -21,7 +20,8 @@ from asr.decoding.ngram import NgramModel, token_vocabulary
 from asr.decoding.ngram_estimation import estimate_ngrams
 from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
-from asr.run import RunConfig
+from asr.system.checkpoint import load_language_model
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TokenizerConfig
 

@@ -12,7 +12,7 @@ from model_examples import build_example, every_system
 from torch import nn
 
 from asr.models.conformer import DepthwiseConvolution
-from asr.run import OptimConfig
+from asr.system.run_config import OptimConfig
 from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at, warn_of_short_training
 
 # --- schedules ----------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from asr.checkpoint import save_checkpoint
 from asr.data.manifest import Manifest, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.run import RunConfig
+from asr.system.checkpoint import save_checkpoint
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.train.distributed import Process
 from asr.train.loop import train

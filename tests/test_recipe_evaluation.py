@@ -10,7 +10,6 @@ import pytest
 import torch
 from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
 
-from asr.checkpoint import find_model, load_system
 from asr.data.manifest import read_manifest
 from asr.decoding.methods import METHODS
 from asr.decoding.search import DecodingConfig
@@ -22,6 +21,7 @@ from asr.recipe.results import read_texts, score_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs
 from asr.recipe.tasks import read_record
+from asr.system.checkpoint import find_model, load_system
 
 LANGUAGE_MODEL = """
 output_dir: runs/tones/talk

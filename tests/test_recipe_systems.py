@@ -16,7 +16,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.recipe.definition import Job, find_recipes, load_recipe
 from asr.recipe.systems import build_runs, cut_manifests, find_all_runs, hash_settings
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.checkpoint import load_state, load_system
 from asr.decoding.greedy import decode_greedily
 from asr.errors import UserError
-from asr.run import RunConfig
+from asr.system.checkpoint import load_state, load_system
+from asr.system.run_config import RunConfig
 from asr.train.distributed import Process
 from asr.train.loop import TrainingState, note_score, train
 from asr.train.preparation import TrainingData

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from system_examples import save_talker
 
-from asr.checkpoint import load_any_system
 from asr.cli import main
 from asr.data.speech_synthesis import synthesize
 from asr.errors import UserError
+from asr.system.checkpoint import load_any_system
 from asr.transcription.knowledge import find_knowledge
 from asr.transcription.recognizer import load_model
 

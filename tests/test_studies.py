@@ -19,7 +19,7 @@ from asr.errors import UserError
 from asr.recipe.definition import load_recipe
 from asr.recipe.results import read_texts, write_texts
 from asr.recipe.stages import run_recipe
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = sorted((ROOT / "recipes").glob("*/*.yaml"))

@@ -26,15 +26,15 @@ from safetensors.torch import load_file
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 import asr
-from asr import checkpoint
 from asr.batches.builder import Batch
-from asr.checkpoint import find_checkpoints, load_state, load_system
 from asr.cli import main
 from asr.data.manifest import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.models.speech_model import SpeechModel
 from asr.plots import END, Picture
-from asr.run import RunConfig
+from asr.system import checkpoint
+from asr.system.checkpoint import find_checkpoints, load_state, load_system
+from asr.system.run_config import RunConfig
 from asr.train import evaluation, loop, monitor
 from asr.train.distributed import Process, one_voice
 from asr.train.learner import Learner, Outcome, choose_precision, halve_largest

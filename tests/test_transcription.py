@@ -19,7 +19,6 @@ from tone_examples import TONES_HZ, make_tone
 from asr.audio import reading as audio
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.checkpoint import System, load_state, save_checkpoint
 from asr.data.manifest import read_manifest
 from asr.decoding.checked import Reading
 from asr.decoding.checks import ChecksConfig
@@ -28,7 +27,8 @@ from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
-from asr.run import RunConfig
+from asr.system.checkpoint import System, load_state, save_checkpoint
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
 from asr.train.loop import train

@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
 
-from asr.checkpoint import find_checkpoints, load_any_system, load_system
 from asr.cli import main
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
@@ -29,7 +28,8 @@ from asr.models.adaptation import LowRankLinear
 from asr.recipe import report
 from asr.recipe.stages import build_tasks, run_recipe
 from asr.recipe.tasks import find_reason_to_run, read_record
-from asr.run import RunConfig
+from asr.system.checkpoint import find_checkpoints, load_any_system, load_system
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID
 from asr.train.distributed import Process

@@ -10,7 +10,7 @@ from whisper_examples import VOCAB_SIZE, VOCABULARY
 
 from asr.config import build_config
 from asr.errors import UserError
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, SPECIAL_TOKENS, TokenizerConfig
 from asr.train.start import find_prompt

@@ -15,10 +15,10 @@ from system_examples import save_talker
 from tone_examples import TONES_HZ
 
 from asr import cli
-from asr.checkpoint import System, load_system
 from asr.data.labels import read_stretches
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.models.clock import make_clock
+from asr.system.checkpoint import System, load_system
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
 from asr.train.loop import train

@@ -21,8 +21,8 @@ import sys
 import time
 from pathlib import Path
 
-from asr.checkpoint import find_checkpoints, load_state, load_system
-from asr.run import RunConfig
+from asr.system.checkpoint import find_checkpoints, load_state, load_system
+from asr.system.run_config import RunConfig
 
 
 def start(conf: str, output_dir: Path, log: Path, overrides: list[str]) -> subprocess.Popen[bytes]:

@@ -46,7 +46,7 @@ from asr.recipe.figures import choose_utterances
 from asr.recipe.results import REFERENCES, RESULTS, hypotheses_name
 from asr.recipe.stages import build_tasks, run_recipe
 from asr.recipe.tasks import PartError, read_record, run_task, write_record
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from asr.checkpoint import find_model, load_state, load_system
 from asr.data.manifest import read_manifest, write_manifest
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
@@ -28,9 +27,10 @@ from asr.recipe.results import (
     write_texts,
 )
 from asr.recipe.tasks import Task, hash_file, read_record, run_task
-from asr.run import RunConfig
 from asr.scoring.counting import Score
 from asr.scoring.significance import compare
+from asr.system.checkpoint import find_model, load_state, load_system
+from asr.system.run_config import RunConfig
 from asr.text.normalization import normalize_for_scoring
 from asr.train.distributed import Process
 from asr.train.evaluation import compute_dev_scores

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from study_figures import RATES, TRAIN_UTTERANCES, Record
 
-from asr.checkpoint import find_model, load_system
 from asr.data.manifest import read_manifest
 from asr.models.model import Targets
 from asr.recipe.figures import COLOURS, draw_curves, read_batches, read_curve
 from asr.recipe.report import SMOKE_WARNING, describe_test, make_origin_rows, markdown_table
 from asr.scoring.counting import Score
+from asr.system.checkpoint import find_model, load_system
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

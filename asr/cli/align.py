@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.checkpoint import find_model, load_system
     from asr.data.manifest import write_manifest
     from asr.errors import UserError
     from asr.evaluation import describe_device, read_references
     from asr.progress import AudioProgress
+    from asr.system.checkpoint import find_model, load_system
     from asr.transcription.recognizer import choose_device
     from asr.word_times import align_utterances
 

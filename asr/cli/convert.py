@@ -58,7 +58,7 @@ def _convert_whisper(args: argparse.Namespace, dtype: torch.dtype | None) -> Non
     from dataclasses import replace
     from pathlib import Path
 
-    from asr.checkpoint import round_weights
+    from asr.system.checkpoint import round_weights
     from asr.whisper.folder import write_folder
     from asr.whisper.loading import build_tokenizer, read_checkpoint
 

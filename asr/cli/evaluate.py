@@ -14,11 +14,11 @@ from asr.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    from asr.checkpoint import System
     from asr.config import Config
     from asr.data.manifest import Utterance
     from asr.evaluation import DecodedSplit, Normalizer
     from asr.models import LabelModel
+    from asr.system.checkpoint import System
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.checkpoint import find_model, load_any_system, require_speech
     from asr.decoding.search import offered_methods
     from asr.evaluation import (
         choose_ways,
@@ -67,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from asr.models import LabelModel
     from asr.progress import AudioProgress
+    from asr.system.checkpoint import find_model, load_any_system, require_speech
     from asr.text.normalization import normalize_for_training
     from asr.train.preparation import log_unknown_share
     from asr.transcription.knowledge import find_knowledge

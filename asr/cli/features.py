@@ -73,7 +73,7 @@ def _load_config(path: str | None) -> FeaturesConfig:
         from asr.features.front_end import FeaturesConfig
 
         return FeaturesConfig()
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
 
     return RunConfig.load(path).features
 

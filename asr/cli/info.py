@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.config import describe_choices, describe_config
     from asr.errors import UserError
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
     from asr.whisper.loading import is_whisper
 
     model: dict[str, Any] = {}
@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """What is in the folder of a trained model, and the file of its settings."""
-    from asr.checkpoint import find_model, load_any_system, load_state
     from asr.models import LabelModel
+    from asr.system.checkpoint import find_model, load_any_system, load_state
     from asr.text.units import SPECIAL_TOKENS
     from asr.transcription.knowledge import load_own_decoding
 

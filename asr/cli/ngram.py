@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.decoding.ngram import NgramModel, token_vocabulary
     from asr.decoding.ngram_estimation import estimate_ngrams
     from asr.errors import UserError
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
     from asr.text.units import SPECIAL_TOKENS
     from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file
 

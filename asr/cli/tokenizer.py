@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
     from asr.train.preparation import train_tokenizer
 
     config = RunConfig.load(args.config, args.overrides)

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
     from asr.train.distributed import is_main_process
     from asr.train.loop import train_and_draw
 

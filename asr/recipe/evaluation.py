@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from asr.checkpoint import System, find_model, load_state, load_system
 from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, offered_methods
@@ -26,6 +25,7 @@ from asr.recipe.results import Texts, score_texts, write_texts
 from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
+from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.text.normalization import normalize_for_scoring
 
 logger = logging.getLogger(__name__)

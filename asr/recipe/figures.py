@@ -14,10 +14,10 @@ import torch
 from asr.audio import reading as audio_files
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
-from asr.checkpoint import System, find_model, load_system
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.models.subsampling import subsampled_lengths
 from asr.plots import COLOURS
+from asr.system.checkpoint import System, find_model, load_system
 from asr.train.distributed import Process
 from asr.train.evaluation import plot_dev_attention
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.checkpoint import System, load_language_model
 from asr.decoding.arpa import Arpa
 from asr.decoding.fusion import FusionModel, Together
 from asr.decoding.lexicon import Lexicon, collect_words
@@ -14,6 +13,7 @@ from asr.decoding.ngram_estimation import estimate_ngrams
 from asr.decoding.word_ngram import build_ngram_model
 from asr.models import Model
 from asr.recipe.systems import Run
+from asr.system.checkpoint import System, load_language_model
 from asr.train.preparation import read_training_texts
 
 ORDER = {"words": 3, "tokens": 6}

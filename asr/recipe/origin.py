@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy
 import torch
 
-from asr.checkpoint import versions
 from asr.recipe.definition import Job
 from asr.recipe.processes import count_cores
+from asr.system.checkpoint import versions
 
 
 def describe_origin(job: Job) -> dict[str, str]:

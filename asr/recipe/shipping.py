@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from asr.checkpoint import System, find_model, load_any_system, load_state, round_weights, save_checkpoint
 from asr.config import dump_config, load_config
 from asr.decoding.arpa import write_arpa
 from asr.decoding.lexicon import collect_words
@@ -22,7 +21,15 @@ from asr.models import Model
 from asr.recipe.evaluation import SPEEDS
 from asr.recipe.knowledge import estimate_arpa
 from asr.recipe.tasks import hash_file, read_record
-from asr.run import RunConfig
+from asr.system.checkpoint import (
+    System,
+    find_model,
+    load_any_system,
+    load_state,
+    round_weights,
+    save_checkpoint,
+)
+from asr.system.run_config import RunConfig
 from asr.train.preparation import read_training_texts
 from asr.transcription.knowledge import OWN_DECODING, OwnDecoding
 

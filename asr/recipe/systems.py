@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.checkpoint import find_model
 from asr.config import Config, describe_config
 from asr.data.manifest import Manifest, write_manifest
 from asr.errors import UserError
 from asr.models import LanguageModelConfig, SpeechModelConfig
 from asr.recipe.definition import Job
 from asr.recipe.tasks import hash_text
-from asr.run import RunConfig
+from asr.system.checkpoint import find_model
+from asr.system.run_config import RunConfig
 from asr.whisper.loading import is_whisper
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from asr.checkpoint import find_checkpoints, find_model
 from asr.config import describe_config
 from asr.errors import UserError
 from asr.recipe.definition import Job
@@ -20,6 +19,7 @@ from asr.recipe.results import compare_runs, publish_results
 from asr.recipe.splits import check_test_split
 from asr.recipe.systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
 from asr.recipe.tasks import Task, find_reason_to_run, hash_file, read_record, write_record
+from asr.system.checkpoint import find_checkpoints, find_model
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer
 from asr.whisper.loading import find_whisper_weights, is_whisper

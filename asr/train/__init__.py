@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asr.run import RunConfig
+    from asr.system.run_config import RunConfig
 
 
 class _Training(ModuleType):
@@ -20,7 +20,7 @@ class _Training(ModuleType):
 
         Progress goes to standard error. Returns the folder of the model, for `asr.load_model`.
         """
-        from asr.run import RunConfig
+        from asr.system.run_config import RunConfig
         from asr.train.loop import train_and_draw
 
         if isinstance(config, RunConfig):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch
-from asr.checkpoint import System
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import decode_by_decoder
 from asr.models import Model, SpeechModel
@@ -22,6 +21,7 @@ from asr.models.model import Targets
 from asr.plots import END, Picture, Strip, draw
 from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
+from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_scoring
 from asr.train.distributed import Process, sum_over_processes
 

@@ -18,7 +18,11 @@ import torch
 
 from asr.batches.loader import explain_dead_workers
 from asr.checkout import find_commit
-from asr.checkpoint import (
+from asr.config import find_differences
+from asr.errors import UserError
+from asr.files import claim_folder
+from asr.models import Model
+from asr.system.checkpoint import (
     MODEL_PREFIX,
     System,
     average_weights,
@@ -28,11 +32,7 @@ from asr.checkpoint import (
     remove_unfinished,
     save_checkpoint,
 )
-from asr.config import find_differences
-from asr.errors import UserError
-from asr.files import claim_folder
-from asr.models import Model
-from asr.run import HIGHER_IS_BETTER, RunConfig
+from asr.system.run_config import HIGHER_IS_BETTER, RunConfig
 from asr.train.distributed import (
     Process,
     gather_over_processes,

@@ -18,7 +18,7 @@ from asr.errors import UserError
 from asr.files import replace_file
 from asr.models.model import name_means
 from asr.plots import draw_learning_curve
-from asr.run import TrainConfig
+from asr.system.run_config import TrainConfig
 from asr.train.learner import Outcome
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from asr.run import OptimConfig
+from asr.system.run_config import OptimConfig
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
 from asr.batches.order import Shard
 from asr.batches.text_loader import TextLoader
-from asr.checkpoint import System, find_checkpoints, load_any_system
 from asr.data.labels import FrameLabels, Labels, RecordingLabels
 from asr.data.manifest import Manifest, Utterance, read_manifest
 from asr.data.sentences import read_sentences, read_text_file
@@ -29,8 +28,9 @@ from asr.files import hash_file
 from asr.models import FrameLabelsConfig, LabelModel, Model, RecordingLabelConfig, build_model
 from asr.models.clock import make_clock
 from asr.models.subsampling import subsampled_lengths
-from asr.run import RunConfig
 from asr.scoring.bleu import load_sacrebleu
+from asr.system.checkpoint import System, find_checkpoints, load_any_system
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process, run_on_main_first

@@ -10,13 +10,13 @@ import pydantic
 import torch
 from torch import Tensor
 
-from asr.checkpoint import System, find_model, load_any_system
 from asr.config import dump_config, find_differences
 from asr.errors import UserError
 from asr.models import Model, ModelConfig, SpeechModelConfig, build_model
 from asr.models.adaptation import is_low_rank
 from asr.models.whisper import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
-from asr.run import RunConfig
+from asr.system.checkpoint import System, find_model, load_any_system
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import SPECIAL_TOKENS
 from asr.whisper.loading import WhisperSystem, build_tokenizer, is_whisper, load_whisper, read_checkpoint

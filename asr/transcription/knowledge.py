@@ -10,13 +10,13 @@ from pathlib import Path
 import pydantic
 import torch
 
-from asr.checkpoint import System, find_model, load_language_model
 from asr.config import Config, load_config
 from asr.data.sentences import read_sentences
 from asr.decoding.fusion import FusionModel, Together
 from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
+from asr.system.checkpoint import System, find_model, load_language_model
 from asr.whisper.loading import is_whisper
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from torch.nn import functional
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.audio.sources import AudioFile, AudioPart
-from asr.checkpoint import System, find_model, load_state, load_system
 from asr.decoding.checked import Encoded, Reading, decode_checked
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.fusion import FusionModel
@@ -30,6 +29,7 @@ from asr.errors import UserError
 from asr.models.clock import make_clock
 from asr.models.decoder import Decoder
 from asr.precision import Precision
+from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.transcription.joining import (
     Recognized,
     Recording,

@@ -11,12 +11,12 @@ import pydantic
 from asr import __version__
 from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import Channels
-from asr.checkpoint import find_model
 from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.precision import Precision
+from asr.system.checkpoint import find_model
 from asr.text.english import normalize_english
 from asr.text.english_letters import join_letters
 from asr.text.normalization import Rule, check_rules, normalize

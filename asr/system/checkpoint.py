@@ -37,7 +37,7 @@ from asr.features.front_end import FrontEnd
 from asr.files import usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
-from asr.run import RunConfig
+from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.whisper.loading import NAMES as WHISPER_NAMES
 
