@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr import precision
 from asr.errors import UserError
-from asr.precision import is_fast, resolve_precision
+from asr.models import precision
+from asr.models.precision import is_fast, resolve_precision
 
 CPU = torch.device("cpu")
 AVX512 = ("avx2", "avx512_f")

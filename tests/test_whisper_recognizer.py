@@ -30,7 +30,7 @@ from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import transcribe_utterances
 from asr.models.int8 import Int8Linear, is_int8_exact
-from asr.precision import is_fast
+from asr.models.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
@@ -442,7 +442,7 @@ def test_what_whisper_is_not_for(
 
 
 def test_eight_bits_where_there_are_none(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.precision.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: False)
     loaded = load_model(models["ggml"], "cpu")
     assert isinstance(loaded, WhisperRecognizer) and isinstance(loaded.model.decoder.output, torch.nn.Linear)
     with pytest.raises(UserError, match="take float32"):
@@ -558,7 +558,7 @@ def test_a_folder_goes_on_in_its_arithmetic(
     assert cli.main([*command, "--set", "precision=float32"]) == 0
     made = Path("out/a.jsonl").read_bytes()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
-    monkeypatch.setattr("asr.precision.is_int8_exact", lambda: True)
+    monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: True)
     Path("out/a.jsonl").unlink()  # this one is to be made again
     assert cli.main(command) == 0
     assert Path("out/a.jsonl").read_bytes() == made
@@ -571,7 +571,7 @@ def test_a_folder_goes_on_in_its_arithmetic(
     # What cannot go on stops.
     journal = Path("out/.asr-transcribe.jsonl")
     journal.write_text(journal.read_text().replace("bf16 on cpu", "int8 on cpu"))
-    monkeypatch.setattr("asr.precision.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: False)
     assert cli.main(command) == 2
     message = capsys.readouterr().err
     assert "was begun in int8 on cpu" in message and "--set precision=float32" in message

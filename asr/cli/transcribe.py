@@ -281,7 +281,7 @@ def _open_folder(
     args: argparse.Namespace, settings: TranscriptionSettings, formats: Sequence[str]
 ) -> tuple[OutputFolder, TranscriptionSettings]:
     """The folder, and the settings with its precision: where both are left to us, it goes on as it began."""
-    from asr.precision import Precision, describe_arithmetic, resolve_precision
+    from asr.models.precision import Precision, describe_arithmetic, resolve_precision
     from asr.transcription.output_folder import OutputFolder
     from asr.transcription.settings import describe_making
     from asr.transcription.transcriber import choose_device

@@ -18,7 +18,7 @@ from asr.batches.builder import Batch
 from asr.errors import UserError
 from asr.models import Model
 from asr.models.model import Losses
-from asr.precision import is_fast
+from asr.models.precision import is_fast
 from asr.system.run_config import RunConfig
 from asr.train.distributed import Process, sum_gradients, sum_over_processes
 from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at

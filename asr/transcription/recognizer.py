@@ -28,7 +28,7 @@ from asr.decoding.search import DecodingConfig, Hypothesis, resolve_method
 from asr.errors import UserError
 from asr.models.clock import make_clock
 from asr.models.decoder import Decoder
-from asr.precision import Precision
+from asr.models.precision import Precision
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.transcription.joining import (
     Recognized,

@@ -15,7 +15,7 @@ from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.precision import Precision
+from asr.models.precision import Precision
 from asr.system.checkpoint import find_model
 from asr.text.english import normalize_english
 from asr.text.english_letters import join_letters

@@ -35,7 +35,7 @@ from asr.audio.sources import (
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.precision import Precision, describe_arithmetic, resolve_precision
+from asr.models.precision import Precision, describe_arithmetic, resolve_precision
 from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
 from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript

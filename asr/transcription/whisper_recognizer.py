@@ -20,7 +20,7 @@ from asr.audio.sources import Source, describe_source, read_ahead, read_source
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.precision import Precision
+from asr.models.precision import Precision
 from asr.transcription.joining import (
     WINDOW,
     End,
