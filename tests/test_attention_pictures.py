@@ -14,8 +14,12 @@ import torch
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
-from asr import attention_pictures, cli
-from asr.attention_pictures import (
+from asr import cli
+from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.decoding.checks import ChecksConfig
+from asr.errors import UserError
+from asr.evaluation import attention_pictures
+from asr.evaluation.attention_pictures import (
     View,
     check_view,
     choose_view,
@@ -23,11 +27,8 @@ from asr.attention_pictures import (
     draw_recording,
     draw_text,
 )
-from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.decoding.checks import ChecksConfig
-from asr.errors import UserError
+from asr.evaluation.plots import END, Picture
 from asr.features.front_end import FeaturesConfig
-from asr.plots import END, Picture
 from asr.system.checkpoint import load_system
 from asr.transcription.recognizer import Recognizer, Request
 

@@ -116,7 +116,7 @@ def test_language_model(talker: str, manifest: str, capsys: pytest.CaptureFixtur
 def test_batch_size(
     talker: str, manifest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr import evaluation
+    from asr.evaluation import speech as evaluation
 
     sizes: list[int] = []
     decode = evaluation.decode

@@ -20,7 +20,7 @@ from asr.data.manifest import Utterance
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods
 from asr.errors import UserError
-from asr.evaluation import (
+from asr.evaluation.speech import (
     DecodedSplit,
     choose_likelier,
     choose_ways,
@@ -273,7 +273,7 @@ def test_progress_is_told(system: System, manifest: Path) -> None:
 
 
 def test_nothing_has_no_speed() -> None:
-    from asr.evaluation import Decoded
+    from asr.evaluation.speech import Decoded
 
     assert math.isnan(Decoded(DecodingConfig()).real_time_factor)
     assert np.isnan(Decoded(DecodingConfig(), seconds=1.0).real_time_factor)

@@ -14,7 +14,7 @@ from asr.data.manifest import read_manifest
 from asr.decoding.methods import METHODS
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.evaluation import decode_utterances
+from asr.evaluation.speech import decode_utterances
 from asr.recipe import report
 from asr.recipe.knowledge import WEIGHTS, load_knowledge
 from asr.recipe.results import read_texts, score_texts

@@ -30,8 +30,8 @@ from asr.batches.builder import Batch
 from asr.cli import main
 from asr.data.manifest import read_manifest, write_manifest
 from asr.errors import UserError
+from asr.evaluation.plots import END, Picture
 from asr.models.speech_model import SpeechModel
-from asr.plots import END, Picture
 from asr.system import checkpoint
 from asr.system.checkpoint import find_checkpoints, load_state, load_system
 from asr.system.run_config import RunConfig

@@ -28,7 +28,7 @@ from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.evaluation import transcribe_utterances
+from asr.evaluation.speech import transcribe_utterances
 from asr.models.int8 import Int8Linear, is_int8_exact
 from asr.models.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment

@@ -1,4 +1,4 @@
-"""asr/word_times.py and `asr align`: words where they sound, as a manifest that models of labels learn from."""
+"""asr/evaluation/word_times.py and `asr align`: words where they sound, as a manifest that models of labels learn from."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tone_examples import TONES_HZ
 from asr import cli
 from asr.data.labels import read_stretches
 from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.evaluation.word_times import align_utterances
 from asr.models.clock import make_clock
 from asr.system.checkpoint import System, load_system
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
 from asr.train.loop import train
-from asr.word_times import align_utterances
 
 CPU = torch.device("cpu")
 FIELD = "extras.word_times"

@@ -13,7 +13,8 @@ import logging
 import sys
 from pathlib import Path
 
-from asr.attention_pictures import (
+from asr.errors import UserError
+from asr.evaluation.attention_pictures import (
     View,
     check_view,
     draw_recording,
@@ -21,7 +22,6 @@ from asr.attention_pictures import (
     require_png,
     require_recognizer,
 )
-from asr.errors import UserError
 from asr.transcription.recognizer import AudioPart, Request, load_model
 
 

@@ -14,7 +14,7 @@ import torch
 from asr.data.manifest import read_manifest, write_manifest
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
-from asr.evaluation import choose_ways, decode_utterances, read_references
+from asr.evaluation.speech import choose_ways, decode_utterances, read_references
 from asr.recipe.definition import Job
 from asr.recipe.figures import read_batches
 from asr.recipe.results import (

@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.data.manifest import write_manifest
     from asr.errors import UserError
-    from asr.evaluation import describe_device, read_references
+    from asr.evaluation.speech import describe_device, read_references
+    from asr.evaluation.word_times import align_utterances
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
     from asr.transcription.recognizer import choose_device
-    from asr.word_times import align_utterances
 
     if args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from asr.config import Config
     from asr.data.manifest import Utterance
-    from asr.evaluation import DecodedSplit, Normalizer
+    from asr.evaluation.speech import DecodedSplit, Normalizer
     from asr.models import LabelModel
     from asr.system.checkpoint import System
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.decoding.search import offered_methods
-    from asr.evaluation import (
+    from asr.evaluation.speech import (
         choose_ways,
         decode_utterances,
         describe_device,
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_whisper(args: argparse.Namespace) -> int:
     from asr.config import build_config
-    from asr.evaluation import describe_device, read_references, transcribe_utterances
+    from asr.evaluation.speech import describe_device, read_references, transcribe_utterances
     from asr.progress import AudioProgress
     from asr.transcription.settings import WhisperEvaluationSettings, merge_settings, print_settings
     from asr.transcription.transcriber import Request
@@ -166,7 +166,7 @@ def _report(
     unknown_share: float = 0.0,
 ) -> int:
     from asr.cli.evaluation_output import describe_ways, print_json, print_table
-    from asr.evaluation import describe_device, score_ways, write_texts
+    from asr.evaluation.speech import describe_device, score_ways, write_texts
 
     for message in split.faults.values():
         logger.error("%s", message)
@@ -203,8 +203,8 @@ def _report(
 
 def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     from asr.cli.evaluation_output import print_json, print_labels
-    from asr.evaluation import describe_device, read_utterances
-    from asr.label_evaluation import label_utterances, score_split, write_labels
+    from asr.evaluation.labels import label_utterances, score_split, write_labels
+    from asr.evaluation.speech import describe_device, read_utterances
     from asr.models import FrameLabelsModel
     from asr.progress import AudioProgress
     from asr.train.preparation import build_labels, find_unseen_labels

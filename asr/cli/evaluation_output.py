@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from asr.config import Config
-from asr.evaluation import Decoded, DecodedSplit
-from asr.label_evaluation import LabelledSplit
+from asr.evaluation.labels import LabelledSplit
+from asr.evaluation.speech import Decoded, DecodedSplit
 from asr.scoring.confusion import LabelScore, format_label_table
 from asr.scoring.counting import Score
 from asr.scoring.result import without_infinity

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asr.attention_pictures import check_drawing, draw_recording
 from asr.audio import reading as audio
 from asr.audio.sources import AudioFile, Source
 from asr.decoding.fusion import FusionModel
 from asr.errors import UserError
-from asr.evaluation import describe_device
+from asr.evaluation.attention_pictures import check_drawing, draw_recording
+from asr.evaluation.speech import describe_device
 from asr.progress import AudioProgress
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
 from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model

@@ -17,7 +17,7 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig, offered_methods
 from asr.errors import UserError
-from asr.evaluation import Decoded, choose_ways, decode_utterances, describe_device
+from asr.evaluation.speech import Decoded, choose_ways, decode_utterances, describe_device
 from asr.recipe.definition import Job
 from asr.recipe.knowledge import CTC_WEIGHTS, WEIGHTS, load_knowledge
 from asr.recipe.origin import describe_origin

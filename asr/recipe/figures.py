@@ -15,8 +15,8 @@ from asr.audio import reading as audio_files
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.evaluation.plots import COLOURS
 from asr.models.subsampling import subsampled_lengths
-from asr.plots import COLOURS
 from asr.system.checkpoint import System, find_model, load_system
 from asr.train.distributed import Process
 from asr.train.evaluation import plot_dev_attention

@@ -15,10 +15,10 @@ from torch import Tensor
 from asr.batches.builder import Batch
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import decode_by_decoder
+from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
 from asr.models.clock import make_clock, make_frame_clock
 from asr.models.model import Targets
-from asr.plots import END, Picture, Strip, draw
 from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
 from asr.system.checkpoint import System

@@ -15,9 +15,9 @@ from typing import Any
 from tqdm import tqdm
 
 from asr.errors import UserError
+from asr.evaluation.plots import draw_learning_curve
 from asr.files import replace_file
 from asr.models.model import name_means
-from asr.plots import draw_learning_curve
 from asr.system.run_config import TrainConfig
 from asr.train.learner import Outcome
 

@@ -14,13 +14,13 @@ from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.audio.sources import AudioFile, describe_source, read_source
 from asr.decoding.checked import Encoded
 from asr.errors import UserError
+from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.features.mel import compute_kaldi_filters
 from asr.models.clock import make_frame_clock
 from asr.models.decoder import AnyDecoder, WeightsOf
 from asr.models.model import Targets
 from asr.models.speech_model import SpeechModel
-from asr.plots import END, Picture, Strip, draw
 from asr.text.normalization import normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID

@@ -11,7 +11,7 @@ from asr.batches.builder import needed_frames
 from asr.data.labels import format_stretches
 from asr.data.manifest import Utterance
 from asr.errors import UserError
-from asr.evaluation import batch_utterances, encode_batch, read_batch
+from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
 from asr.models.clock import make_clock
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
