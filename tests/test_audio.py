@@ -364,9 +364,9 @@ def test_write_follows_links(wav: Path) -> None:
 def test_import_is_light_and_reading_leaves_no_trace(wav: Path) -> None:
     script = f"""
 import sys
-from asr import audio, audio_decoders
+from asr.audio import containers, reading
 assert not {{"av", "soxr", "soundfile", "torch"}} & set(sys.modules)
-audio.read({str(wav)!r})
+reading.read({str(wav)!r})
 assert "av" not in sys.modules and "soxr" not in sys.modules
 import av
 assert av.logging.get_level() is None

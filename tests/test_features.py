@@ -20,7 +20,7 @@ import torchaudio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import asr.features
+import asr.features.front_end
 from asr.config import load_config
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd, fit_front_end
@@ -256,7 +256,7 @@ def test_audio_that_starts_later_has_the_same_frames() -> None:
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     audio_BS, lengths_B = pad([make_speech(3.0, 1), make_speech(1.0, 2), make_speech(2.5, 3)])
     expected, _ = build()(audio_BS, lengths_B)
-    monkeypatch.setattr(asr.features, "CPU_ROWS", asr.features.ROW_MULTIPLE)
+    monkeypatch.setattr(asr.features.front_end, "CPU_ROWS", asr.features.front_end.ROW_MULTIPLE)
     assert_same(build()(audio_BS, lengths_B)[0], expected)
 
 
@@ -426,7 +426,7 @@ NEEDS_LEARNING = [
 @pytest.mark.parametrize("fields", NEEDS_LEARNING, ids=str)
 def test_what_is_not_learnt_is_an_error_that_says_what_to_run(fields: dict[str, Any]) -> None:
     front_end = FrontEnd(FeaturesConfig.model_validate(fields))
-    with pytest.raises(UserError, match=r"run asr\.features\.fit_front_end"):
+    with pytest.raises(UserError, match=r"run asr\.features\.front_end\.fit_front_end"):
         compute_alone(front_end, make_speech(0.5))
 
 

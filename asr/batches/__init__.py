@@ -1,0 +1,1 @@
+"""Utterances to padded batches: augmentation, order, loading, exact resume."""

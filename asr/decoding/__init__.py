@@ -1,0 +1,1 @@
+"""Greedy and beam search, CTC, n-grams, lexica, shallow fusion. Ids out, never text."""

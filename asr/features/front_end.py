@@ -381,7 +381,7 @@ class FrontEnd(torch.nn.Module):
         if bool(values.isnan().any()):
             raise UserError(
                 f"{setting} needs values that are learnt from data, and there are none yet: "
-                "run asr.features.front_end.fit_front_end on training audio, or load the weights of a checkpoint"
+                "run asr.features.front_end.fit_front_end on training audio, or load a checkpoint"
             )
         self._learnt.add(setting)
 

@@ -1,0 +1,1 @@
+"""A corpus to trained systems that are compared by their error rates."""

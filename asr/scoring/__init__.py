@@ -1,0 +1,1 @@
+"""Error rates: alignment, intervals, significance, reports."""

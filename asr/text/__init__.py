@@ -1,0 +1,1 @@
+"""Rules that normalise texts, English ones for scoring too, and tokenizers."""

@@ -38,7 +38,7 @@ class TextConfig(Config):
     """How texts are made alike. The rules of a list run from left to right, in the order of `RULES`."""
 
     training: tuple[Rule, ...] = SAFE_RULES
-    """Rules for the texts that a model and its tokenizer learn from; asr/text/normalization.py explains each."""
+    """Rules for the texts that a model and its tokenizer learn from; RULES explains each."""
 
     scoring: tuple[Rule, ...] = SAFE_RULES
     """Rules for references and hypotheses alike, before words are counted. The default leaves

@@ -29,20 +29,20 @@ from asr.text.units import (
     Pieces,
     TokenizerConfig,
     TokenizerType,
+    Units,
     Words,
 )
-from asr.whisper.units import WhisperUnits
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
 
-UNITS: dict[TokenizerType, type[Characters] | type[Pieces] | type[WhisperUnits]] = {
+# By type of tokenizer; asr/whisper/units.py enters Whisper's.
+UNITS: dict[TokenizerType, type[Units]] = {
     "characters": Characters,
     "bpe": Pieces,
     "unigram": Pieces,
     "words": Words,
     "labels": Labels,
-    "whisper": WhisperUnits,
 }
 
 

@@ -6,7 +6,7 @@ import collections
 import io
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pydantic
 
@@ -51,6 +51,23 @@ _ODD_SPACE = re.compile(r"\A\s|[^\S ]|\s\s|\s\Z")
 _SPECIAL = re.compile("|".join(SPECIAL_TOKENS))
 _SPECIAL_WORD = re.compile(rf"(?<!\S)(?:{_SPECIAL.pattern})(?!\S)")
 _SPECIAL_LABEL = re.compile(rf"\A(?:{_SPECIAL.pattern})\Z")
+
+
+class Units(Protocol):
+    """The tokens of one type of tokenizer: learnt from texts, found in a text, joined to a text."""
+
+    token_pattern: re.Pattern[str]
+
+    def __init__(self, tokens: tuple[str, ...], model: bytes): ...
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def join(self, tokens: list[str]) -> str: ...
+
+    def find_unknown(self, text: str) -> list[str]: ...
 
 
 class Characters:

@@ -1,0 +1,1 @@
+"""Recordings of any length to text with times, from files or live."""

@@ -1,0 +1,1 @@
+"""Texts with times, read and written: trn, stm, ctm, JSON, srt, vtt and others."""

@@ -1,0 +1,1 @@
+"""Whisper's checkpoints of any form, its tokenizer, search and word times."""

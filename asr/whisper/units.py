@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from asr.errors import UserError
+from asr.text.tokenizer import UNITS
 from asr.whisper.tokenizer import WhisperTokenizer
 
 NUM_RESERVED = 5
@@ -89,3 +90,6 @@ def _to_bytes(name: str) -> bytes:
         return bytes(_BYTES[character] for character in name)
     except KeyError:
         raise UserError(f"{name[:40]!r} cannot be a token of type whisper") from None
+
+
+UNITS["whisper"] = WhisperUnits
