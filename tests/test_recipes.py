@@ -53,7 +53,7 @@ def alter_audio(path: Path) -> None:
 # --- all recipes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["an4", "digits", "fsdd", "yesno"])
+@pytest.mark.parametrize("name", ["an4", "digits", "fsdd", "speechocean762", "yesno"])
 def test_a_recipe_is_two_functions_and_constants(name: str) -> None:
     module = load(name)
     own = {
@@ -331,6 +331,76 @@ def test_fsdd_damaged(
     assert message in str(error.value)
 
 
+# --- speechocean762 -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+    """Two utterances of each of three speakers a split, in the publisher's layout."""
+    root = tmp_path / "speechocean762"
+    for split, speakers in {"train": ["0001", "0005", "0006"], "test": ["0003", "0007", "0009"]}.items():
+        names = {f"{speaker}{number:05}": speaker for speaker in speakers for number in (11, 35)}
+        tables = {
+            "wav.scp": [f"{name}\tWAVE/SPEAKER{speaker}/{name}.WAV" for name, speaker in names.items()],
+            "text": [f"{name}\tIT'S  A BEAR" for name in names],
+            "utt2spk": [f"{name} {speaker}" for name, speaker in names.items()],
+            "spk2gender": [f"{speaker} {'mf'[int(speaker) % 2]}" for speaker in speakers],
+            "spk2age": [f"{speaker}\t{10 + int(speaker)}" for speaker in speakers],
+        }
+        (root / split).mkdir(parents=True)
+        for name, lines in tables.items():
+            (root / split / name).write_text("".join(f"{line}\n" for line in lines))
+        for name, speaker in names.items():
+            write_noise(root / "WAVE" / f"SPEAKER{speaker}" / f"{name}.WAV", 16_000, 0.1)
+    module = load("speechocean762")
+    monkeypatch.setattr(module, "NUM_UTTERANCES", 6)
+    monkeypatch.setattr(module, "NUM_WORDS", {"train": 18, "test": 18})
+    monkeypatch.setattr(module, "NUM_DEV_SPEAKERS", 1)
+    return module, root
+
+
+def test_speechocean762(speechocean762: tuple[ModuleType, Path], tmp_path: Path) -> None:
+    module, root = speechocean762
+    module.prepare(root, tmp_path / "out")
+    splits = read_all(tmp_path / "out")
+    assert {split: len(found) for split, found in splits.items()} == {"train": 4, "dev": 2, "test": 6}
+    expected = min(["0001", "0005", "0006"], key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    assert {u.speaker for u in splits["dev"]} == {expected}
+    assert expected not in {u.speaker for u in splits["train"]}
+    assert len(list(read_manifest(tmp_path / "out" / "train_all.jsonl"))) == 6
+    first = splits["test"][0]
+    assert (first.id, first.speaker, first.text, first.duration) == ("000300011", "0003", "IT'S A BEAR", 0.1)
+    assert first.audio == str(root / "WAVE/SPEAKER0003/000300011.WAV")
+    assert first.extras == {"gender": "female", "age": 13, "group": "child"}
+    assert {u.extras["group"] for u in splits["test"]} == {"child", "adult"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: (root / "train/wav.scp").unlink(), "train/wav.scp is neither here nor in a folder"),
+        (
+            lambda root: (root / "test/text").write_text("000300011 GO\n"),
+            "found 1 words of test, expected 18",
+        ),
+        (lambda root: (root / "test/spk2age").write_text("0003 9\n"), "has no text, speaker, gender or age"),
+        (lambda root: (root / "WAVE/SPEAKER0009/000900011.WAV").unlink(), "000900011.WAV"),
+        (
+            lambda root: (root / "train/text").write_text("000010011\n"),
+            "text:1: expected a new key and its value",
+        ),
+    ],
+)
+def test_speechocean762_damaged(
+    speechocean762: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    module, root = speechocean762
+    damage(root)
+    with pytest.raises(UserError, match=re.escape(message)):
+        module.prepare(root, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 # --- yesno --------------------------------------------------------------------------------------
 
 
@@ -484,6 +554,7 @@ EXPECTED_COUNTS = {
         "dev_single": 300,
         "test_single": 300,
     },
+    "speechocean762": {"train": 2_000, "dev": 500, "train_all": 2_500, "test": 2_500},
     "yesno": {"train": 24, "dev": 6, "test": 30},
     "digits": {"train": 1_500, "dev": 200, "test": 200},
 }
@@ -495,7 +566,7 @@ def test_real_corpora(name: str, tmp_path: Path) -> None:
     folder = os.environ.get("ASR_CORPORA")
     module = load(name)
     if module.URLS and folder is None:
-        pytest.skip("set ASR_CORPORA to a folder that holds the corpora an4/, fsdd/ and yesno/ as published")
+        pytest.skip("set ASR_CORPORA to a folder that holds the corpora as published, each under its name")
     module.prepare(Path(str(folder)) / name if module.URLS else None, tmp_path)
     splits = {path.stem: list(read_manifest(path)) for path in tmp_path.glob("*.jsonl")}
     assert {split: len(utterances) for split, utterances in splits.items()} == EXPECTED_COUNTS[name]

@@ -1,0 +1,98 @@
+"""speechocean762: 250 Chinese learners of English, children and adults, read 20 sentences each.
+
+Recorded with telephones and tablets, 16 kHz. The publisher's train and test have 125 speakers each; 25 of
+those of train are set aside here as dev.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from asr.audio.reading import read_info
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import find_corpus, require_count
+from asr.data.manifest import Utterance, read_lines, write_manifest
+from asr.errors import UserError
+
+LICENCE = "free for commercial and non-commercial use (openslr.org/101)"
+HOURS = 5.57
+URLS = (
+    "https://www.openslr.org/resources/101/speechocean762.tar.gz",
+    "https://openslr.elda.org/resources/101/speechocean762.tar.gz",
+)
+MAX_ARCHIVE_BYTES = 1_000_000_000
+MAX_CORPUS_BYTES = 2_000_000_000
+
+WEIGHS_IN_TEXTS = True  # also decode with a lexicon and language models of the training texts
+NUM_UTTERANCES = 2_500  # in each published split
+NUM_WORDS = {"train": 15_849, "test": 15_967}
+NUM_DEV_SPEAKERS = 25
+CHILD_BELOW = 16  # years, as the publisher counts
+
+
+def download(target_dir: Path) -> Path:
+    """Fetch and unpack the archive; returns the folder of the corpus."""
+    archive = target_dir / "speechocean762.tar.gz"
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no checksum
+    extract(archive, target_dir / "speechocean762", max_bytes=MAX_CORPUS_BYTES)
+    return target_dir / "speechocean762"
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl, test.jsonl, and train_all.jsonl of train and dev; the audio stays."""
+    root = find_corpus(corpus_dir, "train/wav.scp")
+    published = {split: _read_split(root, split) for split in NUM_WORDS}
+    train = published["train"]
+    dev_speakers = _choose_dev_speakers(train)
+    write_manifest(output_dir / "train.jsonl", [u for u in train if u.speaker not in dev_speakers])
+    write_manifest(output_dir / "train_all.jsonl", train)
+    write_manifest(output_dir / "dev.jsonl", [u for u in train if u.speaker in dev_speakers])
+    write_manifest(output_dir / "test.jsonl", published["test"])
+
+
+def _choose_dev_speakers(utterances: list[Utterance]) -> set[str]:
+    """The first speakers by the SHA-256 of their name."""
+    speakers = {u.speaker for u in utterances if u.speaker}
+    return set(sorted(speakers, key=lambda name: hashlib.sha256(name.encode()).digest())[:NUM_DEV_SPEAKERS])
+
+
+def _read_split(root: Path, split: str) -> list[Utterance]:
+    names = ("wav.scp", "text", "utt2spk", "spk2gender", "spk2age")
+    audio, texts, speakers, genders, ages = (_read_table(root / split / name) for name in names)
+    require_count(root, f"{split} utterances", len(audio), NUM_UTTERANCES)
+    require_count(root, f"words of {split}", sum(len(t.split()) for t in texts.values()), NUM_WORDS[split])
+    utterances = []
+    for identifier, name in audio.items():
+        speaker = speakers.get(identifier)
+        if identifier not in texts or speaker not in genders or speaker not in ages:
+            raise UserError(f"{root / split}: {identifier} has no text, speaker, gender or age")
+        path = root / name
+        utterances.append(
+            Utterance(
+                id=identifier,
+                audio=str(path),
+                duration=read_info(path).seconds,
+                text=texts[identifier],
+                speaker=speaker,
+                language="en",
+                extras={
+                    "gender": "female" if genders[speaker] == "f" else "male",
+                    "age": int(ages[speaker]),
+                    "group": "child" if int(ages[speaker]) < CHILD_BELOW else "adult",
+                },
+            )
+        )
+    return utterances
+
+
+def _read_table(path: Path) -> dict[str, str]:
+    """A table of Kaldi's: each line a key, white space, and the value."""
+    table = {}
+    for number, _, line in read_lines(path):
+        key, _, value = line.decode("utf-8", errors="replace").strip().replace("\t", " ").partition(" ")
+        if not value or key in table:
+            raise UserError(f"{path}:{number}: expected a new key and its value, found {line[:60]!r}")
+        table[key] = " ".join(value.split())
+    return table
