@@ -1,0 +1,239 @@
+"""The pages in docs/ and CONTRIBUTING.md: links lead somewhere, commands are understood, and tutorials run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from asr.cli import COMMANDS, main
+from asr.data.manifest import read_manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "CONTRIBUTING.md"]
+TUTORIALS = ["transcribe.md", "own-corpus.md", "compare.md", "new-encoder.md"]
+
+# All that differs between what the pages show and what is run.
+NOT_RUN = {"make setup", ". .venv/bin/activate"}  # they install
+ADDED = {  # to any command that begins so: fewer updates
+    "asr train docs/examples/commands/conf/lstm.yaml": "train.steps=6 train.validate_every=3 train.save_every=3"
+    " train.log_every=1 optim.warmup_steps=2",
+}
+REPLACED = {"train.steps=700": "train.steps=8"}  # and the longer training of the page is two updates longer
+STATUS = {"asr transcribe cut.wav": 1}  # of commands that do not end with 0
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of `sh` blocks, and lines behind a $ of `console` blocks, without comments."""
+    found = []
+    for language, block in re.findall(r"^```(sh|console)\n(.*?)^```", read(page), flags=re.M | re.S):
+        lines = [line.split("    #")[0].strip() for line in block.splitlines()]
+        if language == "console":
+            lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        found += [line for line in lines if line]
+    return found
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+        if "://" in target:
+            continue
+        path, _, fragment = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert page.parent != DOCS or linked.resolve().is_relative_to(DOCS), (
+            f"{target}: MkDocs sees docs/ only"
+        )
+        headings = re.findall(r"^#+ (.+)$", read(linked), flags=re.M) if fragment else []
+        assert not fragment or fragment in map(anchor, headings), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_exist(page: Path) -> None:
+    """Those of files that are kept here; data/ and runs/ are made."""
+    kept = r"(?:asr|conf|docs|recipes|tests|tools)"
+    made = {"asr/models/tdnn.py", "tests/test_tdnn.py"}  # by the page on encoders
+    for path in re.findall(rf"(?<![\w./-]){kept}(?:/[\w.-]*\w)+", read(page)):
+        if path not in made and not re.search(r"NAME|MODULE|SYSTEM|\.\.\.", path):
+            assert (ROOT / path).exists(), path
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    settings = yaml.safe_load(read(ROOT / "mkdocs.yml"))
+    assert set(settings) == {"site_name", "docs_dir", "nav"}
+    entries = [entry for section in settings["nav"] for entry in section.values()]
+    paths = [
+        path for e in entries for path in ([e] if isinstance(e, str) else [p for d in e for p in d.values()])
+    ]
+    assert sorted(paths) == sorted(page.name for page in DOCS.glob("*.md"))
+    overview = read(DOCS / "index.md")
+    assert all(f"]({path})" in overview for path in paths if path != "index.md")
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_begins_with_its_command(name: str) -> None:
+    assert "\n```sh\n" in "\n".join(read(DOCS / name).splitlines()[:10])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the real parser; inline ones too, where all their words are given."""
+    inline = re.findall(r"`(asr \w+ [^`]+)`", read(page)) if page.name in TUTORIALS else []
+    for command in [*commands(page), *inline]:
+        for part in command.split(" | "):
+            words = shlex.split(part)
+            if words[0] == "asr":
+                module = importlib.import_module(f"asr.cli.{COMMANDS[words[1]][0]}")
+                monkeypatch.setattr(module, "run", lambda args: 0)
+                assert main(words[1:]) == 0, part
+
+
+def test_the_conf_and_recipe_shown_are_the_files() -> None:
+    page, example = read(DOCS / "own-corpus.md"), DOCS / "examples" / "commands"
+    assert f"```yaml\n{read(example / 'conf' / 'lstm.yaml')}```" in page
+    assert f"```python\n{read(example / 'recipe.py')}```" in page
+
+
+def test_the_registration_shown_is_the_patch(tmp_path: Path) -> None:
+    patch = DOCS / "examples" / "tdnn.patch"
+    added = [line for line in read(patch).splitlines() if re.match(r"\+(?!\+\+)", line)]
+    assert "```diff\n" + "".join(f"{line}\n" for line in added) + "```" in read(DOCS / "new-encoder.md")
+    (tmp_path / "asr/models").mkdir(parents=True)
+    shutil.copy(ROOT / "asr/models/encoders.py", tmp_path / "asr/models")
+    subprocess.run(["git", "apply", "--check", str(patch)], cwd=tmp_path, check=True)
+
+
+def test_export_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows as `datasets` gives them without decoding; `datasets` itself is not needed."""
+    from asr.audio.reading import read as read_audio
+    from asr.audio.reading import write
+
+    monkeypatch.syspath_prepend(str(DOCS / "examples"))
+    export = importlib.import_module("from_huggingface").export
+    samples = np.linspace(-0.5, 0.5, 8_000, dtype=np.float32)
+    write(tmp_path / "a.wav", samples, 16_000)
+    rows = [
+        {
+            "audio": {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"},
+            "sentence": "one",
+            "client_id": 7,
+        },
+        {"audio": {"bytes": None, "path": str(tmp_path / "a.wav")}, "sentence": "two", "client_id": 8},
+    ]
+    assert export(rows, tmp_path / "out", "train", "sentence", "client_id") == 2
+    first, second = read_manifest(tmp_path / "out" / "train.jsonl")
+    assert (first.text, first.speaker, first.duration) == ("one", "7", 0.5)
+    assert (second.text, second.speaker, second.id) == ("two", "8", "train-0000001")
+    for utterance in (first, second):
+        np.testing.assert_allclose(read_audio(utterance.audio, 16_000), samples, atol=1 / 32_768)
+
+
+@pytest.mark.slow
+def test_hugging_face_script(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    from asr.audio.reading import write
+
+    for name in ("one", "two"):
+        write(tmp_path / "in" / f"{name}.wav", np.zeros(8_000, np.float32), 16_000)
+    (tmp_path / "in" / "metadata.csv").write_text("file_name,text\none.wav,one\ntwo.wav,two\n")
+    script = [sys.executable, str(DOCS / "examples" / "from_huggingface.py")]
+    subprocess.run([*script, str(tmp_path / "in"), str(tmp_path / "out")], check=True)
+    assert [u.text for u in read_manifest(tmp_path / "out" / "train.jsonl")] == ["one", "two"]
+
+
+# --- tutorials, as typed ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_tutorial_runs(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader")
+    folder = make_checkout(tmp_path)
+    environment = make_environment(tmp_path, folder)
+    if name == "transcribe.md":
+        make_recordings(folder)
+    for command in commands(DOCS / name):
+        if command in NOT_RUN:
+            continue
+        typed = command
+        for start, more in ADDED.items():
+            typed += f" {more}" if command.startswith(start) and "asr info" not in command else ""
+        for shown, instead in REPLACED.items():
+            if shown in typed:  # the last value of a setting counts
+                typed = typed.replace(shown, "") + f" {instead}"
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", typed], cwd=folder, env=environment, capture_output=True
+        )
+        said = (done.stdout + done.stderr).decode()
+        assert done.returncode == STATUS.get(command, 0), f"{typed}\n{said}"
+        assert "Traceback" not in said, f"{typed}\n{said}"
+        assert done.stdout or done.stderr or not command.startswith("asr "), f"{typed} says nothing"
+
+
+def make_checkout(tmp_path: Path) -> Path:
+    """A copy of what the tutorials use, since they write into it."""
+    folder = tmp_path / "checkout"
+    for name in ("asr", "docs", "tests", "conf", "recipes"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def make_environment(tmp_path: Path, folder: Path) -> dict[str, str]:
+    """`asr` and `python` of this interpreter, with the copy; a Whisper model, and a microphone that plays a file."""
+    from whisper_examples import make_weights, write_ggml
+
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    scripts = {
+        "asr": f'exec "{sys.executable}" -m asr "$@"',
+        "python": f'exec "{sys.executable}" "$@"',
+        "arecord": "head -c 64000 /dev/zero",
+    }
+    for name, script in scripts.items():
+        (bin_folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin_folder / name).chmod(0o755)
+    model = write_ggml(tmp_path / "whisper.bin", make_weights())
+    return os.environ | {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),
+        "ASR_MODEL": os.environ.get("ASR_MODEL", str(model)),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def make_recordings(folder: Path) -> None:
+    """What the page on transcribing calls talk.mp3, interviews, call.wav and cut.wav."""
+    import soundfile
+
+    from asr.data.speech_synthesis import synthesize
+
+    first, rate = synthesize("Good morning. The meeting is at nine.")
+    second, _ = synthesize("Yes, I will be there.", voice="en-us+f2")
+    (folder / "interviews").mkdir()
+    for name in ("talk.mp3", "interviews/one.wav", "interviews/two.flac"):
+        soundfile.write(folder / name, first, rate)
+    call = np.zeros((len(first) + len(second), 2), np.float32)
+    call[: len(first), 0], call[len(first) :, 1] = first, second
+    soundfile.write(folder / "call.wav", call, rate)
+    whole = (folder / "interviews/one.wav").read_bytes()
+    (folder / "cut.wav").write_bytes(whole[: len(whole) // 2])
