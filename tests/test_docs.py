@@ -149,12 +149,14 @@ def test_export_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_hugging_face_script(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets")
     from asr.audio.reading import write
 
-    for name in ("one", "two"):
-        write(tmp_path / "in" / f"{name}.wav", np.zeros(8_000, np.float32), 16_000)
-    (tmp_path / "in" / "metadata.csv").write_text("file_name,text\none.wav,one\ntwo.wav,two\n")
+    write(tmp_path / "a.wav", np.zeros(8_000, np.float32), 16_000)
+    audio = {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
+    (tmp_path / "in").mkdir()
+    rows = datasets.Dataset.from_dict({"audio": [audio, audio], "text": ["one", "two"]})
+    rows.to_parquet(tmp_path / "in" / "train.parquet")
     script = [sys.executable, str(DOCS / "examples" / "from_huggingface.py")]
     subprocess.run([*script, str(tmp_path / "in"), str(tmp_path / "out")], check=True)
     assert [u.text for u in read_manifest(tmp_path / "out" / "train.jsonl")] == ["one", "two"]
@@ -227,7 +229,9 @@ def make_recordings(folder: Path) -> None:
 
     from asr.data.speech_synthesis import synthesize
 
-    first, rate = synthesize("Good morning. The meeting is at nine.")
+    first, rate = synthesize(
+        "Good morning. The meeting is at nine o'clock on Monday. Please bring the report."
+    )
     second, _ = synthesize("Yes, I will be there.", voice="en-us+f2")
     (folder / "interviews").mkdir()
     for name in ("talk.mp3", "interviews/one.wav", "interviews/two.flac"):

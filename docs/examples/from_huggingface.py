@@ -50,7 +50,7 @@ def _read(audio: dict[str, Any]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset", help="its name on the Hub, or a folder of audio files")
+    parser.add_argument("dataset", help="its name on the Hub, or a folder of Parquet files")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--config", help="such as a language")
     parser.add_argument("--split", default="train")
