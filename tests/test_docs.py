@@ -153,7 +153,7 @@ def test_hugging_face_script(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     from asr.audio.reading import write
 
-    write(tmp_path / "a.wav", np.zeros(8_000, np.float32), 16_000)
+    write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, 8_000, dtype=np.float32), 16_000)
     audio = {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
     (tmp_path / "in").mkdir()
     rows = pyarrow.table({"audio": [audio, audio], "text": ["one", "two"]})
