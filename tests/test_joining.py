@@ -101,6 +101,7 @@ def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
     assert not recording.is_done
     recording.end = End(8.0, None)
     assert [segment.text for segment in recording.take_final(lambda language: " ")] == ["w6.0"]
+    assert recording.take_final(lambda language: " ") == [], "each of them once"
     assert recording.is_done and len(recording.segments) == 4
 
 
@@ -155,6 +156,8 @@ def test_clipped_words_are_in_order_and_have_a_length(
 def test_more_words_than_there_is_time_for_share_it() -> None:
     clipped = clip_words([Word("a", 0.1, 0.1, 0.9)] * 40, build_place(end=0.2))
     assert all(word.end > word.start >= 0 for word in clipped)
+    (alone,) = clip_words([Word("a", 0.0, 0.0, 0.9)], build_place(end=0.01))
+    assert (alone.start, alone.end) == (0.0, 0.01), "a single one has it all"
 
 
 def test_channels_become_speakers_in_the_order_of_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -127,6 +127,8 @@ def test_latency_in_words() -> None:
         "10 words in 20.0 s of audio; first shown 0.50 s (median; nine in ten within 0.50 s), final 1.00 s (median; "
         "nine in ten within 1.00 s) after they had come; decoding was at most 2.00 s behind"
     )
+    waits = [0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5, 1.0]
+    assert "first shown 0.55 s (median; nine in ten within 0.90 s)" in str(Latency(final=waits, shown=waits))
     assert str(Latency(audio_seconds=3.0)) == "no word in 3.0 s of audio"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,8 @@ def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
     }
     for again in (folder, open_folder(out), open_folder(out, formats=("srt",))):
         assert again.is_done(recording)
+    lines = [json.loads(line) for line in (out / JOURNAL).read_text().splitlines()]
+    assert [line["is_whole"] for line in lines] == [False, True]
 
 
 def change_audio(out: Path, recording: Recording) -> None:
@@ -126,6 +130,15 @@ def test_remains_of_a_killed_call_go(
         open_folder(out).write(recording, CONTENTS)
     open_folder(out).write(recording, CONTENTS)
     assert sorted(path.name for path in (out / "sub").iterdir()) == ["a.srt", "a.txt"]
+
+
+def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Recording) -> None:
+    open_folder(out).open_log(recording).add(0, (0.0, 1.0), {"text": "hello"})
+    assert len(open_folder(out).open_log(recording)) == 1
+    assert len(open_folder(out).open_log(replace(recording, clip=(0.0, 2.0)))) == 0
+    assert len(open_folder(out, made_by={"model": "other"}).open_log(recording)) == 0
+    Path(recording.path).write_bytes(b"other sound")
+    assert len(open_folder(out).open_log(recording)) == 0
 
 
 def test_foreign_files_are_kept(out: Path, recording: Recording) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_stretches
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_pauses, _find_stretches
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
@@ -75,6 +75,14 @@ def test_stretches_of_any_frames(frames: list[bool], min_pause: int) -> None:
     text = "".join("x" if frame else "." for frame in frames)
     words = re.finditer(rf"x(?:\.{{0,{min_pause - 1}}}x)*", text)
     assert _find_stretches(np.array(frames, bool), min_pause) == [word.span() for word in words]
+
+
+@given(st.integers(0, 5), st.lists(st.booleans(), max_size=30), st.integers(1, 4))
+def test_pauses_of_any_frames(begin: int, frames: list[bool], min_frames: int) -> None:
+    text = "." * begin + "x" + "".join("x" if frame else "." for frame in frames)
+    pauses = re.compile(rf"(?<!\.)\.{{{min_frames},}}").finditer(text, begin)
+    is_speech_T = np.array([letter == "x" for letter in text])
+    assert _find_pauses(is_speech_T, begin, min_frames) == [pause.span() for pause in pauses]
 
 
 @pytest.mark.parametrize("level", [0.0, 1e-4, 0.01, 0.3])
@@ -144,6 +152,14 @@ def test_cuts_in_a_short_pause_without_overlap_when_it_must() -> None:
     assert first.end == pytest.approx(3.65, abs=0.03) and second.start == pytest.approx(3.65, abs=0.03)
 
 
+@pytest.mark.parametrize(("pauses", "middle"), [((0.25, 0.4), 3.65), ((0.4, 0.25), 2.7)])
+def test_cuts_in_the_longest_of_several_short_pauses(pauses: tuple[float, float], middle: float) -> None:
+    early, late = pauses
+    audio_S = np.concatenate([hush(1), speak(1.5), hush(early), speak(0.7), hush(late), speak(3), hush(1)])
+    first, second, *_ = split(audio_S)
+    assert [first.end, second.start] == pytest.approx([middle] * 2, abs=0.04)
+
+
 def test_short_pauses_stay_inside_a_segment() -> None:
     assert len(split(np.concatenate([hush(1), speak(1), hush(0.3), speak(1), hush(1)]))) == 1
 
@@ -197,6 +213,7 @@ def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
     [
         ({"overlap_seconds": 8.0}, "overlap_seconds < min_seconds"),
         ({"min_seconds": 18.0}, "min_seconds < max_seconds"),
+        ({"min_seconds": 15.0, "overlap_seconds": 3.0}, "min_seconds < max_seconds"),
         ({"min_pause_seconds": 0.9}, "min_pause_seconds = 0.9"),
     ],
 )
