@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import soundfile
 
 from asr.scoring.counting import score
-from asr.scoring.report import Report, _shade, build_page, write_report
+from asr.scoring.report import Report, _draw_scores, _shade, build_page, write_report
 from asr.scoring.scored_files import System
 from asr.transcripts.files import TranscriptFile
 from asr.transcripts.line_formats import Entry
@@ -113,6 +114,31 @@ def test_the_numbers_are_those_of_the_score() -> None:
         assert row[10] == f"{100 * system.score.sentence_error_rate:.2f}"
 
 
+def test_the_columns_of_a_table_have_titles() -> None:
+    by_words = score("the cat", "the hat", resamples=0)
+    by_characters = score("the cat", "the hat", unit="characters", resamples=0)
+    counted = ["correct", "sub", "del", "ins"]
+    for result, titles in [
+        (by_words, ["words", *counted, "WER %", "95 % interval", "CER %", "SER %"]),
+        (by_characters, ["characters", *counted, "CER %", "95 % interval", "SER %"]),
+    ]:
+        table = _draw_scores(("system",), [(("one",), result)])
+        assert re.findall("<th>(.*?)</th>", table) == ["system", "utterances", *titles]
+        assert table.count("<td>") == len(titles) + 2
+
+
+def test_dots_stand_where_the_axis_has_their_rate() -> None:
+    page = "".join(build_page(EXAMPLE, "/"))
+    chart = page[page.index('id="intervals"') :].split("</svg>")[0]
+    ticks = [
+        (float(x), float(value))
+        for x, value in re.findall(r'<text x="(\d+)"[^>]* class="tick">(.*?)</text>', chart)
+    ]
+    dots = [float(x) for x in re.findall(r'<circle cx="(.*?)"', chart)]
+    rates = [100 * system.score.error_rate for system in EXAMPLE.systems]
+    assert np.interp(dots, *zip(*ticks, strict=True)) == pytest.approx(rates, abs=0.15)
+
+
 def test_records_hold_the_alignments_of_every_system() -> None:
     names, records, _ = parse(EXAMPLE).scripts
     assert json.loads(names) == ["one", "two"]
@@ -148,6 +174,7 @@ def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Pat
         "u1": Entry("the cat", audio=str(audio), start=1.0, duration=2.5),
         "u2": Entry("x", audio=str(tmp_path / "missing.wav")),
         "u3": Entry("x", audio=str(audio.with_suffix(".sph"))),
+        "u4": Entry("x", start=1.0),
     }
     report = build_report(references, {"one": {"u1": heard, "u2": Entry("x"), "u3": Entry("x")}})
     target = tmp_path / "out" / "report.html"
@@ -158,6 +185,7 @@ def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Pat
     assert found["u1"][4:6] == ["../a%20dir/u%201.wav", [1.0, 3.5]]
     assert found["u1"][6] == [[["c", "the", "the", 1.25], ["s", "cat", "hat", 1.5]]]
     assert found["u2"][4] is None and found["u3"][4] is None
+    assert found["u4"][5] == [1.0, None], "up to the end of the file"
 
 
 def test_long_corpora_are_cut_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +294,10 @@ def test_each_length_has_a_bar_for_each_system_that_has_it() -> None:
     ]
     heights = [float(height) for height in re.findall(r'<rect[^>]* height="(.*?)"', chart)]
     assert heights == pytest.approx([140 * rate / max(rates) for rate in rates], abs=0.1)
+    places = [
+        (int(x), int(x) + int(width)) for x, width in re.findall(r'<rect x="(\d+)".*? width="(\d+)"', chart)
+    ]
+    assert places == sorted(places) and all(past <= x for (_, past), (x, _) in pairwise(places))
 
 
 def test_numbers_on_dark_cells_can_be_read() -> None:

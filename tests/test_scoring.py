@@ -125,6 +125,8 @@ def test_missing_hypotheses_are_deleted_and_named(hypotheses) -> None:
         (([3], ["a"]), {}, r"reference 1: 3; expected a text"),
         ((["a"], [3]), {}, r"hypothesis 1: 3; expected a text, or None"),
         (("a", "a"), {"confidence": 95}, r"confidence 95"),
+        (("a", "a"), {"confidence": 0.0}, r"confidence 0\.0, resamples 1000; expected 0 to 1"),
+        (("a", "a"), {"confidence": 1.0}, r"confidence 1\.0"),
         (("a", "a"), {"resamples": -1}, r"resamples -1"),
         (("a", "a"), {"unit": "letters"}, r"unit 'letters'"),
         (("a", "b"), {"align": "kaldi"}, r"alignment 'kaldi'"),

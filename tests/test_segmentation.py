@@ -1,4 +1,4 @@
-"""asr/segmentation: speech is found, noise is not, and cuts lose nothing however long the recording is."""
+"""Segmentation: speech is found, noise is not, and cuts lose nothing however long the recording is."""
 
 from __future__ import annotations
 

@@ -178,6 +178,19 @@ def test_a_second_interrupt_stops_at_once(
     assert "saving after this update; Ctrl-C again stops at once" in capfd.readouterr().err
 
 
+def test_an_interrupt_during_the_last_evaluation_stops_at_once(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(*_: object) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        return tmp_path / "went on"
+
+    monkeypatch.setattr(loop, "finish", evaluate)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_run("train.steps=1"))
+    assert find_checkpoints(tmp_path / "run")[-1].name == "step-00000001", "nothing is lost"
+
+
 def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
     os.setsid()
     os.dup2(os.open(messages, os.O_WRONLY | os.O_CREAT), 2)
