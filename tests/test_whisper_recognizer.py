@@ -124,6 +124,21 @@ def test_a_segment_has_the_scores_of_its_window(
     assert not told.segments[0].tokens
 
 
+def test_tokens_of_time_are_no_words(
+    recognizer: WhisperRecognizer, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may write them where it was not asked to, as nothing forbids them there."""
+    tokenizer = recognizer.system.tokenizer
+    text, time = tokenizer.encode(" a b"), tokenizer.first_time
+    found = []
+    for tokens in (text, [time, *text, time + 20]):
+        reading = WhisperReading(tuple(tokens), "a b", "en", "greedy")
+        monkeypatch.setattr(recognizer, "decode", lambda *_, reading=reading: [reading])
+        found.append(recognizer.transcribe(files[1], whisper=ENGLISH))
+    assert [word.text for word in found[0].words] == ["a", "b"]
+    assert found[1].words == found[0].words
+
+
 def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
     """Stands in for a Whisper that gives text to the last stretch of a segment alone."""
     results = []
