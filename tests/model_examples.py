@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.parallel_decoder import ParallelDecoderConfig
+from asr.models.non_autoregressive import ParallelDecoderConfig
 from asr.text.units import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens

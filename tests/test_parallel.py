@@ -29,7 +29,7 @@ from asr.decoding.parallel import read_ctc
 from asr.decoding.search import decode, decode_by_decoder, offered_methods, resolve_method
 from asr.errors import UserError
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.parallel_decoder import EndDecoder, LengthDecoder, MaskDecoder
+from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
 from asr.text.units import BLANK_ID, EOS_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary

@@ -16,8 +16,8 @@ from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.models.int8 import Int8Linear
-from asr.models.whisper import Whisper, WhisperConfig
+from asr.whisper.int8 import Int8Linear
+from asr.whisper.model import Whisper, WhisperConfig
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
 
@@ -126,7 +126,7 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     whole = MODEL.encoder.forward
     monkeypatch.setattr(MODEL.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part))
-    monkeypatch.setattr("asr.models.whisper.MAX_STEPS", 60)
+    monkeypatch.setattr("asr.whisper.model.MAX_STEPS", 60)
     found_BTD, found_B = MODEL.encode(features_BTF, lengths_B)
     assert calls == [2, 1] and torch.equal(found_B, steps_B)
     for row, length in enumerate(steps_B.tolist()):

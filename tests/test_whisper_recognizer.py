@@ -29,7 +29,6 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import transcribe_utterances
-from asr.models.int8 import Int8Linear, is_int8_exact
 from asr.models.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
@@ -37,9 +36,10 @@ from asr.transcription.recognizer import load_model
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
-from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.whisper.decoding import Asked, WhisperDecodingConfig, WhisperReading
+from asr.whisper.int8 import Int8Linear, is_int8_exact
+from asr.whisper.recognizer import WhisperRecognizer
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

@@ -8,7 +8,7 @@ from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.errors import UserError
-from asr.whisper.stretches import Stretch, split_stretches
+from asr.whisper.segments import Stretch, split_stretches
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.windows import compute_window_features, count_window_samples
 

@@ -6,8 +6,8 @@ import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights
 
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models.whisper import Whisper
 from asr.whisper.loading import WhisperSystem
+from asr.whisper.model import Whisper
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
 from asr.whisper.tokenizer import WhisperTokenizer

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from asr.decoding.search import DecodingConfig, decode
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.decoder import Decoder
-from asr.models.parallel_decoder import LengthDecoder, ParallelDecoder
+from asr.models.non_autoregressive import LengthDecoder, ParallelDecoder
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80

@@ -16,8 +16,8 @@ def convert(model: Path, folder: Path) -> None:
     """Weights for CTranslate2, in int8, with the vocabulary as a file of the package tokenizers."""
     from ctranslate2.specs.whisper_spec import WhisperSpec
 
-    from asr.whisper.alignment import find_alignment_heads
     from asr.whisper.loading import build_tokenizer, read_checkpoint
+    from asr.whisper.token_times import find_alignment_heads
 
     checkpoint = read_checkpoint(model)
     config, tokenizer = checkpoint.config, build_tokenizer(checkpoint, str(model))

@@ -128,8 +128,8 @@ def run_whisper(args: argparse.Namespace) -> int:
     from asr.progress import AudioProgress
     from asr.transcription.settings import WhisperEvaluationSettings, merge_settings, print_settings
     from asr.transcription.transcriber import Request
-    from asr.transcription.whisper_recognizer import WhisperRecognizer
     from asr.whisper.loading import load_whisper, require_language
+    from asr.whisper.recognizer import WhisperRecognizer
 
     if args.set == ["list"]:
         print_settings(WhisperEvaluationSettings())

@@ -12,7 +12,7 @@ from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.models import SpeechModel
 from asr.models.decoder import Weights
 from asr.models.layers import length_mask
-from asr.models.parallel_decoder import EndDecoder, LengthDecoder, MaskDecoder
+from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
 from asr.text.units import BLANK_ID, EOS_ID, UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,

@@ -19,7 +19,7 @@ from asr.decoding.rescoring import rescore
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
-from asr.models.parallel_decoder import ParallelDecoder
+from asr.models.non_autoregressive import ParallelDecoder
 from asr.text.units import BLANK_ID
 
 __all__ = [

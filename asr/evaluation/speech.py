@@ -28,10 +28,10 @@ from asr.scoring.counting import Score, score
 from asr.system.checkpoint import System
 from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcriber import Request
-from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 from asr.whisper.decoding import WhisperDecodingConfig
+from asr.whisper.recognizer import WhisperRecognizer
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pydantic
 
 from asr.config import Config
 from asr.models.decoder import AnyDecoder
-from asr.models.parallel_decoder import (
+from asr.models.non_autoregressive import (
     EndDecoder,
     EndDecoderConfig,
     LengthDecoder,
@@ -25,7 +25,7 @@ from asr.models.recurrent_decoder import (
     SingleSummaryDecoderConfig,
 )
 from asr.models.transformer import TransformerDecoder, TransformerDecoderConfig
-from asr.models.whisper import WhisperDecoderConfig, build_whisper_decoder
+from asr.whisper.model import WhisperDecoderConfig, build_whisper_decoder
 
 
 def _type_of(section: Any) -> str:

@@ -13,7 +13,7 @@ from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderC
 from asr.models.intra_attention import IntraAttentionEncoder, IntraAttentionEncoderConfig
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
 from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
-from asr.models.whisper import WhisperEncoder, WhisperEncoderConfig, build_whisper_encoder
+from asr.whisper.model import WhisperEncoder, WhisperEncoderConfig, build_whisper_encoder
 
 EncoderConfig = Annotated[
     TransformerEncoderConfig

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from asr.config import Config
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
-from asr.models.alignment import align_tokens
+from asr.models.ctc_alignment import align_tokens
 from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
 from asr.models.decoders import DecoderConfig, build_decoder
 from asr.models.encoders import Encoder, EncoderConfig, build_encoder
@@ -27,7 +27,7 @@ from asr.models.losses import (
     guided_attention_loss,
 )
 from asr.models.model import Losses, Model, Targets
-from asr.models.parallel_decoder import MaskDecoderConfig, ParallelDecoderConfig
+from asr.models.non_autoregressive import MaskDecoderConfig, ParallelDecoderConfig
 from asr.text.units import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,

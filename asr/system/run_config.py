@@ -13,9 +13,9 @@ from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
 from asr.features.front_end import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
-from asr.models.whisper import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
+from asr.whisper.model import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
 
 
 class DataConfig(Config):

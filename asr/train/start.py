@@ -14,12 +14,12 @@ from asr.config import dump_config, find_differences
 from asr.errors import UserError
 from asr.models import Model, ModelConfig, SpeechModelConfig, build_model
 from asr.models.adaptation import is_low_rank
-from asr.models.whisper import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.system.checkpoint import System, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import SPECIAL_TOKENS
 from asr.whisper.loading import WhisperSystem, build_tokenizer, is_whisper, load_whisper, read_checkpoint
+from asr.whisper.model import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.units import name_tokens, order_tokens
 

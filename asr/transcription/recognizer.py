@@ -45,10 +45,10 @@ from asr.transcription.timestamps import (
     time_words,
 )
 from asr.transcription.transcriber import Request, Transcriber, choose_device, pad_audio
-from asr.transcription.whisper_recognizer import WhisperRecognizer
 from asr.transcripts.transcript import Segment
 from asr.whisper.decoding import WhisperDecodingConfig
 from asr.whisper.loading import is_whisper, load_whisper
+from asr.whisper.recognizer import WhisperRecognizer
 
 __all__ = [
     "AudioFile",

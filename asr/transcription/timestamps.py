@@ -18,8 +18,8 @@ from torch import Tensor
 
 from asr.audio.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
-from asr.models.alignment import align_tokens
 from asr.models.clock import Clock
+from asr.models.ctc_alignment import align_tokens
 from asr.models.model import Targets
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, PAD_ID

@@ -13,9 +13,9 @@ from torch import Tensor
 from asr.config import Config
 from asr.decoding.checks import ChecksConfig, Evidence, find_faults
 from asr.errors import UserError
-from asr.models.whisper import Whisper
+from asr.whisper.beam_search import Beginning, Found, Rules, begin, follow, search
 from asr.whisper.languages import find_language
-from asr.whisper.search import Beginning, Found, Rules, begin, follow, search
+from asr.whisper.model import Whisper
 from asr.whisper.tokenizer import Task, WhisperTokenizer
 
 # B utterances, T encoded steps, D dimension, P tokens of the prompt

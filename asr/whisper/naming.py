@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.models.layers import without_weights
-from asr.models.whisper import Whisper, WhisperConfig
+from asr.whisper.model import Whisper, WhisperConfig
 from asr.whisper.vocabulary import Vocabulary
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from asr.errors import UserError
-from asr.models.whisper import WhisperConfig
+from asr.whisper.model import WhisperConfig
 from asr.whisper.naming import Checkpoint, rename_weights
 from asr.whisper.pickles import check_tensors, read_pickled
 from asr.whisper.vocabulary import read_ranks

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.errors import UserError
-from asr.models.whisper import FRAMES_PER_STEP
 from asr.whisper.loading import WhisperSystem
+from asr.whisper.model import FRAMES_PER_STEP
 
 # B batch, S samples, T frames, F features
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
+from asr.whisper.beam_search import Beginning, Rules, begin, follow, search
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.search import Beginning, Rules, begin, follow, search
 from asr.whisper.tokenizer import WhisperTokenizer
 
 NUM_WINDOWS = 12

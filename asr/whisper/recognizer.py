@@ -34,7 +34,6 @@ from asr.transcription.joining import (
 )
 from asr.transcription.transcriber import Event, Request, Transcriber, pad_audio
 from asr.transcripts.transcript import Segment, Word
-from asr.whisper.alignment import align_tokens
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
     Asked,
@@ -45,7 +44,8 @@ from asr.whisper.decoding import (
     require_known,
 )
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.stretches import Stretch, split_stretches
+from asr.whisper.segments import Stretch, split_stretches
+from asr.whisper.token_times import align_tokens
 from asr.whisper.windows import compute_window_features, count_window_samples
 from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 

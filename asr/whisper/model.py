@@ -14,7 +14,6 @@ from asr.config import Config
 from asr.errors import UserError
 from asr.models.attention import KeyValueCache, Memory
 from asr.models.decoder import Weights, WeightsOf
-from asr.models.int8 import Int8Linear
 from asr.models.layers import Dropout, length_mask, without_weights
 from asr.models.positions import PositionConfig
 from asr.models.subsampling import SubsamplingConfig
@@ -25,6 +24,7 @@ from asr.models.transformer import (
     TransformerDecoderState,
     TransformerEncoderConfig,
 )
+from asr.whisper.int8 import Int8Linear
 
 # B batch, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asr.models.transformer import TransformerDecoderState
-from asr.models.whisper import Whisper
+from asr.whisper.model import Whisper
 from asr.whisper.tokenizer import WhisperTokenizer
 
 # B utterances, W hypotheses of each, R = B x W rows, P tokens of the prompt, U tokens after it,

@@ -26,7 +26,7 @@ from asr.models import parallel_decoder as module
 from asr.models.decoder import Teaching
 from asr.models.exposure import ExposureConfig
 from asr.models.model import Targets
-from asr.models.parallel_decoder import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
+from asr.models.non_autoregressive import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
 from asr.text.units import EOS_ID
 
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
