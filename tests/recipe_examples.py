@@ -10,16 +10,13 @@ RECIPE = '''"""Words as tones: a corpus of this test."""
 from pathlib import Path
 from asr.data.manifest import read_manifest, write_manifest
 
-LICENCE = "public domain"
-HOURS = 0.01
-URLS = ()
-
-def download(target_dir):
-    return target_dir
+from asr.recipe.definition import Recipe
 
 def prepare(corpus_dir, output_dir):
     for split, source in (("train", "train"), ("dev", "dev"), ("test", "dev")):
         write_manifest(output_dir / f"{{split}}.jsonl", read_manifest(Path("{tones}") / f"{{source}}.jsonl"))
+
+RECIPE = Recipe(licence="public domain", hours=0.01, prepare=prepare, synthetic=True, {fields})
 '''
 
 COMMON = """
@@ -47,11 +44,11 @@ model:
 }
 
 
-def write_tones_recipe(folder: Path, tones: Path) -> Path:
-    """recipes/tones and conf/tones below `folder`; returns the folder of recipes."""
+def write_tones_recipe(folder: Path, tones: Path, fields: str = "") -> Path:
+    """recipes/tones and conf/tones below `folder`, with more fields of the recipe; returns the folder of recipes."""
     recipe = folder / "recipes" / "tones" / "recipe.py"
     recipe.parent.mkdir(parents=True)
-    recipe.write_text(RECIPE.format(tones=tones), encoding="utf-8")
+    recipe.write_text(RECIPE.format(tones=tones, fields=fields), encoding="utf-8")
     for name, model in SYSTEMS.items():
         write_conf(folder, name, COMMON.format(name=name) + model)
     return recipe.parents[1]

@@ -22,9 +22,7 @@ It says so twice.
 from pathlib import Path
 from asr.data.manifest import Utterance, write_manifest
 
-LICENCE = "public domain"
-HOURS = 0.5
-URLS = ("http://127.0.0.1:1/corpus.tar.gz",)
+from asr.recipe.definition import Recipe
 
 def download(target_dir: Path) -> Path:
     (target_dir / "inner").mkdir(parents=True)
@@ -36,7 +34,19 @@ def prepare(corpus_dir, output_dir) -> None:
     for split in ("train", "dev", "test"):
         utterance = Utterance(id=split, audio=str(corpus_dir / "a.wav"), duration=1800.0)
         write_manifest(output_dir / f"{split}.jsonl", [utterance])
+
+RECIPE = Recipe(
+    licence="public domain",
+    hours=0.5,
+    prepare=prepare,
+    urls=("http://127.0.0.1:1/corpus.tar.gz",),
+    download=download,
+)
 '''
+SOURCE = """
+    urls=("http://127.0.0.1:1/corpus.tar.gz",),
+    download=download,
+"""
 
 
 @pytest.fixture
@@ -74,7 +84,7 @@ def test_a_recipe_is_loaded(recipes_dir: Path) -> None:
     recipe = load_recipe("tiny", recipes_dir)
     assert recipe.summary == "A corpus of one utterance."
     assert recipe.description == "A corpus of one utterance.\n\nIt says so twice."
-    assert recipe.needs_corpus
+    assert (recipe.name, recipe.licence, recipe.hours) == ("tiny", "public domain", 0.5)
     assert not any(name.endswith("tiny") for name in sys.modules)
 
 
@@ -97,32 +107,44 @@ def test_an_unknown_name(recipes_dir: Path, name: str, message: str) -> None:
     [
         (RECIPE, "x = (", "cannot be loaded (SyntaxError: '(' was never closed"),
         (
-            "LICENCE",
-            "import no_such_module\nLICENCE",
+            "RECIPE =",
+            "import no_such_module\nRECIPE =",
             "cannot be loaded (ModuleNotFoundError: No module named",
         ),
-        ("LICENCE =", "LICENSE =", "LICENSE is no name that a recipe has; did you mean LICENCE? Rename it"),
-        ("HOURS =", "Hour =", "Hour is no name that a recipe has; did you mean HOURS? Rename it"),
-        ("URLS =", "URL =", "URL is no name that a recipe has; did you mean URLS? Rename it"),
         (
-            "HOURS =",
-            "SPEED = (1.0, 0.9)\nHOURS =",
-            "SPEED is no name that a recipe has; did you mean SPEEDS?",
+            "licence=",
+            "license=",
+            "Recipe: unknown key license (value 'public domain'); did you mean licence?",
+        ),
+        ("hours=", "hour=", "Recipe: unknown key hour (value 0.5); did you mean hours?"),
+        ("urls=", "url=", "did you mean urls?"),
+        (
+            "hours=",
+            "speed=(0.9, 1.0), hours=",
+            "Recipe: unknown key speed (value (0.9, 1.0)); did you mean speeds?",
+        ),
+        ("    prepare=prepare,\n", "", "Recipe: prepare is missing; add it"),
+        ('    licence="public domain",\n', "", "Recipe: licence is missing; add it"),
+        ("RECIPE =", "raise SystemExit(3)\nRECIPE =", "cannot be loaded (SystemExit: 3)"),
+        ("hours=0.5", "hours='1'", "Recipe: hours = '1': expected a valid number"),
+        ("hours=0.5", "hours=-1.0", "Recipe: hours = -1.0: expected greater than or equal to 0"),
+        ("urls=(", "urls=str(", "Recipe: urls = 'http://127.0.0.1:1/corpus.tar.gz': expected a valid tuple"),
+        ("prepare=prepare", "prepare=download", "expected a function of (corpus_dir, output_dir)"),
+        ("download=download", "download=prepare", "expected a function of (target_dir)"),
+        ("    download=download,\n", "", "urls and download belong together: give both, or neither"),
+        ("hours=", "synthetic=True, hours=", "synthetic and urls: a corpus is made or downloaded"),
+        ("hours=", "speeds=(0.0,), hours=", "speeds.0 = 0.0: expected greater than 0"),
+        (
+            "hours=",
+            "decoded_as={'a': 'b', 'b': 'c'}, hours=",
+            "decoded_as: a is decoded as b, which has trained on dev too",
         ),
         (
-            "def prepare",
-            "def prepares",
-            "prepares is no name that a recipe has; did you mean prepare? Rename it",
+            "RECIPE =",
+            "OTHER = Recipe(licence='', hours=1.0, prepare=prepare)\nRECIPE =",
+            "builds 2 Recipes; expected one",
         ),
-        ("LICENCE =", "NAME =", "LICENCE is missing, or is not a string"),
-        ("HOURS =", "raise SystemExit(3)\nHOURS =", "cannot be loaded (SystemExit: 3)"),
-        ("HOURS = 0.5", "HOURS = '1'", "HOURS is missing, or is not a float"),
-        ('URLS = ("http://127.0.0.1:1/corpus.tar.gz",)', "URLS = 'x'", "URLS is missing, or is not a tuple"),
-        (
-            "def prepare",
-            "def make",
-            "prepare is missing, or is not a function prepare(corpus_dir, output_dir)",
-        ),
+        ("RECIPE = Recipe(", "dict(", "builds no Recipe; expected one, such as RECIPE = Recipe("),
         (RECIPE.partition("from")[0], "", "begin it with a docstring"),
     ],
 )
@@ -204,7 +226,7 @@ def test_options_that_do_not_fit(recipes_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="with a corpus there is nothing to download"):
         run_recipe(make_job(recipes_dir, tmp_path), "download")
     write_recipe(
-        recipes_dir, "tiny", RECIPE.replace("corpus_dir /", "output_dir /").replace('("http', '() and ("http')
+        recipes_dir, "tiny", RECIPE.replace("corpus_dir /", "output_dir /").replace(SOURCE, "synthetic=True")
     )
     with pytest.raises(
         UserError, match="tiny makes its corpus itself and reads none; leave --corpus-dir out"
@@ -215,11 +237,9 @@ def test_options_that_do_not_fit(recipes_dir: Path, tmp_path: Path) -> None:
 
 
 def test_a_corpus_that_cannot_be_downloaded(recipes_dir: Path, tmp_path: Path) -> None:
-    """A recipe without URLS and download takes --corpus-dir; again without it, what was prepared."""
-    source = re.sub(r"URLS = .*\n", "", RECIPE)
-    write_recipe(
-        recipes_dir, "tiny", source[: source.index("def download")] + source[source.index("def prepare") :]
-    )
+    """A recipe without urls and download takes --corpus-dir; again without it, what was prepared."""
+    assert SOURCE in RECIPE
+    write_recipe(recipes_dir, "tiny", RECIPE.replace(SOURCE, ""))
     with pytest.raises(
         UserError, match="tiny cannot be downloaded; pass --corpus-dir DIR, the folder of your copy"
     ):
@@ -285,7 +305,7 @@ def test_wrong_values_in_prepare_are_an_error_of_the_recipe(
     arguments = ["recipe", "run", "tiny", "--recipes-dir", "recipes", "--corpus-dir", str(tmp_path)]
     assert main(arguments) == 2
     said = capsys.readouterr().err
-    assert "asr: recipes/tiny/recipe.py:20: Utterance: duration = 'long': expected a valid number" in said
+    assert "asr: recipes/tiny/recipe.py:18: Utterance: duration = 'long': expected a valid number" in said
     assert "Traceback" not in said and "pydantic" not in said
 
 
@@ -389,19 +409,18 @@ def test_a_recipe_without_systems_ends_after_prepare(
     assert "--only transformer: there is no system in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("smoke", ["3", "{'COUNTS': 3}"])
-def test_constants_for_smoke_mode_must_exist(recipes_dir: Path, smoke: str) -> None:
-    write_recipe(recipes_dir, "tiny", f"{RECIPE}\nSMOKE = {smoke}\n")
-    with pytest.raises(UserError, match="SMOKE is not a dict of constants of this file"):
-        load_recipe("tiny", recipes_dir)
-
-
-def test_constants_for_smoke_mode_are_used(recipes_dir: Path, tmp_path: Path) -> None:
-    source = RECIPE.replace("HOURS = 0.5", "HOURS = 0.5\nSECONDS = 1800.0\nSMOKE = {'SECONDS': 1.0}")
-    write_recipe(recipes_dir, "tiny", source.replace("duration=1800.0", "duration=SECONDS"))
+def test_smoke_mode_prepares_in_its_own_way(recipes_dir: Path, tmp_path: Path) -> None:
+    source = RECIPE.replace(
+        "def prepare(corpus_dir, output_dir)", "def prepare(corpus_dir, output_dir, seconds=1800.0)"
+    )
+    source = source.replace("duration=1800.0", "duration=seconds").replace(
+        "RECIPE =", "from functools import partial\nRECIPE ="
+    )
+    small = "prepare_smoke=partial(prepare, seconds=1.0), prepare=prepare"
+    write_recipe(recipes_dir, "tiny", source.replace("prepare=prepare", small))
     recipe = load_recipe("tiny", recipes_dir)
     run_recipe(Job(recipe, given_corpus_dir=tmp_path, smoke=True))
-    run_recipe(Job(load_recipe("tiny", recipes_dir), given_corpus_dir=tmp_path))
+    run_recipe(Job(recipe, given_corpus_dir=tmp_path))
     assert '"duration":1.0' in Path("data/tiny-smoke/train.jsonl").read_text()
     assert '"duration":1800.0' in Path("data/tiny/train.jsonl").read_text()
 

@@ -36,11 +36,8 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     """A folder in which a recipe that weighs in texts has been run."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("weighed")
-    recipes_dir = write_tones_recipe(folder, tones)
-    with open(recipes_dir / "tones" / "recipe.py", "a") as file:
-        file.write(
-            "\nWEIGHS_IN_TEXTS = True\nSPEEDS = (0.9, 1.0)\nDECODED_AS = {'all_of_it': 'transformer'}\n"
-        )
+    fields = "text_fusion=True, speeds=(0.9, 1.0), decoded_as={'all_of_it': 'transformer'}"
+    recipes_dir = write_tones_recipe(folder, tones, fields)
     write_conf(folder, "talk", LANGUAGE_MODEL)
     text = COMMON.format(name="all_of_it") + SYSTEMS["transformer"]
     write_conf(folder, "all_of_it", text.replace("keep_best: 2", "keep_best: 2, select_by: updates"))
@@ -134,5 +131,5 @@ def test_a_guide_that_is_not_there(done: Path, tmp_path: Path) -> None:
         run_recipe(make_job(recipes_dir, output_dir=output_dir, only=("all_of_it",)), "evaluate")
     recipe = recipes_dir / "tones" / "recipe.py"
     recipe.write_text(recipe.read_text().replace("'transformer'}", "'transfromer'}"))
-    with pytest.raises(UserError, match="DECODED_AS names transfromer, but there is no such system"):
+    with pytest.raises(UserError, match="decoded_as names transfromer, but there is no such system"):
         run_recipe(make_job(recipes_dir, output_dir=output_dir), "evaluate")

@@ -7,17 +7,48 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from asr.recipe.processes import Command, run_side_by_side
+from asr.recipe.processes import Processes, run_side_by_side
+from asr.recipe.tasks import Task
 
 
-def say(*statements: str, after: tuple[str, ...] = ()) -> Command:
-    return Command([sys.executable, "-S", "-c", "; ".join(["import os, sys, time", *statements])], after)
+@dataclass(frozen=True)
+class Program:
+    arguments: Sequence[str]
+    after: tuple[str, ...] = ()
+
+
+def run_all(programs: dict[str, Program], limit: int) -> dict[str, str]:
+    """Each as a task that has never been done."""
+    processes = Processes()
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = [
+            Task(
+                stage="train",
+                name=name,
+                does="run",
+                record=Path(folder, name),
+                inputs=dict,
+                outputs=list,
+                run=partial(processes.run, name, program.arguments),
+                after=program.after,
+            )
+            for name, program in programs.items()
+        ]
+        return run_side_by_side(tasks, limit, processes)
+
+
+def say(*statements: str, after: tuple[str, ...] = ()) -> Program:
+    return Program([sys.executable, "-S", "-c", "; ".join(["import os, sys, time", *statements])], after)
 
 
 def wait_for(path: Path) -> str:
@@ -32,7 +63,7 @@ def test_two_run_at_once_and_no_third(tmp_path: Path) -> None:
         "two": say(f"open({str(two)!r}, 'w')", wait_for(three)),
         "three": say(f"sys.exit(not os.path.exists({str(three)!r}))"),
     }
-    assert run_side_by_side(commands, 2) == {}
+    assert run_all(commands, 2) == {}
 
 
 def test_what_needs_another_waits_and_nothing_waits_for_it(tmp_path: Path) -> None:
@@ -42,7 +73,7 @@ def test_what_needs_another_waits_and_nothing_waits_for_it(tmp_path: Path) -> No
         "makes": say(wait_for(other), f"open({str(made)!r}, 'w')"),
         "other": say(f"open({str(other)!r}, 'w')"),
     }
-    assert run_side_by_side(commands, 2) == {}
+    assert run_all(commands, 2) == {}
 
 
 def test_a_failure_stops_only_what_needs_it(tmp_path: Path) -> None:
@@ -53,7 +84,7 @@ def test_a_failure_stops_only_what_needs_it(tmp_path: Path) -> None:
         "needs that": say("pass", after=("needs",)),
         "goes on": say("time.sleep(0.1)", f"open({str(tmp_path / 'on')!r}, 'w')"),
     }
-    assert run_side_by_side(commands, 2) == {
+    assert run_all(commands, 2) == {
         "fails": "exit status 2",
         "is killed": "killed by signal 9",
         "needs": "it needs one that failed",
@@ -65,16 +96,13 @@ def test_a_failure_stops_only_what_needs_it(tmp_path: Path) -> None:
 def test_each_line_has_its_name(caplog: pytest.LogCaptureFixture) -> None:
     command = say("print('out')", "sys.stdout.flush()", r"sys.stderr.buffer.write(b'gr\xc3\xbcn \xff')")
     with caplog.at_level(logging.INFO):
-        assert run_side_by_side({"colour": command}, 4) == {}
-    assert caplog.messages == ["colour | out", "colour | grün \ufffd"]
+        assert run_all({"colour": command}, 4) == {}
+    assert [line for line in caplog.messages if " | " in line] == ["colour | out", "colour | grün \ufffd"]
 
 
-def test_a_program_that_is_not_there_ends_the_others(tmp_path: Path) -> None:
-    ended = tmp_path / "ended"
-    listens = say("os.read(0, 1)", f"open({str(ended)!r}, 'w')")
-    with pytest.raises(ValueError, match=r"none: cannot start a process for it \(No such file"):
-        run_side_by_side({"listens": listens, "none": Command([str(tmp_path / "none")])}, 2)
-    assert ended.exists()
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    programs = {"one": say("pass"), "none": Program([str(tmp_path / "none")])}
+    assert run_all(programs, 2) == {"none": "cannot start a process (No such file or directory)"}
 
 
 OBEDIENT = """
@@ -91,9 +119,14 @@ time.sleep(30)
 """
 CALLER = f"""
 import signal, sys
-from asr.recipe.processes import Command, run_side_by_side
+from pathlib import Path
+from asr.recipe.processes import Processes, run_side_by_side
+from asr.recipe.tasks import Task
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background inherit that it is ignored
-run_side_by_side({{"obedient": Command([sys.executable, "-c", {OBEDIENT!r}])}}, 2)
+processes = Processes()
+run = lambda: processes.run("obedient", [sys.executable, "-c", {OBEDIENT!r}])
+task = Task("train", "obedient", "run", Path("record"), dict, list, run)
+run_side_by_side([task], 2, processes)
 """
 
 
@@ -122,5 +155,5 @@ def wait_until(path: Path) -> None:
 def test_signals_are_as_before() -> None:
     before = signal.getsignal(signal.SIGTERM)
     threads = threading.active_count()
-    assert run_side_by_side({"one": say("pass")}, 1) == {}
+    assert run_all({"one": say("pass")}, 1) == {}
     assert signal.getsignal(signal.SIGTERM) == before and threading.active_count() == threads

@@ -29,7 +29,9 @@ def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
     runs = build_runs(make_job(recipes_dir))
     assert [(run.name, run.seed) for run in runs] == [("ctc_lstm", 0), ("transformer", 0)]
     config = runs[1].config
-    assert config == RunConfig.load(runs[1].conf), "in the usual folders, `asr train CONF` makes the same run"
+    assert config == RunConfig.load(runs[1].conf.path), (
+        "in the usual folders, `asr train CONF` makes the same run"
+    )
 
 
 def test_confs_beside_the_recipe_come_first(recipes_dir: Path, tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
     ],
 )
 def test_what_makes_another_training(recipes_dir: Path, override: str, is_other: bool) -> None:
-    path = make_job(recipes_dir).recipe.find_confs()["transformer"]
+    path = make_job(recipes_dir).recipe.find_systems()["transformer"].path
     one, two = hash_settings(RunConfig.load(path)), hash_settings(RunConfig.load(path, [override]))
     assert (one != two) == is_other
 
@@ -159,7 +161,7 @@ def test_a_new_key_with_a_default_changes_no_hash() -> None:
 
 
 def test_a_default_that_is_written_out_is_none_the_less_default(recipes_dir: Path) -> None:
-    path = make_job(recipes_dir).recipe.find_confs()["transformer"]
+    path = make_job(recipes_dir).recipe.find_systems()["transformer"].path
     config = RunConfig.load(path)
     whole = build_config(
         RunConfig,
@@ -179,7 +181,7 @@ def test_every_system_has_a_smoke_size(name: str) -> None:
         assert config.batches.num_workers == 0 or not config.model.reads_audio  # which has none
         assert config.output_dir.startswith(f"runs/{name}-smoke/")
         assert config.data.train.startswith(f"data/{name}-smoke/")
-        assert type(config.model) is type(RunConfig.load(run.conf).model)
+        assert type(config.model) is type(RunConfig.load(run.conf.path).model)
 
 
 def test_smoke_mode_cuts_the_manifests_evenly(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,11 @@ from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_r
 from safetensors.torch import load_file
 
 from asr.cli import main
-from asr.recipe import training_process
+from asr.recipe import training, training_process
 from asr.recipe.definition import Job
-from asr.recipe.processes import Command
+from asr.recipe.processes import Processes
 from asr.recipe.stages import build_tasks, run_recipe
-from asr.recipe.tasks import read_record
+from asr.recipe.tasks import Task, read_record, run_task
 from asr.train.learner import Learner
 
 
@@ -192,13 +193,34 @@ def test_tasks_name_what_they_read(recipes_dir: Path) -> None:
 # --- side by side -------------------------------------------------------------------------------
 
 
-def plan_side_by_side(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Command]:
+def plan_side_by_side(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Task]:
     """What would be started, in its order."""
-    found: dict[str, Command] = {}
+    found: dict[str, Task] = {}
     with monkeypatch.context() as patch:
-        patch.setattr(training_process, "run_side_by_side", lambda commands, limit: found.update(commands))
+        patch.setattr(
+            training,
+            "run_side_by_side",
+            lambda tasks, limit, processes: found.update({task.name: task for task in tasks}),
+        )
         run_recipe(job, "train")
     return found
+
+
+def run_in_order(tasks: Sequence[Task], limit: int, processes: Processes) -> dict[str, str]:
+    for task in tasks:
+        run_task(task)
+    return {}
+
+
+def note_program(task: Task, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of the program that a task starts; its model is only pretended."""
+    programs = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Processes, "run", lambda self, name, *program: programs.append(program))
+        patch.setattr(training, "write_record", lambda path, record: None)
+        task.run()
+    ((arguments, environment),) = programs
+    return list(arguments), dict(environment)
 
 
 def test_processes_share_the_cores_and_wait_for_what_they_start_from(
@@ -207,15 +229,22 @@ def test_processes_share_the_cores_and_wait_for_what_they_start_from(
     text = "start_from: runs/tones/ctc_lstm\n" + COMMON.format(name="a") + SYSTEMS["ctc_lstm"]
     write_conf(recipes_dir.parent, "a", text)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     for jobs, threads in ((2, 4), (3, 2), (16, 2)):
-        commands = plan_side_by_side(make_job(recipes_dir, jobs=jobs), monkeypatch)
-        assert {name: command.after for name, command in commands.items()} == {
-            "ctc_lstm": (), "a": ("ctc_lstm",), "transformer": (),
-        }  # fmt: skip
-        assert {json.loads(command.arguments[-1])["threads"] for command in commands.values()} == {threads}
+        tasks = plan_side_by_side(make_job(recipes_dir, jobs=jobs), monkeypatch)
+        assert list(tasks) == ["train ctc_lstm", "train a", "train transformer"]
+        assert "train ctc_lstm" in tasks["train a"].after
+        for task in tasks.values():
+            arguments, environment = note_program(task, monkeypatch)
+            assert environment == {"OMP_NUM_THREADS": str(threads)}
+            name = task.name.removeprefix("train ")
+            assert arguments[1:] == ["-m", "asr.recipe.training_process", f"runs/tones/{name}/conf.yaml"]
     train_all(make_job(recipes_dir, only=("transformer",)))
     messages(said)
-    assert list(plan_side_by_side(make_job(recipes_dir, jobs=2), monkeypatch)) == ["ctc_lstm", "a"]
+    assert list(plan_side_by_side(make_job(recipes_dir, jobs=2), monkeypatch)) == [
+        "train ctc_lstm",
+        "train a",
+    ]
     assert messages(said, "train transformer: skipped, it has been done")
 
 
@@ -228,9 +257,13 @@ def test_a_process_does_what_one_after_another_does(
     Path("runs/tones/ctc_lstm").rename("before")
     job = make_job(recipes_dir, only=("ctc_lstm",), jobs=2)
     run_recipe(job, "tokenizer")
-    (command,) = plan_side_by_side(job, monkeypatch).values()
     monkeypatch.setattr(training_process, "end_with_standard_input", lambda: None)
-    assert training_process.main(command.arguments[-1]) == 0
+    monkeypatch.setattr(
+        Processes, "run", lambda self, name, arguments, _: training_process.main(arguments[-1])
+    )
+    with monkeypatch.context() as patch:  # a training handles signals, so it runs in the main thread
+        patch.setattr(training, "run_side_by_side", run_in_order)
+        run_recipe(job, "train")
     record["origin"]["command"] = "asr recipe run tones --only ctc_lstm --jobs 2"
     assert read_record(Path("runs/tones/ctc_lstm/.train.done")) == record
     assert Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes() == weights

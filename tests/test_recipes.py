@@ -7,8 +7,8 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -27,8 +27,15 @@ RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 SPLITS = ("train", "dev", "test")
 
 
-def load(name: str) -> ModuleType:
-    return load_recipe(name, RECIPES_DIR).module
+def load(name: str) -> Recipe:
+    return load_recipe(name, RECIPES_DIR)
+
+
+def replace_constants(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
+    """In the file of the recipe."""
+    for name, value in values.items():
+        assert name in recipe.prepare.__globals__
+        monkeypatch.setitem(recipe.prepare.__globals__, name, value)
 
 
 def read_all(output_dir: Path, suffix: str = "") -> dict[str, list[Utterance]]:
@@ -54,18 +61,12 @@ def alter_audio(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["an4", "digits", "fsdd", "speechocean762", "yesno"])
-def test_a_recipe_is_two_functions_and_constants(name: str) -> None:
-    module = load(name)
-    own = {
-        key: value
-        for key, value in vars(module).items()
-        if not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    }
-    assert set(own) == {"download", "prepare"} and all(isinstance(f, FunctionType) for f in own.values())
-    assert all(re.match(r"https?://", url) for url in module.URLS)
+def test_a_recipe_is_short_and_has_a_page(name: str) -> None:
+    recipe = load(name)
+    assert recipe.synthetic or all(re.match(r"https?://", url) for url in recipe.urls)
     readme = (RECIPES_DIR / name / "README.md").read_text(encoding="utf-8")
     assert f"asr recipe run {name}" in readme
-    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 170
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,16 @@ def test_download(
     name: str, archive: str, inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    module = load(name)
-    monkeypatch.setattr(module, "download_archive", lambda *args, **_: calls.append(args))
-    monkeypatch.setattr(module, "extract", lambda *args, **_: calls.append(args))
-    assert module.download(tmp_path) == tmp_path / inner
+    recipe = load(name)
+
+    def note(*arguments: object, **limits: object) -> None:
+        calls.append(arguments)
+
+    replace_constants(recipe, monkeypatch, download_archive=note, extract=note)
+    assert recipe.download is not None
+    assert recipe.download(tmp_path) == tmp_path / inner
     assert calls == [
-        (module.URLS, tmp_path / archive, module.SHA256),
+        (recipe.urls, tmp_path / archive, recipe.prepare.__globals__["SHA256"]),
         (tmp_path / archive, tmp_path / inner),
     ]
 
@@ -99,7 +104,7 @@ AN4 = {  # split -> id -> text; fjam is one of the speakers of dev
 
 
 @pytest.fixture
-def an4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+def an4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     root, names = tmp_path / "an4", []
     (root / "etc").mkdir(parents=True)
     for split, texts in AN4.items():
@@ -113,17 +118,21 @@ def an4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Pa
         )
     for name in names:
         write_noise(root / name, 16_000, 0.7, "NIST")
-    module = load("an4")
-    monkeypatch.setattr(module, "NUM_UTTERANCES", {"train": 4, "test": 2})
-    monkeypatch.setattr(module, "NUM_WORDS", {"train": 7, "test": 3})
-    monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(root, names, 16_000))
-    return module, root
+    recipe = load("an4")
+    replace_constants(
+        recipe,
+        monkeypatch,
+        NUM_UTTERANCES={"train": 4, "test": 2},
+        NUM_WORDS={"train": 7, "test": 3},
+        FINGERPRINT=compute_fingerprint(root, names, 16_000),
+    )
+    return recipe, root
 
 
 @pytest.mark.parametrize("given", [".", "..", "etc"])
-def test_an4(an4: tuple[ModuleType, Path], tmp_path: Path, given: str) -> None:
-    module, root = an4
-    module.prepare(root / given, tmp_path / "out")
+def test_an4(an4: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
+    recipe, root = an4
+    recipe.prepare(root / given, tmp_path / "out")
     splits = read_all(tmp_path / "out")
     texts = {split: {u.id: u.text for u in utterances} for split, utterances in splits.items()}
     assert texts["dev"] == {"an4-fjam-b": "STOP"}
@@ -179,12 +188,12 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
     ],
 )
 def test_an4_damaged(
-    an4: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+    an4: tuple[Recipe, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
-    module, root = an4
+    recipe, root = an4
     damage(root)
     with pytest.raises(UserError) as error:
-        module.prepare(root, tmp_path / "out")
+        recipe.prepare(root, tmp_path / "out")
     assert message in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -192,10 +201,12 @@ def test_an4_damaged(
 # --- FSDD ---------------------------------------------------------------------------------------
 
 FSDD_SPEAKERS = ("jackson", "theo")
+STRINGS_PER_SPEAKER = {"train": 20, "dev": 5, "test": 10}
+LONG_STRINGS = {"dev_15": (15, 1), "test_10": (10, 4), "test_15": (15, 2)}
 
 
 @pytest.fixture
-def fsdd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+def fsdd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     root = tmp_path / "free-spoken-digit-dataset-1.0.10"
     names = [
         f"recordings/{digit}_{speaker}_{number}.wav"
@@ -206,17 +217,16 @@ def fsdd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, P
     for index, name in enumerate(names):
         write_noise(root / name, 8_000, 0.2 + 0.001 * index)
     (root / "README.md").touch()
-    module = load("fsdd")
-    monkeypatch.setattr(module, "NUM_RECORDINGS", len(names))
-    monkeypatch.setattr(module, "STRINGS_PER_SPEAKER", {"train": 20, "dev": 5, "test": 10})
-    monkeypatch.setattr(module, "LONG_STRINGS", {"dev_15": (15, 1), "test_10": (10, 4), "test_15": (15, 2)})
-    monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(root, names, 8_000))
-    return module, root
+    recipe = load("fsdd")
+    fingerprint = compute_fingerprint(root, names, 8_000)
+    replace_constants(recipe, monkeypatch, NUM_RECORDINGS=len(names), FINGERPRINT=fingerprint)
+    prepare = partial(recipe.prepare, strings_per_speaker=STRINGS_PER_SPEAKER, long_strings=LONG_STRINGS)
+    return recipe.model_copy(update={"prepare": prepare}), root
 
 
-def test_fsdd_recordings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    module, root = fsdd
-    module.prepare(root.parent, tmp_path / "out")
+def test_fsdd_recordings(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, root = fsdd
+    recipe.prepare(root.parent, tmp_path / "out")
     singles = read_all(tmp_path / "out", "_single")
     numbers = {split: {int(u.id.split("_")[2]) for u in us} for split, us in singles.items()}
     assert numbers == {"train": {10, 49}, "dev": {5, 9}, "test": {0, 4}}
@@ -226,10 +236,10 @@ def test_fsdd_recordings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
     assert seven.duration == pytest.approx(soundfile.info(seven.audio).duration)
 
 
-def test_fsdd_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+def test_fsdd_strings(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
     """Every word stands where its times say, and is a recording of that speaker, digit and split."""
-    module, root = fsdd
-    module.prepare(root, tmp_path / "out")
+    recipe, root = fsdd
+    recipe.prepare(root, tmp_path / "out")
     singles = read_all(tmp_path / "out", "_single")
     for split, strings in read_all(tmp_path / "out").items():
         known = {
@@ -248,17 +258,17 @@ def test_fsdd_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
                 used.append(piece.tobytes())
         lengths = [len(str(string.text).split()) for string in strings]
         assert sorted(set(lengths)) == [3, 4, 5, 6, 7]
-        assert len(strings) == len(FSDD_SPEAKERS) * module.STRINGS_PER_SPEAKER[split]
+        assert len(strings) == len(FSDD_SPEAKERS) * STRINGS_PER_SPEAKER[split]
         counts = [used.count(piece) for piece in known]
         assert max(counts) - min(counts) <= 1
 
 
-def test_fsdd_long_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
+def test_fsdd_long_strings(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
     """Of recordings of dev or test alone, each used about as often, and longer than all that is trained on."""
-    module, root = fsdd
-    module.prepare(root, tmp_path / "out")
+    recipe, root = fsdd
+    recipe.prepare(root, tmp_path / "out")
     singles = read_all(tmp_path / "out", "_single")
-    for name, (length, count) in module.LONG_STRINGS.items():
+    for name, (length, count) in LONG_STRINGS.items():
         known = {
             soundfile.read(u.audio, dtype="int16")[0].tobytes(): (u.text, u.speaker)
             for u in singles[name.partition("_")[0]]
@@ -278,11 +288,10 @@ def test_fsdd_long_strings(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> Non
         assert max(counts) - min(counts) <= 1
 
 
-def test_fsdd_parts(fsdd: tuple[ModuleType, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fsdd_parts(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
     """Each a part of the next larger one, with as many strings of each speaker."""
-    module, root = fsdd
-    monkeypatch.setattr(module, "STRINGS_PER_SPEAKER", {"train": 32, "dev": 5, "test": 10})
-    module.prepare(root, tmp_path / "out")
+    recipe, root = fsdd
+    recipe.prepare(root, tmp_path / "out", strings_per_speaker={"train": 32, "dev": 5, "test": 10})
     names = ("train_16th", "train_4th", "train")
     parts = [list(read_manifest(tmp_path / "out" / f"{name}.jsonl")) for name in names]
     for part, share in zip(parts, (16, 4, 1), strict=True):
@@ -292,10 +301,10 @@ def test_fsdd_parts(fsdd: tuple[ModuleType, Path], tmp_path: Path, monkeypatch: 
     assert ids[0] < ids[1] < ids[2]
 
 
-def test_fsdd_is_the_same_each_time(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    module, root = fsdd
+def test_fsdd_is_the_same_each_time(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, root = fsdd
     for name in ("one", "two"):
-        module.prepare(root, tmp_path / name)
+        recipe.prepare(root, tmp_path / name)
     assert digest_folder(tmp_path / "one") == digest_folder(tmp_path / "two")
 
 
@@ -322,12 +331,12 @@ def digest_folder(folder: Path) -> dict[str, str]:
     ],
 )
 def test_fsdd_damaged(
-    fsdd: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+    fsdd: tuple[Recipe, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
-    module, root = fsdd
+    recipe, root = fsdd
     damage(root)
     with pytest.raises(UserError) as error:
-        module.prepare(root, tmp_path / "out")
+        recipe.prepare(root, tmp_path / "out")
     assert message in str(error.value)
 
 
@@ -335,7 +344,7 @@ def test_fsdd_damaged(
 
 
 @pytest.fixture
-def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     """Two utterances of each of three speakers a split, in the publisher's layout."""
     root = tmp_path / "speechocean762"
     for split, speakers in {"train": ["0001", "0005", "0006"], "test": ["0003", "0007", "0009"]}.items():
@@ -352,16 +361,15 @@ def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Mod
             (root / split / name).write_text("".join(f"{line}\n" for line in lines))
         for name, speaker in names.items():
             write_noise(root / "WAVE" / f"SPEAKER{speaker}" / f"{name}.WAV", 16_000, 0.1)
-    module = load("speechocean762")
-    monkeypatch.setattr(module, "NUM_UTTERANCES", 6)
-    monkeypatch.setattr(module, "NUM_WORDS", {"train": 18, "test": 18})
-    monkeypatch.setattr(module, "NUM_DEV_SPEAKERS", 1)
-    return module, root
+    recipe = load("speechocean762")
+    words = {"train": 18, "test": 18}
+    replace_constants(recipe, monkeypatch, NUM_UTTERANCES=6, NUM_WORDS=words, NUM_DEV_SPEAKERS=1)
+    return recipe, root
 
 
-def test_speechocean762(speechocean762: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    module, root = speechocean762
-    module.prepare(root, tmp_path / "out")
+def test_speechocean762(speechocean762: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, root = speechocean762
+    recipe.prepare(root, tmp_path / "out")
     splits = read_all(tmp_path / "out")
     assert {split: len(found) for split, found in splits.items()} == {"train": 4, "dev": 2, "test": 6}
     expected = min(["0001", "0005", "0006"], key=lambda name: hashlib.sha256(name.encode()).hexdigest())
@@ -392,12 +400,12 @@ def test_speechocean762(speechocean762: tuple[ModuleType, Path], tmp_path: Path)
     ],
 )
 def test_speechocean762_damaged(
-    speechocean762: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+    speechocean762: tuple[Recipe, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
-    module, root = speechocean762
+    recipe, root = speechocean762
     damage(root)
     with pytest.raises(UserError, match=re.escape(message)):
-        module.prepare(root, tmp_path / "out")
+        recipe.prepare(root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -405,21 +413,21 @@ def test_speechocean762_damaged(
 
 
 @pytest.fixture
-def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path]:
+def yesno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     names = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
     for name in names:
         write_noise(tmp_path / name, 8_000, 2.0)
     (tmp_path / "waves_yesno/README~").touch()
-    module = load("yesno")
-    monkeypatch.setattr(module, "NUM_FILES", 12)
-    monkeypatch.setattr(module, "FINGERPRINT", compute_fingerprint(tmp_path, names, 8_000))
-    return module, tmp_path
+    recipe = load("yesno")
+    fingerprint = compute_fingerprint(tmp_path, names, 8_000)
+    replace_constants(recipe, monkeypatch, NUM_FILES=12, FINGERPRINT=fingerprint)
+    return recipe, tmp_path
 
 
 @pytest.mark.parametrize("given", [".", "waves_yesno"])
-def test_yesno(yesno: tuple[ModuleType, Path], tmp_path: Path, given: str) -> None:
-    module, root = yesno
-    module.prepare(root / given, tmp_path / "out")
+def test_yesno(yesno: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
+    recipe, root = yesno
+    recipe.prepare(root / given, tmp_path / "out")
     splits = read_all(tmp_path / "out")
     assert {split: len(utterances) for split, utterances in splits.items()} == {
         "train": 5,
@@ -450,32 +458,31 @@ def test_yesno(yesno: tuple[ModuleType, Path], tmp_path: Path, given: str) -> No
     ],
 )
 def test_yesno_damaged(
-    yesno: tuple[ModuleType, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+    yesno: tuple[Recipe, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
-    module, root = yesno
+    recipe, root = yesno
     damage(root)
     with pytest.raises(UserError) as error:
-        module.prepare(root, tmp_path / "out")
+        recipe.prepare(root, tmp_path / "out")
     assert message in str(error.value)
 
 
 # --- digits -------------------------------------------------------------------------------------
 
 
-def prepare_digits(output_dir: Path, counts: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = load("digits")
-    monkeypatch.setattr(module, "NUM_UTTERANCES", counts)
-    module.prepare(None, output_dir)
-    return module
+def prepare_digits(output_dir: Path, counts: dict[str, int]) -> None:
+    load("digits").prepare(None, output_dir, num_utterances=counts)
 
 
-def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = prepare_digits(tmp_path, {"train": 20, "dev": 5, "test": 5}, monkeypatch)
+def test_digits(tmp_path: Path) -> None:
+    counts = {"train": 20, "dev": 5, "test": 5}
+    prepare_digits(tmp_path, counts)
+    known = set(load("digits").prepare.__globals__["WORDS"])
     splits = read_all(tmp_path)
-    assert {split: len(utterances) for split, utterances in splits.items()} == module.NUM_UTTERANCES
+    assert {split: len(utterances) for split, utterances in splits.items()} == counts
     for utterance in splits["train"] + splits["dev"] + splits["test"]:
         words = str(utterance.text).split()
-        assert 1 <= len(words) <= 7 and set(words) <= set(module.WORDS)
+        assert 1 <= len(words) <= 7 and set(words) <= known
         audio, sample_rate = soundfile.read(utterance.audio, dtype="float32")
         assert sample_rate == 16_000 and utterance.duration == len(audio) / sample_rate
         assert 0.2 + 0.1 * len(words) < utterance.duration < 1.0 + 0.9 * len(words)
@@ -484,11 +491,9 @@ def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.percentile(levels, 95) > 3 * np.percentile(levels, 5) > 0  # speech above noise
 
 
-def test_digits_do_not_depend_on_what_is_spoken_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare_digits(tmp_path / "one", {"train": 4, "test": 2}, monkeypatch)
-    prepare_digits(tmp_path / "two", {"test": 2, "train": 2}, monkeypatch)
+def test_digits_do_not_depend_on_what_is_spoken_before(tmp_path: Path) -> None:
+    prepare_digits(tmp_path / "one", {"train": 4, "test": 2})
+    prepare_digits(tmp_path / "two", {"test": 2, "train": 2})
     one, two = digest_folder(tmp_path / "one" / "audio"), digest_folder(tmp_path / "two" / "audio")
     assert len(two) == 4 and two.items() <= one.items()
 
@@ -503,9 +508,8 @@ def test_digits_voices() -> None:
 # --- smoke mode ---------------------------------------------------------------------------------
 
 
-def run_smoke(name: str, module: ModuleType, corpus_dir: Path | None, output_dir: Path) -> None:
+def run_smoke(recipe: Recipe, corpus_dir: Path | None, output_dir: Path) -> None:
     """All stages with all systems of the checkout, as `asr recipe run NAME --smoke` does it."""
-    recipe = Recipe(name, RECIPES_DIR / name / "recipe.py", module)
     job = Job(recipe, output_dir, corpus_dir, smoke=True)
     run_recipe(job)
     runs = build_runs(job)  # without those that start from a model of elsewhere
@@ -519,22 +523,22 @@ def run_smoke(name: str, module: ModuleType, corpus_dir: Path | None, output_dir
 
 
 @pytest.mark.slow
-def test_smoke_of_an4(an4: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    run_smoke("an4", *an4, tmp_path / "out")
+def test_smoke_of_an4(an4: tuple[Recipe, Path], tmp_path: Path) -> None:
+    run_smoke(*an4, tmp_path / "out")
 
 
 @pytest.mark.slow
-def test_smoke_of_fsdd(fsdd: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    run_smoke("fsdd", *fsdd, tmp_path / "out")
+def test_smoke_of_fsdd(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
+    run_smoke(*fsdd, tmp_path / "out")
 
 
-def test_smoke_of_yesno(yesno: tuple[ModuleType, Path], tmp_path: Path) -> None:
-    run_smoke("yesno", *yesno, tmp_path / "out")
+def test_smoke_of_yesno(yesno: tuple[Recipe, Path], tmp_path: Path) -> None:
+    run_smoke(*yesno, tmp_path / "out")
 
 
 @pytest.mark.slow
 def test_smoke_of_digits(tmp_path: Path) -> None:
-    run_smoke("digits", load("digits"), None, tmp_path / "out")
+    run_smoke(load("digits"), None, tmp_path / "out")
 
 
 # --- real corpora -------------------------------------------------------------------------------
@@ -564,19 +568,19 @@ EXPECTED_COUNTS = {
 @pytest.mark.parametrize("name", list(EXPECTED_COUNTS))
 def test_real_corpora(name: str, tmp_path: Path) -> None:
     folder = os.environ.get("ASR_CORPORA")
-    module = load(name)
-    if module.URLS and folder is None:
+    recipe = load(name)
+    if recipe.urls and folder is None:
         pytest.skip("set ASR_CORPORA to a folder that holds the corpora as published, each under its name")
-    module.prepare(Path(str(folder)) / name if module.URLS else None, tmp_path)
+    recipe.prepare(Path(str(folder)) / name if recipe.urls else None, tmp_path)
     splits = {path.stem: list(read_manifest(path)) for path in tmp_path.glob("*.jsonl")}
     assert {split: len(utterances) for split, utterances in splits.items()} == EXPECTED_COUNTS[name]
     hours = sum(u.duration for split in SPLITS for u in splits[split]) / 3600
-    assert hours == pytest.approx(module.HOURS, abs=0.005)
+    assert hours == pytest.approx(recipe.hours, abs=0.005)
     if name == "an4":
         assert sum(len(str(u.text).split()) for u in splits["test"]) == 773
         speakers = {split: {u.speaker for u in utterances} for split, utterances in splits.items()}
         assert (
-            speakers["dev"] == module.DEV_SPEAKERS
+            speakers["dev"] == recipe.prepare.__globals__["DEV_SPEAKERS"]
             and len(speakers["train"]) == 67
             and len(speakers["test"]) == 10
         )

@@ -230,12 +230,12 @@ def test_leaving_speakers_out(
     monkeypatch.chdir(tmp_path)
     folder = write_tones_recipe(tmp_path, tones)
     (folder / "tones" / "recipe.py").write_text(
-        RECIPE.format(tones=tones).replace("read_manifest(Path", "add_voices(Path")
+        RECIPE.format(tones=tones, fields="").replace("read_manifest(Path", "add_voices(Path")
         + "\ndef add_voices(path):\n"
         "    for number, utterance in enumerate(read_manifest(path)):\n"
         "        yield utterance.model_copy(update={'speaker': 'ann' if number % 3 else 'bob'})\n"
     )
-    monkeypatch.setattr(tool, "load_recipe", lambda name, recipes=folder: load_recipe(name, recipes))
+    monkeypatch.setattr(tool, "load_recipe", lambda name: load_recipe(name, folder))
     study = tmp_path / "voices.yaml"
     study.write_text(
         "question: who?\ncorpus: tones\nconf: conf/tones/transformer.yaml\nbaseline: long\nfolds: speaker\n"

@@ -364,9 +364,7 @@ def test_a_run_is_a_model_as_any_other(
 def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the model that `--only` asks for to its error rate, and anew when that model is another one."""
     monkeypatch.chdir(tmp_path)
-    recipes_dir = write_tones_recipe(tmp_path, tones)
-    with open(recipes_dir / "tones" / "recipe.py", "a") as file:
-        file.write("\nWEIGHS_IN_TEXTS = True\nSPEEDS = (0.9, 1.0)\n")
+    recipes_dir = write_tones_recipe(tmp_path, tones, "text_fusion=True, speeds=(0.9, 1.0)")
     conf = RUN.replace("{tones}/", "data/tones/").format(folder="runs/tones")
     conf = conf.replace("runs/tones/ggml.bin", "openai/whisper-tiny").replace(
         "runs/tones/run", "runs/tones/tuned"

@@ -41,7 +41,7 @@ from asr.decoding.search import Method
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
-from asr.recipe.definition import Job, load_recipe
+from asr.recipe.definition import Job, SystemConf, load_recipe
 from asr.recipe.figures import choose_utterances
 from asr.recipe.results import REFERENCES, RESULTS, hypotheses_name
 from asr.recipe.stages import build_tasks, run_recipe
@@ -189,22 +189,14 @@ def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
 # --- the recipe ---------------------------------------------------------------------------------
 
 
-def write_recipe(study: Study, folder: Path) -> Path:
-    """A copy of the recipe of the corpus, so far without confs; returns the folder of recipes."""
-    source = load_recipe(study.corpus).path
-    target = folder / "recipes" / study.corpus
-    (target / "conf").mkdir(parents=True, exist_ok=True)
-    recipe = source.read_text(encoding="utf-8") + f"\nBASELINE = {study.baseline!r}\n"
-    (target / "recipe.py").write_text(recipe, encoding="utf-8")
-    return folder / "recipes"
-
-
-def write_confs(cases: dict[str, Case], conf_dir: Path) -> None:
-    for old in conf_dir.glob("*.yaml"):
-        old.unlink()
+def write_confs(cases: dict[str, Case], folder: Path) -> dict[str, SystemConf]:
+    """The systems of the study."""
+    folder.mkdir(parents=True, exist_ok=True)
+    systems = {name: SystemConf(path=folder / f"{name}.yaml") for name in cases}
     for name, case in cases.items():
         text = yaml.safe_dump(case.config.model_dump(mode="json"), sort_keys=False)
-        (conf_dir / f"{name}.yaml").write_text(text, encoding="utf-8")
+        systems[name].path.write_text(text, encoding="utf-8")
+    return systems
 
 
 def prepare_and_run(study: Study, job: StudyJob) -> dict[str, Case]:
@@ -213,9 +205,10 @@ def prepare_and_run(study: Study, job: StudyJob) -> dict[str, Case]:
         for task in build_tasks(job, stage):
             run_task(task)
     cases = build_cases(study, job.data_dir)
-    write_confs(cases, job.recipe.conf_dir)
+    systems = write_confs(cases, job.data_dir / "conf")
+    recipe = job.recipe.model_copy(update={"systems": systems, "baseline": study.baseline})
     wanted = tuple(name for name, case in cases.items() if case.variant in job.variants)
-    run_recipe(dataclasses.replace(job, only=wanted))
+    run_recipe(dataclasses.replace(job, recipe=recipe, only=wanted))
     return cases
 
 
@@ -327,7 +320,7 @@ def run(args: argparse.Namespace) -> None:
     if args.smoke and args.publish:
         raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
     job = StudyJob(
-        load_recipe(study.corpus, write_recipe(study, args.output_dir)),
+        load_recipe(study.corpus).model_copy(update={"systems": {}}),
         args.output_dir / "work",
         args.corpus_dir,
         seeds=args.seeds,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asr.errors import UserError
-from asr.recipe.definition import Job, find_recipes, load_recipe
 from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
 from asr.recipe.tasks import PartError, explain_plan
+
+if TYPE_CHECKING:
+    from asr.recipe.definition import Job
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from asr.recipe.definition import Job, find_recipes, load_recipe
+
     names = list(find_recipes(args.recipes_dir))
     for name in names:
         try:
@@ -100,21 +105,23 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
+    from asr.recipe.definition import load_recipe
+
     recipe = load_recipe(args.name, args.recipes_dir)
     print(f"{recipe.name}: {recipe.description}\n")
-    print(f"licence   {recipe.module.LICENCE}")
-    print(f"hours     {recipe.module.HOURS}")
+    print(f"licence   {recipe.licence}")
+    print(f"hours     {recipe.hours}")
     nowhere = (
-        "your own copy, by --corpus-dir"
-        if recipe.needs_corpus
-        else "nowhere: the recipe makes its corpus itself"
+        "nowhere: the recipe makes its corpus itself"
+        if recipe.synthetic
+        else "your own copy, by --corpus-dir"
     )
     for url in recipe.urls or (nowhere,):
         print(f"from      {url}")
     for name, does in STAGES.items():
         print(f"stage     {name}: {does}")
-    for name, path in recipe.find_confs().items():
-        print(f"system    {name}: {path}")
+    for name, conf in recipe.find_systems().items():
+        print(f"system    {name}: {conf.path}")
     if (model := recipe.shipped_model).is_dir():
         megabytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
         print(f"model     {model} ({megabytes:.1f} MB): asr transcribe FILE --model {model}")
@@ -123,6 +130,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from asr.recipe.definition import Job, load_recipe
+
     recipe = load_recipe(args.name, args.recipes_dir)
     job = Job(
         recipe,

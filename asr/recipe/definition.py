@@ -1,4 +1,4 @@
-"""Recipes: found by their folder, loaded from their file; what is wanted of one, and where that goes."""
+"""Recipes: the value that `recipes/NAME/recipe.py` builds, and how recipes are found and loaded."""
 
 from __future__ import annotations
 
@@ -7,95 +7,93 @@ import importlib.util
 import inspect
 import re
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+
+import pydantic
 
 import asr
+from asr.config import Config, describe_fault
 from asr.errors import UserError
 
-SPLITS = ("train", "dev", "test")
-# name -> (type, what it is), of what each recipe defines
-_EXPECTED: dict[str, tuple[type, str]] = {
-    "LICENCE": (str, "a string"),
-    "HOURS": (float, "a float: hours of speech in train, dev and test together"),
-    "prepare": (FunctionType, "a function prepare(corpus_dir, output_dir) that writes the manifests"),
-}
-# And of what a recipe without URLS does not define: its corpus comes by --corpus-dir alone.
-_EXPECTED_WITH_URLS: dict[str, tuple[type, str]] = {
-    "URLS": (
-        tuple,
-        "a tuple of addresses, the first one first; empty if the recipe makes its corpus itself; left out if "
-        "the corpus comes by --corpus-dir alone",
-    ),
-    "download": (FunctionType, "a function download(target_dir) that returns the folder of the corpus"),
-}
-_OPTIONAL = ("SMOKE", "BASELINE", "SPEEDS", "DECODED_AS", "WEIGHS_IN_TEXTS")
+Prepare = Callable[[Path | None, Path], None]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One loaded `recipes/NAME/recipe.py`."""
+class SystemConf(Config):
+    """A system to train: the file of its settings, and overrides such as `seed=1`."""
 
-    name: str
     path: Path
-    module: ModuleType
+    overrides: tuple[str, ...] = ()
+
+
+class Recipe(Config):
+    """From a corpus to trained, compared systems: what one corpus needs and no other.
+
+    `recipes/NAME/recipe.py` builds one, under any name; that of its folder is the name of the recipe.
+    """
+
+    licence: str
+    """Of the corpus: the terms under which it may be used."""
+    hours: pydantic.NonNegativeFloat
+    """Hours of speech in train, dev and test together."""
+    prepare: Prepare
+    """prepare(corpus_dir, output_dir) writes train.jsonl, dev.jsonl and test.jsonl into output_dir."""
+    prepare_smoke: Prepare | None = None
+    """Used in smoke mode, to make a small corpus; None: `prepare`."""
+    urls: tuple[str, ...] = ()
+    """Addresses that `download` tries in this order."""
+    download: Callable[[Path], Path] | None = None
+    """download(target_dir) returns the folder of the corpus; None: it is made, or comes by --corpus-dir."""
+    synthetic: bool = False
+    """Whether `prepare` makes the corpus itself and reads none."""
+    systems: dict[str, SystemConf] | None = None
+    """The systems by name; None: each YAML file in `conf` beside recipe.py, else in ../../conf/NAME."""
+    baseline: str = "ctc_lstm"
+    """The system that others are compared with, if there is one of this name; else it is the first."""
+    speeds: tuple[pydantic.PositiveFloat, ...] = ()
+    """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
+    decoded_as: dict[str, str] = pydantic.Field(default_factory=dict)
+    """Systems whose training includes dev, each with the system by whose dev results it is decoded."""
+    text_fusion: bool = False
+    """Whether systems are also decoded with a lexicon and language models of their training texts."""
+
+    path: Path = Path()
+    """Set by `load_recipe`: where the recipe is defined."""
+    description: str = ""
+    """Set by `load_recipe`: the docstring of that file; its first line is shown by `asr recipe list`."""
+
+    @pydantic.field_validator("prepare", "prepare_smoke", "download")
+    @classmethod
+    def _check_parameters(
+        cls, function: Callable[..., object] | None, info: pydantic.ValidationInfo
+    ) -> object:
+        parameters = ("target_dir",) if info.field_name == "download" else ("corpus_dir", "output_dir")
+        if function is not None:
+            try:
+                inspect.signature(function).bind(*parameters)
+            except TypeError:
+                raise ValueError(f"expected a function of ({', '.join(parameters)})") from None
+        return function
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Recipe:
+        if bool(self.urls) != (self.download is not None):
+            raise ValueError("urls and download belong together: give both, or neither")
+        if self.synthetic and self.urls:
+            raise ValueError("synthetic and urls: a corpus is made or downloaded; remove one of them")
+        for system, other in self.decoded_as.items():
+            if system == other or other in self.decoded_as:
+                raise ValueError(f"decoded_as: {system} is decoded as {other}, which has trained on dev too")
+        return self
 
     @property
-    def description(self) -> str:
-        return inspect.getdoc(self.module) or ""
+    def name(self) -> str:
+        return self.path.parent.name
 
     @property
     def summary(self) -> str:
         return self.description.partition("\n")[0]
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Where the corpus can be downloaded; empty if it cannot."""
-        return tuple(getattr(self.module, "URLS", ()))
-
-    @property
-    def needs_corpus(self) -> bool:
-        """Whether it is one that is downloaded or given, and not made by the recipe."""
-        return bool(self.urls) or not hasattr(self.module, "URLS")
-
-    @property
-    def smoke_constants(self) -> dict[str, object]:
-        """Constants of the file and their values in smoke mode: its SMOKE, if it has one."""
-        return dict(getattr(self.module, "SMOKE", {}))
-
-    @property
-    def baseline(self) -> str:
-        """The system that others are compared with, if it is there; else it is the first."""
-        return str(getattr(self.module, "BASELINE", "ctc_lstm"))
-
-    @property
-    def speeds(self) -> tuple[float, ...]:
-        """At which systems also hear each utterance, to take what is likeliest; empty: at its own alone."""
-        return tuple(getattr(self.module, "SPEEDS", ()))
-
-    @property
-    def decoded_as(self) -> dict[str, str]:
-        """Systems whose training includes dev, and those by whose dev results their decoding is chosen."""
-        return dict(getattr(self.module, "DECODED_AS", {}))
-
-    @property
-    def weighs_in_texts(self) -> bool:
-        """Whether systems are also decoded with a lexicon and language models of their training texts."""
-        return bool(getattr(self.module, "WEIGHS_IN_TEXTS", False))
-
-    def prepare(self, corpus_dir: Path | None, output_dir: Path) -> None:
-        """Call the recipe's function; wrong values for a record are an error of its file."""
-        import pydantic  # heavy: --help does without
-
-        from asr.config import describe_fault
-
-        try:
-            self.module.prepare(corpus_dir, output_dir)
-        except pydantic.ValidationError as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == self.module.__file__]
-            raise UserError(f"{self.path}:{lines[-1]}: {describe_fault(error)}") from None
 
     @property
     def shipped_model(self) -> Path:
@@ -104,13 +102,26 @@ class Recipe:
 
     @property
     def conf_dir(self) -> Path:
-        """Where the systems of this corpus are: `conf` beside the recipe, else conf/NAME beside `recipes`."""
+        """The folder of the confs of its systems."""
         own = self.path.parent / "conf"
         return own if own.is_dir() else self.path.absolute().parents[2] / "conf" / self.name
 
-    def find_confs(self) -> dict[str, Path]:
-        """Name and file of each system."""
-        return {path.stem: path for path in sorted(self.conf_dir.glob("*.yaml"))}
+    def find_systems(self) -> dict[str, SystemConf]:
+        """The systems by name."""
+        if self.systems is not None:
+            return self.systems
+        return {path.stem: SystemConf(path=path) for path in sorted(self.conf_dir.glob("*.yaml"))}
+
+    def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> None:
+        """Call `prepare`; wrong values for a record are an error of its file."""
+        prepare = (self.prepare_smoke if smoke else None) or self.prepare
+        try:
+            prepare(corpus_dir, output_dir)
+        except pydantic.ValidationError as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if Path(frame.filename) == self.path.absolute()]
+            where = f"{self.path}:{lines[-1]}" if lines else str(self.path)
+            raise UserError(f"{where}: {describe_fault(error)}") from None
 
 
 # --- finding and loading ------------------------------------------------------------------------
@@ -132,54 +143,32 @@ def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
 
 
 def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
-    """Run the recipe's file, which defines constants and functions, and check that all are there."""
+    """Run the recipe's file, which builds one Recipe."""
     recipes = find_recipes(recipes_dir)
     if name not in recipes:
         near = difflib.get_close_matches(name, recipes, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(recipes)}"
         raise UserError(f"no recipe {name!r}; {hint}")
     path = recipes[name]
-    spec = importlib.util.spec_from_file_location(f"asr_recipe_{re.sub(r'[^0-9A-Za-z_]', '_', name)}", path)
+    module_name = f"asr_recipe_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
+    spec = importlib.util.spec_from_file_location(module_name, path.absolute())
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
     if not module.__doc__:
         raise UserError(f"{path}: begin it with a docstring; its first line is what `asr recipe list` shows")
-    _refuse_near_misses(module, path)
-    expected_of = _EXPECTED | (_EXPECTED_WITH_URLS if hasattr(module, "URLS") else {})
-    for constant, (expected_type, expected) in expected_of.items():
-        if not isinstance(getattr(module, constant, None), expected_type):
-            raise UserError(f"{path}: {constant} is missing, or is not {expected}")
-    smoke = getattr(module, "SMOKE", {})
-    if not isinstance(smoke, dict) or not all(hasattr(module, str(constant)) for constant in smoke):
+    found = [value for value in vars(module).values() if isinstance(value, Recipe)]
+    if len(found) != 1:
         raise UserError(
-            f"{path}: SMOKE is not a dict of constants of this file and their values in smoke mode"
+            f"{path}: builds {len(found) or 'no'} Recipe{'s' * (len(found) > 1)}; expected one, such as "
+            "RECIPE = Recipe(licence=..., hours=..., prepare=prepare)"
         )
-    return Recipe(name, path, module)
-
-
-def _refuse_near_misses(module: ModuleType, path: Path) -> None:
-    """LICENSE, or SPEED: a name that is nearly one of ours, which would be missing, or be left unread."""
-    names = (*_EXPECTED, *_EXPECTED_WITH_URLS, *_OPTIONAL)
-    own = [
-        name
-        for name, value in vars(module).items()
-        if name not in names and not name.startswith("_")
-        if not isinstance(value, type | ModuleType)
-        if getattr(value, "__module__", module.__name__) == module.__name__  # not imported
-    ]
-    for wanted in names:
-        near = difflib.get_close_matches(
-            wanted.casefold(), [name.casefold() for name in own], n=1, cutoff=0.85
-        )
-        if near and not hasattr(module, wanted):
-            given = next(name for name in own if name.casefold() == near[0])
-            raise UserError(f"{path}: {given} is no name that a recipe has; did you mean {wanted}? Rename it")
+    return found[0].model_copy(update={"path": path, "description": inspect.getdoc(module) or ""})
 
 
 # --- what is wanted -----------------------------------------------------------------------------

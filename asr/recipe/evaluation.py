@@ -1,6 +1,6 @@
 """What one trained system hears in dev and test, decoded in each way it offers; dev chooses one of them.
 
-A system that has trained on dev too (DECODED_AS of the recipe) hears test alone, in the way of another.
+A system that has trained on dev too (`decoded_as` of the recipe) hears test alone, in the way of another.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def find_guide(job: Job, run: Run) -> Run | None:
         if other.system == guide and other.seed == run.seed:
             return other
     raise UserError(
-        f"{job.recipe.path}: DECODED_AS names {guide}, but there is no such system of seed {run.seed}"
+        f"{job.recipe.path}: decoded_as names {guide}, but there is no such system of seed {run.seed}"
     )
 
 
@@ -156,7 +156,7 @@ def _plan_ways(job: Job, run: Run, system: System, language_models: Sequence[Pat
     config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
     plain = choose_ways(system, offered_methods(system.model), config)
     ways = {name: [Way(own)] for name, own in plain.items()}
-    if job.recipe.weighs_in_texts:
+    if job.recipe.text_fusion:
         if "joint" in plain:
             ways["joint"] = [Way(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)]
         for source, knowledge in load_knowledge(system, run, language_models).items():

@@ -1,90 +1,90 @@
-"""Commands side by side, each in a process of its own; each line that they say comes behind their name."""
+"""Tasks side by side, and programs in processes of their own whose output is logged behind their names."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import queue
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import FrameType
 
 from asr.errors import UserError
+from asr.recipe.tasks import Task, run_task
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Command:
-    """A program with its arguments, and the names of the commands that must have succeeded before."""
+class Processes:
+    """The programs that run now.
 
-    arguments: Sequence[str]
-    after: tuple[str, ...] = ()
-
-
-def run_side_by_side(commands: Mapping[str, Command], limit: int) -> dict[str, str]:
-    """Run all, at most `limit` at once; returns why those failed that did. None of them stops another.
-
-    When this process is interrupted (Ctrl-C, SIGTERM) or dies, the standard input of each ends: by
-    `end_with_standard_input` it stops in order. The interruption goes on its way once all have stopped.
+    When this process is interrupted or dies, the standard input of each ends: by `end_with_standard_input`
+    a program then stops in order.
     """
-    waiting = dict(commands)
-    running: dict[str, _Process] = {}
-    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
-    faults: dict[str, str] = {}
-    with _termination_as_exit():
+
+    def __init__(self) -> None:
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._is_over = False
+
+    def run(self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Run a program to its end; one that fails is an error."""
+        pipe = subprocess.PIPE
+        variables = os.environ | (environment or {})
         try:
-            while waiting or running:
-                blocking = {*waiting, *running, *faults}
-                ready = [
-                    name for name, command in waiting.items() if not blocking.intersection(command.after)
-                ]
-                for name in ready[: limit - len(running)]:
-                    running[name] = _Process(name, waiting.pop(name).arguments, ended)
-                if not running:
-                    break
-                name = ended.get()
-                if status := running.pop(name).wait():
-                    faults[name] = f"exit status {status}" if status > 0 else f"killed by signal {-status}"
-        finally:
-            for process in running.values():
-                process.hang_up()
-            for process in running.values():
-                process.wait()
-    return faults | dict.fromkeys(waiting, "it needs one that failed")
-
-
-class _Process:
-    """One that runs. It puts its name into `ended` when it has said its last."""
-
-    def __init__(self, name: str, arguments: Sequence[str], ended: queue.SimpleQueue[str]) -> None:
-        try:
-            self._process = subprocess.Popen(
-                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            process = subprocess.Popen(
+                arguments, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=variables
             )
         except OSError as error:
-            raise UserError(f"{name}: cannot start a process for it ({error.strerror})") from None
-        self._listener = threading.Thread(target=self._listen, args=(name, ended), daemon=True)
-        self._listener.start()
-
-    def _listen(self, name: str, ended: queue.SimpleQueue[str]) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            logger.info("%s | %s", name, line.decode("utf-8", "replace").rstrip())
-        ended.put(name)
+            raise UserError(f"cannot start a process ({error.strerror})") from None
+        self._running[name] = process
+        if self._is_over:  # since a moment ago
+            self.hang_up()
+        assert process.stdout is not None
+        with process:
+            for line in process.stdout:
+                logger.info("%s | %s", name, line.decode("utf-8", "replace").rstrip())
+            status = process.wait()
+            del self._running[name]
+        if status:
+            raise UserError(f"exit status {status}" if status > 0 else f"killed by signal {-status}")
 
     def hang_up(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        """End the standard input of all, also of those that start from now on."""
+        self._is_over = True
+        for process in list(self._running.values()):
+            assert process.stdin is not None
+            process.stdin.close()
 
-    def wait(self) -> int:
-        """The exit status, once all that it says has been written."""
-        self._listener.join()
-        return self._process.wait()
+
+def run_side_by_side(tasks: Sequence[Task], limit: int, processes: Processes) -> dict[str, str]:
+    """Run all, at most `limit` at once; returns the errors of those that failed. None of them stops another.
+
+    After an interruption (Ctrl-C, SIGTERM) the processes of the tasks end in order before it goes on its way.
+    """
+    waiting = {task.name: task for task in tasks}
+    running: dict[Future[bool], str] = {}
+    faults: dict[str, str] = {}
+    with _termination_as_exit(), ThreadPoolExecutor(limit) as pool:
+        try:
+            while waiting or running:
+                blocking = {*waiting, *running.values(), *faults}
+                ready = [name for name, task in waiting.items() if not blocking.intersection(task.after)]
+                for name in ready[: limit - len(running)]:
+                    running[pool.submit(run_task, waiting.pop(name))] = name
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    try:
+                        future.result()
+                    except UserError as error:
+                        faults[name] = str(error)
+        finally:
+            processes.hang_up()
+    return faults | dict.fromkeys(waiting, "it needs one that failed")
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def _termination_as_exit() -> Iterator[None]:
 
 
 def end_with_standard_input() -> None:
-    """For the processes themselves: they get SIGTERM when the caller hangs up, and hear no Ctrl-C."""
+    """For the programs: they get SIGTERM when the caller hangs up, and ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the caller answers it
 
     def watch() -> None:

@@ -31,8 +31,8 @@ def compare_runs(job: Job, runs: Sequence[Run]) -> None:
     for run in runs[1:]:
         if read_texts(run.evaluation_dir / "test.jsonl") != references:
             raise UserError(
-                f"{runs[0].conf} and {run.conf}: their references differ after text.scoring, so their error "
-                "rates cannot be compared; give both the same rules"
+                f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
+                "their error rates cannot be compared; give both the same rules"
             )
     _remove_results(job.results_dir)
     write_texts(job.results_dir / REFERENCES, references)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import UserError
-from asr.recipe.definition import SPLITS
+from asr.recipe.stages import SPLITS
 from asr.recipe.tasks import hash_file
 
 if TYPE_CHECKING:
@@ -72,10 +72,12 @@ def check_test_split(runs: Sequence[Run], test: Path) -> None:
             what += ", ".join(shared[:3]) + ", ..." * (len(shared) > 3)
             if key == "train":
                 raise UserError(
-                    f"{run.conf}: {what}. What is learnt is no test: let prepare keep them apart, by speaker "
-                    "if there are several (`asr manifest split` does that)"
+                    f"{run.conf.path}: {what}. What is learnt is no test: let prepare keep them apart, by "
+                    "speaker if there are several (`asr manifest split` does that)"
                 )
-            logger.warning("%s: %s. Dev chooses by them, so WER on test comes out too low", run.conf, what)
+            logger.warning(
+                "%s: %s. Dev chooses by them, so WER on test comes out too low", run.conf.path, what
+            )
 
 
 def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asr.checkout import find_commit
 from asr.errors import UserError
-from asr.recipe.definition import SPLITS, Job
 from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
-from asr.recipe.training_process import run_trainings
 
+if TYPE_CHECKING:
+    from asr.recipe.definition import Job  # imports pydantic, which --help does not need
+
+SPLITS = ("train", "dev", "test")
 STAGES = {
     "download": "fetch and unpack the corpus",
     "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
@@ -28,26 +30,23 @@ def run_recipe(job: Job, stage: str | None = None) -> None:
     """Run one stage, or all in their order; what is done already is skipped."""
     find_commit()  # of now, whatever becomes of the checkout
     for name in choose_stages(job, stage):
-        tasks = build_tasks(job, name)
-        if name == ("train" if stage == "train" else "tokenizer") and job.recipe.find_confs():
+        if name in ("tokenizer", "train") and job.recipe.find_systems():
             from asr.recipe import training
 
-            training.check_data(job)
-        if name == "train" and job.jobs > 1:
-            run_trainings(job, tasks)
-        else:  # also evaluations: their speed is measured
-            for task in tasks:
-                run_task(task)
+            if name == "tokenizer" or stage == "train":
+                training.check_data(job)
+            if name == "train" and job.jobs > 1:  # not evaluations: their speed is measured
+                training.train_side_by_side(job)
+                continue
+        for task in build_tasks(job, name):
+            run_task(task)
 
 
 def choose_stages(job: Job, stage: str | None) -> list[str]:
     """The names of the wanted stages, after a check that they fit to the corpus that is given, or is not."""
-    name, needs_corpus = job.recipe.name, job.recipe.needs_corpus
+    name, needs_corpus = job.recipe.name, not job.recipe.synthetic
     if job.given_corpus_dir is not None and not needs_corpus:
-        raise UserError(
-            f"{name} makes its corpus itself and reads none; leave --corpus-dir out (if it does read one, "
-            f"take URLS out of {job.recipe.path})"
-        )
+        raise UserError(f"{name} makes its corpus itself and reads none; leave --corpus-dir out")
     if job.given_corpus_dir is not None and stage == "download":
         raise UserError("--stage download and --corpus-dir: with a corpus there is nothing to download")
     if needs_corpus and not job.recipe.urls and find_corpus_dir(job) is None:
@@ -58,7 +57,7 @@ def choose_stages(job: Job, stage: str | None) -> list[str]:
         )
     if job.smoke and job.publish:
         raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
-    if job.only and not job.recipe.find_confs():
+    if job.only and not job.recipe.find_systems():
         raise UserError(f"--only {job.only[0]}: there is no system in {job.recipe.conf_dir}")
     return [stage] if stage else list(STAGES)
 
@@ -73,7 +72,7 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
         return [_download(job)]
     if stage == "prepare":
         return [_prepare(job)]
-    if not job.recipe.find_confs():
+    if not job.recipe.find_systems():
         return []
     from asr.recipe import training  # it imports torch, which takes two seconds
 
@@ -92,7 +91,7 @@ def find_corpus_dir(job: Job) -> Path | None:
 
 def _find_given_before(job: Job) -> Path | None:
     """The folder that has been prepared, unless it is that of the download."""
-    if not job.recipe.needs_corpus:
+    if job.recipe.synthetic:
         return None
     folder = read_record(job.data_dir / ".prepare.done").get("inputs", {}).get(_CORPUS)
     if not isinstance(folder, str) or folder == str(None):
@@ -118,7 +117,7 @@ def is_prepared(job: Job) -> bool:
 
 def _download(job: Job) -> Task:
     def needless() -> str | None:
-        if not job.recipe.needs_corpus:
+        if job.recipe.synthetic:
             return "this recipe makes its corpus itself"
         if not job.recipe.urls and job.given_corpus_dir is None:
             return "this corpus cannot be downloaded"
@@ -129,7 +128,8 @@ def _download(job: Job) -> Task:
         return None
 
     def run() -> Mapping[str, Any]:
-        return {"corpus_dir": str(job.recipe.module.download(_download_dir(job)))}
+        assert job.recipe.download is not None  # else it is needless
+        return {"corpus_dir": str(job.recipe.download(_download_dir(job)))}
 
     def outputs() -> list[Path]:
         folder = _find_downloaded_corpus(job)
@@ -164,10 +164,8 @@ def _prepare(job: Job) -> Task:
         job.data_dir.mkdir(parents=True, exist_ok=True)
         for name in done.get("manifests", []):  # what is not written again must not be taken for new
             (job.data_dir / Path(name).name).unlink(missing_ok=True)
-        if job.smoke:
-            vars(job.recipe.module).update(job.recipe.smoke_constants)
         before = stamp_manifests(job.data_dir)
-        job.recipe.prepare(corpus_dir, job.data_dir.absolute())
+        job.recipe.write_manifests(corpus_dir, job.data_dir.absolute(), smoke=job.smoke)
         written = find_written(job.data_dir, before)
         if job.smoke:
             from asr.recipe.systems import cut_manifests

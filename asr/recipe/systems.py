@@ -6,7 +6,7 @@ import difflib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from asr.config import Config, describe_config
 from asr.data.manifest import Manifest, write_manifest
 from asr.errors import UserError
 from asr.models import LanguageModelConfig, SpeechModelConfig
-from asr.recipe.definition import Job
+from asr.recipe.definition import Job, SystemConf
 from asr.recipe.tasks import hash_text
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig
@@ -66,7 +66,7 @@ class Run:
     """One training: a system with a seed."""
 
     system: str
-    conf: Path
+    conf: SystemConf
     folder: Path
     seed: int
     config: RunConfig
@@ -100,7 +100,7 @@ class Run:
 
 def build_runs(job: Job) -> list[Run]:
     """What is to be trained: each wanted system with each wanted seed; what others start from comes first."""
-    confs = job.recipe.find_confs()
+    confs = job.recipe.find_systems()
     for system in job.only:
         if system not in confs:
             near = difflib.get_close_matches(system, confs, n=1)
@@ -110,8 +110,8 @@ def build_runs(job: Job) -> list[Run]:
     for system, conf in confs.items():
         if job.only and system not in job.only:
             continue
-        own = RunConfig.load(conf)
-        _refuse_other_corpus(job, conf, own)
+        own = _load(conf)
+        _refuse_other_corpus(job, conf.path, own)
         if reason := _find_reason_to_wait(job, own):
             if job.only:
                 raise UserError(f"--only {system}: {reason}")
@@ -126,8 +126,8 @@ def build_runs(job: Job) -> list[Run]:
 def find_all_runs(job: Job) -> list[Run]:
     """Those of `build_runs` for all systems, and those of other seeds that have been trained before."""
     runs = []
-    for system, conf in job.recipe.find_confs().items():
-        own = RunConfig.load(conf)
+    for system, conf in job.recipe.find_systems().items():
+        own = _load(conf)
         folders = job.runs_dir.glob(f"{system}-seed-*")
         found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
         seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
@@ -162,14 +162,18 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
     return None
 
 
-def _build_run(job: Job, system: str, conf: Path, own: RunConfig, seed: int) -> Run:
+def _build_run(job: Job, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
     """`own` is the conf as it stands. Its seed has the plain name: `asr train CONF` makes the same run."""
     folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     overrides = [*_move_paths(job, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    config = RunConfig.load(conf, overrides)
+    config = _load(conf, overrides)
     if job.smoke:
-        config = RunConfig.load(conf, [*overrides, *_shrink(config)])
+        config = _load(conf, [*overrides, *_shrink(config)])
     return Run(system, conf, folder, seed, config)
+
+
+def _load(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
+    return RunConfig.load(conf.path, [*conf.overrides, *overrides])
 
 
 def _move_paths(job: Job, config: RunConfig) -> Iterator[str]:
@@ -202,7 +206,7 @@ def _sort_by_need(runs: list[Run]) -> list[Run]:
 
     def add(run: Run, waiting: tuple[Run, ...]) -> None:
         if run in waiting:
-            raise UserError(f"{run.conf}: reads a run that itself reads this one; break the circle")
+            raise UserError(f"{run.conf.path}: reads a run that itself reads this one; break the circle")
         for other in runs:
             if other is not run and read_by(run, other):
                 add(other, (*waiting, run))

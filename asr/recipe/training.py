@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from asr.config import describe_config
+from asr.config import describe_config, dump_config
 from asr.errors import UserError
+from asr.files import replace_file
 from asr.recipe.definition import Job
 from asr.recipe.evaluation import evaluate_run, find_guide
 from asr.recipe.origin import describe_machine, describe_origin
+from asr.recipe.processes import Processes, count_cores, run_side_by_side
 from asr.recipe.report import write_report
 from asr.recipe.results import compare_runs, publish_results
 from asr.recipe.splits import check_test_split
 from asr.recipe.systems import Run, build_runs, find_all_runs, hash_settings, paths_in, read_by
-from asr.recipe.tasks import Task, find_reason_to_run, hash_file, read_record, write_record
+from asr.recipe.tasks import (
+    PartError,
+    Task,
+    find_reason_to_run,
+    hash_file,
+    read_record,
+    skip_task,
+    write_record,
+)
 from asr.system.checkpoint import find_checkpoints, find_model
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer
@@ -57,7 +68,9 @@ def find_training_inputs(run: Run) -> dict[str, str]:
     files = [Path(path) for _, value, _ in describe_config(config.data) for path in paths_in(value)]
     names = Counter(path.name for path in files)
     named = {path.name if names[path.name] == 1 else str(path): path for path in files}
-    return {run.conf.name: hash_settings(config)} | {name: hash_file(path) for name, path in named.items()}
+    return {f"{run.system}.yaml": hash_settings(config)} | {
+        name: hash_file(path) for name, path in named.items()
+    }
 
 
 def _tokenizer(run: Run) -> Task:
@@ -80,7 +93,43 @@ def _tokenizer(run: Run) -> Task:
     )
 
 
-def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
+def train_side_by_side(job: Job) -> None:
+    """Train up to `job.jobs` at once, each in a process of its own with its share of the cores."""
+    runs = build_runs(job)
+    wanted: list[Run] = []
+    for run in runs:  # what others start from comes first
+        task = _train(job, run, runs)
+        is_given = not any(f"train {other.name}" in task.after for other in wanted)
+        if not (is_given and skip_task(task)):
+            wanted.append(run)
+    threads = min(torch.get_num_threads(), max(1, count_cores() // max(1, min(job.jobs, len(wanted)))))
+    processes = Processes()
+
+    def train_apart(run: Run) -> None:
+        conf = run.folder / "conf.yaml"
+        with replace_file(conf) as file:
+            file.write(dump_config(run.config).encode())
+        program = [sys.executable, "-m", "asr.recipe.training_process", str(conf)]
+        processes.run(run.name, program, {"OMP_NUM_THREADS": str(threads)})
+
+    tasks = [_train(job, run, runs, train_apart) for run in wanted]
+    if faults := run_side_by_side(tasks, job.jobs, processes):
+        listed = ", ".join(f"{name.removeprefix('train ')} ({fault})" for name, fault in faults.items())
+        raise PartError(
+            f"{len(faults)} of {len(tasks)} trainings failed: {listed}. What they wrote stands above, "
+            "behind their names; the same command goes on with them"
+        )
+
+
+def _train_here(run: Run) -> None:
+    threads = torch.get_num_threads()
+    try:
+        train(run.config)
+    finally:
+        torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
+
+
+def _train(job: Job, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = _train_here) -> Task:
     others = [other for other in runs if other.folder != run.folder and read_by(run, other)]
 
     def inputs() -> dict[str, str]:
@@ -95,11 +144,7 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
 
     def run_it() -> dict[str, object]:
         _begin(run)
-        threads = torch.get_num_threads()
-        try:
-            train(run.config)
-        finally:
-            torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
+        do(run)
         return {"origin": describe_origin(job) | {"machine": "; ".join(_machines(run))}}
 
     does = f"train it for {run.config.train.steps:,} updates"
@@ -121,7 +166,7 @@ def _train(job: Job, run: Run, runs: Sequence[Run]) -> Task:
 
 
 def _evaluate(job: Job, run: Run) -> Task:
-    languages = [own for own in find_all_runs(job) if own.is_language] if job.recipe.weighs_in_texts else []
+    languages = [own for own in find_all_runs(job) if own.is_language] if job.recipe.text_fusion else []
     guide = find_guide(job, run)
 
     def language_models() -> list[Run]:
@@ -143,7 +188,7 @@ def _evaluate(job: Job, run: Run) -> Task:
         found |= {"speeds": str(job.recipe.speeds)} if job.recipe.speeds else {}
         if guide is not None:
             found[f"the evaluation of {guide.name}"] = hash_file(guide.evaluation_dir / "summary.json")
-        return found | {"smoke mode": str(job.smoke), "texts": str(job.recipe.weighs_in_texts)}
+        return found | {"smoke mode": str(job.smoke), "texts": str(job.recipe.text_fusion)}
 
     return Task(
         stage="evaluate",

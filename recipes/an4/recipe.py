@@ -16,9 +16,8 @@ from asr.data.archives import extract
 from asr.data.corpora import find_corpus, require_count, require_fingerprint
 from asr.data.manifest import Utterance, read_lines, write_manifest
 from asr.errors import UserError
+from asr.recipe.definition import Recipe
 
-LICENCE = "free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)"
-HOURS = 0.81
 URLS = (
     "http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz",
     "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz",
@@ -28,10 +27,6 @@ MAX_ARCHIVE_BYTES = 200_000_000
 MAX_CORPUS_BYTES = 400_000_000
 
 SAMPLE_RATE = 16_000
-WEIGHS_IN_TEXTS = True  # also decode with a lexicon and language models of the training texts
-SPEEDS = (0.8, 0.87, 0.93, 1.0, 1.08)  # also decode what is likeliest of each utterance at these speeds
-# What has trained on dev too is decoded in the way that dev chose for the same system without it.
-DECODED_AS = {"transformer_all": "transformer"}
 NUM_UTTERANCES = {"train": 948, "test": 130}  # as published: dev is a part of train
 NUM_WORDS = {"train": 5_442, "test": 773}
 FINGERPRINT = "adea8478ff2b625429a659e908659881bb6b786d58b864a8b4960082fe237ee2"
@@ -106,3 +101,15 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number and text of the lines that are not blank, with single spaces."""
     for number, _, line in read_lines(path):
         yield number, " ".join(line.decode("ascii", errors="replace").split())
+
+
+RECIPE = Recipe(
+    licence="free for any purpose; keep the copyright notice of Carnegie Mellon University (see README.md)",
+    hours=0.81,
+    prepare=prepare,
+    urls=URLS,
+    download=download,
+    text_fusion=True,
+    speeds=(0.8, 0.87, 0.93, 1.0, 1.08),
+    decoded_as={"transformer_all": "transformer"},
+)

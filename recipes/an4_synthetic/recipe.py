@@ -6,19 +6,16 @@ neither its recordings nor its transcripts are read, only its words and kinds of
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from asr.data.manifest import write_manifest
 from asr.data.synthetic_speech import speak_split
-
-LICENCE = "none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)"
-HOURS = 5.0
-URLS = ()
+from asr.recipe.definition import Recipe
 
 NUM_UTTERANCES = {"train": 5_000, "dev": 200, "test": 200}
-SMOKE = {"NUM_UTTERANCES": {"train": 32, "dev": 8, "test": 8}}
 # How often each kind of sentence is said.
 KINDS = {"spelling": 0.4, "digits": 0.2, "number": 0.1, "code": 0.2, "date": 0.05, "control": 0.05}
 # Words with spaces between.
@@ -48,14 +45,11 @@ PAUSES = 0.3  # of the sentences have one after each word
 SAID = {"A": "ay", "Z": "zee", "OH": "oh"}  # where espeak-ng would say something else, or some accents would
 
 
-def download(target_dir: Path) -> Path:
-    """Nothing to fetch."""
-    return target_dir
-
-
-def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+def prepare(
+    corpus_dir: Path | None, output_dir: Path, num_utterances: dict[str, int] = NUM_UTTERANCES
+) -> None:
     """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
-    for split, count in NUM_UTTERANCES.items():
+    for split, count in num_utterances.items():
         spoken = speak_split(split, count, output_dir / "audio" / split, "an4-synthetic", _say, RATES)
         write_manifest(output_dir / f"{split}.jsonl", spoken)
 
@@ -95,3 +89,12 @@ def _say_something(generator: np.random.Generator) -> list[str]:
         day = some("TWENTY", 0, 1) + some(ORDINALS, 1, 1) if is_early else some(LATER_ORDINALS, 1, 1)
         return [*some(MONTHS, 1, 1), *day, "NINETEEN", *below_hundred()]
     return some(CONTROL, 1, 1)
+
+
+RECIPE = Recipe(
+    licence="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
+    hours=5.0,
+    prepare=prepare,
+    prepare_smoke=partial(prepare, num_utterances={"train": 32, "dev": 8, "test": 8}),
+    synthetic=True,
+)

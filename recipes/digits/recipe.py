@@ -6,31 +6,25 @@ dev have other timbres than the 48 of train, in the same accents.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from asr.data.manifest import write_manifest
 from asr.data.synthetic_speech import speak_split
-
-LICENCE = "none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)"
-HOURS = 0.98
-URLS = ()
+from asr.recipe.definition import Recipe
 
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 NUM_UTTERANCES = {"train": 1_500, "dev": 200, "test": 200}
-SMOKE = {"NUM_UTTERANCES": {"train": 32, "dev": 8, "test": 8}}
 STRING_LENGTHS = (1, 7)  # digits, least and most
 
 
-def download(target_dir: Path) -> Path:
-    """Nothing to fetch."""
-    return target_dir
-
-
-def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+def prepare(
+    corpus_dir: Path | None, output_dir: Path, num_utterances: dict[str, int] = NUM_UTTERANCES
+) -> None:
     """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
-    for split, count in NUM_UTTERANCES.items():
+    for split, count in num_utterances.items():
         spoken = speak_split(split, count, output_dir / "audio" / split, "digits", _say)
         write_manifest(output_dir / f"{split}.jsonl", spoken)
 
@@ -40,3 +34,12 @@ def _say(generator: np.random.Generator) -> tuple[list[str], str]:
     length = generator.integers(*STRING_LENGTHS, endpoint=True)
     words = [WORDS[digit] for digit in generator.integers(len(WORDS), size=length)]
     return words, " ".join(words).lower()
+
+
+RECIPE = Recipe(
+    licence="none needed: nobody's recording is in it (espeak-ng itself is under GPL 3)",
+    hours=0.98,
+    prepare=prepare,
+    prepare_smoke=partial(prepare, num_utterances={"train": 32, "dev": 8, "test": 8}),
+    synthetic=True,
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,8 @@ from asr.data.archives import download as download_archive
 from asr.data.archives import extract
 from asr.data.corpora import find_corpus, require_count, require_fingerprint
 from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.recipe.definition import Recipe
 
-LICENCE = "Creative Commons Attribution-ShareAlike 4.0; joined strings are adaptations under the same terms"
-HOURS = 2.49
 URLS = ("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.10.tar.gz",)
 # The host packs this archive on demand: its bytes may vary, so the samples are checked instead.
 SHA256 = None
@@ -38,10 +38,6 @@ STRINGS_PER_SPEAKER = {"train": 400, "dev": 25, "test": 50}
 # More digits than training ever has, and how many strings of each speaker. The names begin with the split.
 LONG_STRINGS = {"dev_15": (15, 8), "test_10": (10, 25), "test_15": (15, 20)}
 PARTS = {"train_4th": 4, "train_16th": 16}  # every so many-th training string; of each speaker as many
-SMOKE = {
-    "STRINGS_PER_SPEAKER": {"train": 6, "dev": 2, "test": 2},
-    "LONG_STRINGS": {"dev_15": (15, 1), "test_10": (10, 1), "test_15": (15, 1)},
-}
 EDGE_PAUSE = (0.1, 0.3)  # seconds, least and most
 INNER_PAUSE = (0.03, 0.25)
 PAUSE_NOISE = 1 / 32768  # RMS: one step of 16 bits, since no microphone gives digital silence
@@ -55,7 +51,12 @@ def download(target_dir: Path) -> Path:
     return target_dir / "fsdd"
 
 
-def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+def prepare(
+    corpus_dir: Path | None,
+    output_dir: Path,
+    strings_per_speaker: dict[str, int] = STRINGS_PER_SPEAKER,
+    long_strings: dict[str, tuple[int, int]] = LONG_STRINGS,
+) -> None:
     """Write SPLIT_single.jsonl of the recordings, and SPLIT.jsonl ... of strings, with their audio."""
     root = find_corpus(corpus_dir, "recordings")
     paths = sorted(
@@ -70,8 +71,8 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
             _build(path, len(audio), WORDS[_digit(path)], _speaker(path)) for path, audio in chosen.items()
         ]
         write_manifest(output_dir / f"{split}_single.jsonl", singles)
-        lengths = {split: np.resize(STRING_LENGTHS, STRINGS_PER_SPEAKER[split])}
-        lengths |= {name: np.full(n, k) for name, (k, n) in LONG_STRINGS.items() if name.startswith(split)}
+        lengths = {split: np.resize(STRING_LENGTHS, strings_per_speaker[split])}
+        lengths |= {name: np.full(n, k) for name, (k, n) in long_strings.items() if name.startswith(split)}
         for name, own in lengths.items():
             write_manifest(output_dir / f"{name}.jsonl", _join_strings(name, own, chosen, output_dir))
     strings = list(read_manifest(output_dir / "train.jsonl"))
@@ -147,3 +148,18 @@ def _speaker(path: Path) -> str:
 
 def _number(path: Path) -> int:
     return int(path.stem.split("_")[2])
+
+
+RECIPE = Recipe(
+    licence="Creative Commons Attribution-ShareAlike 4.0; "
+    "joined strings are adaptations under the same terms",
+    hours=2.49,
+    prepare=prepare,
+    prepare_smoke=partial(
+        prepare,
+        strings_per_speaker={"train": 6, "dev": 2, "test": 2},
+        long_strings={"dev_15": (15, 1), "test_10": (10, 1), "test_15": (15, 1)},
+    ),
+    urls=URLS,
+    download=download,
+)

@@ -15,9 +15,8 @@ from asr.data.archives import extract
 from asr.data.corpora import find_corpus, require_count
 from asr.data.manifest import Utterance, read_lines, write_manifest
 from asr.errors import UserError
+from asr.recipe.definition import Recipe
 
-LICENCE = "free for commercial and non-commercial use (openslr.org/101)"
-HOURS = 5.57
 URLS = (
     "https://www.openslr.org/resources/101/speechocean762.tar.gz",
     "https://openslr.elda.org/resources/101/speechocean762.tar.gz",
@@ -25,7 +24,6 @@ URLS = (
 MAX_ARCHIVE_BYTES = 1_000_000_000
 MAX_CORPUS_BYTES = 2_000_000_000
 
-WEIGHS_IN_TEXTS = True  # also decode with a lexicon and language models of the training texts
 NUM_UTTERANCES = 2_500  # in each published split
 NUM_WORDS = {"train": 15_849, "test": 15_967}
 NUM_DEV_SPEAKERS = 25
@@ -96,3 +94,13 @@ def _read_table(path: Path) -> dict[str, str]:
             raise UserError(f"{path}:{number}: expected a new key and its value, found {line[:60]!r}")
         table[key] = " ".join(value.split())
     return table
+
+
+RECIPE = Recipe(
+    licence="free for commercial and non-commercial use (openslr.org/101)",
+    hours=5.57,
+    prepare=prepare,
+    urls=URLS,
+    download=download,
+    text_fusion=True,
+)

@@ -13,9 +13,8 @@ from asr.data.archives import download as download_archive
 from asr.data.archives import extract
 from asr.data.corpora import find_corpus, require_count, require_fingerprint
 from asr.data.manifest import Utterance, write_manifest
+from asr.recipe.definition import Recipe
 
-LICENCE = "not stated in the archive; see https://www.openslr.org/1/"
-HOURS = 0.10
 URLS = ("http://www.openslr.org/resources/1/waves_yesno.tar.gz",)
 SHA256 = "c3f49e0cca421f96b75b41640749167b52118f232498667ca7a5f9416aef8e73"
 MAX_ARCHIVE_BYTES = 20_000_000
@@ -61,3 +60,12 @@ def _build_utterance(path: Path) -> Utterance:
         speaker="yesno",
         language="he",
     )
+
+
+RECIPE = Recipe(
+    licence="not stated in the archive; see https://www.openslr.org/1/",
+    hours=0.10,
+    prepare=prepare,
+    urls=URLS,
+    download=download,
+)

@@ -1,6 +1,6 @@
 """Spoken commands: recordings of our own, listed in texts.csv, as docs/own-corpus.md describes.
 
-There is nothing to download, so there are no URLS: the folder comes by --corpus-dir.
+There is nothing to download: the folder comes by --corpus-dir.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from pathlib import Path
 from asr.data.corpora import find_corpus
 from asr.data.interchange import read_csv
 from asr.data.manifest import write_manifest
-
-LICENCE = "ours, not to be passed on"
-HOURS = 0.06
+from asr.recipe.definition import Recipe
 
 SPEAKERS = {"dev": {"en-us+f4"}, "test": {"en-us+m4", "en-us+f1"}}  # all others are in train
 
@@ -24,3 +22,6 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     write_manifest(output_dir / "train.jsonl", [u for u in utterances if u.speaker not in held_out])
     for split, speakers in SPEAKERS.items():
         write_manifest(output_dir / f"{split}.jsonl", [u for u in utterances if u.speaker in speakers])
+
+
+RECIPE = Recipe(licence="ours, not to be passed on", hours=0.06, prepare=prepare)
