@@ -62,7 +62,7 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
     for row, way in zip(rows, ways.values(), strict=True):
         assert row.split()[1] == f"{100 * way['score']['error_rate']:.2f}"
         low, high = way["score"]["interval"]
-        assert f"[{100 * low:.2f}, {100 * high:.2f}]" in row
+        assert f"{100 * low:.2f} to {100 * high:.2f}" in row
         assert way["real_time_factor"] == pytest.approx(way["seconds"] / way["audio_seconds"])
 
 

@@ -33,7 +33,7 @@ from asr.evaluation.speech import (
 )
 from asr.scoring.counting import score
 from asr.system.checkpoint import System, load_system
-from asr.transcripts.files import read_transcripts
+from asr.transcripts.readers import read_transcripts
 
 CPU = torch.device("cpu")
 

@@ -31,7 +31,7 @@ from asr.data.interchange import (
 )
 from asr.data.manifest import Utterance
 from asr.errors import UserError
-from asr.transcripts.files import read_transcripts
+from asr.transcripts.readers import read_transcripts
 
 
 def write_silence(path: Path, seconds: float) -> str:

@@ -117,7 +117,7 @@ def test_table(small) -> None:
         "         4     12        8    1    3    1  41.67                 42.86  75.00",
     ]
     low, high = small.interval.low, small.interval.high
-    assert f"{100 * low:.2f} - {100 * high:.2f}" in str(small)
+    assert f"{100 * low:.2f} to {100 * high:.2f}" in str(small)
     lines = format_table(small.by_speaker, "speaker").splitlines()
     assert [line.split()[0] for line in lines] == ["speaker", "a", "b"]
     assert lines[2].split()[1:9] == ["2", "4", "3", "1", "0", "1", "50.00", "0.00"]

@@ -11,7 +11,7 @@ import pytest
 
 from asr.errors import UserError
 from asr.scoring.matching import Matched, compare_styles, describe_reference, find_ids, match_transcripts
-from asr.transcripts.files import TranscriptFile, read_transcripts
+from asr.transcripts.readers import TranscriptFile, read_transcripts
 
 
 def match(folder: Path, reference: str, hypothesis: str) -> Matched:

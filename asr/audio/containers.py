@@ -38,7 +38,7 @@ class AudioError(UserError):
     """A fault of an audio file, or of what is asked of it; the message starts with the file's path."""
 
 
-class Decoder(Protocol):
+class AudioDecoder(Protocol):
     """One open file. A frame is one sample of every channel."""
 
     container: str
@@ -55,7 +55,7 @@ class Decoder(Protocol):
 
 
 @contextlib.contextmanager
-def open_audio(path: Path) -> Iterator[Decoder]:
+def open_audio(path: Path) -> Iterator[AudioDecoder]:
     """A decoder for the file. What its libraries raise, in here and inside the `with`, is an AudioError."""
     with contextlib.ExitStack() as stack, as_audio_errors(path):
         file = stack.enter_context(_open_file(path))
@@ -115,7 +115,7 @@ def _require_regular(path: Path, status: os.stat_result) -> None:
         raise AudioError(f"{path}: the file is empty (0 bytes); copy or download it again")
 
 
-def _check_header(path: Path, decoder: Decoder) -> None:
+def _check_header(path: Path, decoder: AudioDecoder) -> None:
     if not MIN_SAMPLE_RATE <= decoder.sample_rate <= MAX_SAMPLE_RATE:
         raise AudioError(
             f"{path}: its header says {decoder.sample_rate} Hz, but audio has "
@@ -134,7 +134,7 @@ def _check_header(path: Path, decoder: Decoder) -> None:
 _LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
 
 
-def _choose_decoder(path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> Decoder:
+def _choose_decoder(path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> AudioDecoder:
     head = file.read(4096)
     if head.startswith(_LIBSNDFILE_KINDS):
         if (sound := _open_libsndfile(file, stack)) is not None:

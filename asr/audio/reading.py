@@ -22,8 +22,8 @@ from asr.audio.containers import (
     MAX_SAMPLE_RATE,
     MIN_SAMPLE_RATE,
     TOLERANCE_SECONDS,
+    AudioDecoder,
     AudioError,
-    Decoder,
     as_audio_errors,
     open_audio,
     regroup,
@@ -222,7 +222,7 @@ def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
             request.on_damage(damage)
 
 
-def _check_channel(request: _Request, decoder: Decoder) -> None:
+def _check_channel(request: _Request, decoder: AudioDecoder) -> None:
     if request.channel is None:
         if decoder.num_channels > MAX_MIXED_CHANNELS:
             raise AudioError(
@@ -244,7 +244,7 @@ def _check_limit(request: _Request, seconds: float) -> None:
         )
 
 
-def _locate(request: _Request, decoder: Decoder) -> tuple[int, int | None]:
+def _locate(request: _Request, decoder: AudioDecoder) -> tuple[int, int | None]:
     """The first frame of the part and the number of frames; None: up to the end."""
     rate, known = decoder.sample_rate, decoder.num_frames
     first = round(request.start * rate)
@@ -293,7 +293,7 @@ def _say_cancelled(path: Path) -> None:
 class _Reading:
     """The frames of one request as mono, and what was wrong with them."""
 
-    def __init__(self, request: _Request, decoder: Decoder, first: int, count: int | None) -> None:
+    def __init__(self, request: _Request, decoder: AudioDecoder, first: int, count: int | None) -> None:
         self._request, self._decoder, self._first, self._count = request, decoder, first, count
         self._num_frames = 0
         self._invalid: list[tuple[int, int]] = []  # spans of samples that are no numbers
@@ -390,7 +390,7 @@ def _describe_spans(spans: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def _describe_mix(request: _Request, decoder: Decoder) -> str:
+def _describe_mix(request: _Request, decoder: AudioDecoder) -> str:
     if request.channel is not None:
         return f"of channel {request.channel} "
     return f"of the mean of its {decoder.num_channels} channels " if decoder.num_channels > 1 else ""

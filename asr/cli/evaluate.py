@@ -203,7 +203,7 @@ def _report(
 
 def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     from asr.cli.evaluation_output import print_json, print_labels
-    from asr.evaluation.labels import label_utterances, score_split, write_labels
+    from asr.evaluation.classification import label_utterances, score_split, write_labels
     from asr.evaluation.speech import describe_device, read_utterances
     from asr.models import FrameLabelsModel
     from asr.progress import AudioProgress

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from asr.config import Config
-from asr.evaluation.labels import LabelledSplit
+from asr.evaluation.classification import LabelledSplit
 from asr.evaluation.speech import Decoded, DecodedSplit
 from asr.scoring.confusion import LabelScore, format_label_table
 from asr.scoring.counting import Score
 from asr.scoring.result import without_infinity
+from asr.scoring.tables import percent, show_interval, text_table
 
 
 def print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
@@ -23,32 +24,25 @@ def print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
     )
     rows: list[tuple[str, ...]] = [("decoding", "WER %", "95 % interval", "CER %", "real-time factor")]
     rows += [_describe_row(name, scores[name], split.ways[name]) for name in scores]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for name, *cells in rows:
-        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
-        print("  ".join([f"{name:<{widths[0]}}", *padded]))
+    print("\n".join(text_table(rows)))
 
 
 def _describe_row(name: str, score: Score, decoded: Decoded[Config]) -> tuple[str, ...]:
-    interval = score.interval
     return (
         name,
-        f"{100 * score.error_rate:.2f}",
-        "-" if interval is None else f"[{100 * interval.low:.2f}, {100 * interval.high:.2f}]",
-        f"{100 * score.character_error_rate:.2f}",
+        percent(score.error_rate),
+        show_interval(score.interval, unknown="-"),
+        percent(score.character_error_rate),
         f"{decoded.real_time_factor:.4f}",
     )
 
 
 def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
-    interval = score.interval
-    bounds = (
-        "" if interval is None else f", 95 % interval [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
-    )
+    bounds = show_interval(score.interval, ", 95 % interval {} to {}")
     print(
         f"{len(split.said)} utterances, {score.count} labels, {split.audio_seconds:.1f} s of audio, "
         f"real-time factor {split.real_time_factor:.4f}\n"
-        f"{kind}accuracy {100 * score.accuracy:.2f} %{bounds}\n\n{format_label_table(score)}"
+        f"{kind}accuracy {percent(score.accuracy)} %{bounds}\n\n{format_label_table(score)}"
     )
 
 

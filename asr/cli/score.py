@@ -14,10 +14,10 @@ from asr.errors import UserError
 
 if TYPE_CHECKING:
     from asr.scoring.result import Score
-    from asr.scoring.scored_files import System
+    from asr.scoring.scored_files import ScoredFile
     from asr.scoring.significance import Comparison
-    from asr.transcripts.files import TranscriptFile
     from asr.transcripts.line_formats import Entry
+    from asr.transcripts.readers import TranscriptFile
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, S
 def _print_tables(
     args: argparse.Namespace,
     reference: TranscriptFile,
-    systems: Sequence[System],
+    systems: Sequence[ScoredFile],
     comparisons: Sequence[Comparison],
     groups: Mapping[str, Sequence[str]],
 ) -> None:
@@ -209,7 +209,7 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
 def build_record(
     args: argparse.Namespace,
     reference: TranscriptFile,
-    systems: Sequence[System],
+    systems: Sequence[ScoredFile],
     comparisons: Sequence[Comparison],
     groups: Mapping[str, Sequence[str]],
     notes: Sequence[str],
@@ -228,7 +228,7 @@ def build_record(
 
 
 def _describe_system(
-    args: argparse.Namespace, system: System, groups: Mapping[str, Sequence[str]]
+    args: argparse.Namespace, system: ScoredFile, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     return {
         "name": system.name,
@@ -256,13 +256,13 @@ def _write_files(
     args: argparse.Namespace,
     targets: Sequence[tuple[str, str]],
     reference: TranscriptFile,
-    systems: Sequence[System],
+    systems: Sequence[ScoredFile],
     comparisons: Sequence[Comparison],
     notes: Sequence[str],
     groups: Mapping[str, Sequence[str]],
 ) -> None:
     from asr.files import replace_file
-    from asr.scoring.report import Report, write_report
+    from asr.scoring.page import Report, write_report
     from asr.scoring.sclite_formats import SCORE_FORMATS
 
     for system, (path, suffix) in itertools.product(systems, targets):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from asr.scoring.intervals import Interval, find_rate_interval, number_groups, sum_groups
+from asr.scoring.tables import percent, text_table
 
 # P utterances, L labels
 
@@ -113,7 +114,13 @@ def format_label_table(score: LabelScore) -> str:
     rows = [["label", "count", "precision %", "recall %"]]
     for number, label in enumerate(score.labels):
         shares = (score.precision(number), score.recall(number))
-        rows.append([label, str(score.expected_L[number]), *(_percent(share) for share in shares)])
+        rows.append(
+            [
+                label,
+                str(score.expected_L[number]),
+                *(percent(share, 1) for share in shares),
+            ]
+        )
     if len(score.labels) <= MAX_TABLE_LABELS:
         title = "expected below each other, said side by side:"
         confusions = [["", *score.labels]]
@@ -123,21 +130,7 @@ def format_label_table(score: LabelScore) -> str:
         most = score.most_confused[:SHOWN_CONFUSIONS]
         title = f"the {len(most)} most frequent confusions (--json has all):"
         confusions = [["expected", "said", "count"], *([left, right, str(n)] for n, left, right in most)]
-    return "\n".join([*_align(rows), "", title, *_align(confusions)])
-
-
-def _align(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [f"{row[0]:<{widths[0]}}", *(f"{cell:>{w}}" for cell, w in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-
-
-def _percent(share: float) -> str:
-    return "-" if np.isnan(share) else f"{100 * share:.1f}"
+    return "\n".join([*text_table(rows), "", title, *text_table(confusions)])
 
 
 def _divide(count: float, total: float) -> float:

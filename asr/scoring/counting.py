@@ -21,7 +21,7 @@ from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divid
 from asr.text.english import normalize_english
 from asr.text.normalization import Rule
 from asr.text.normalization import normalize as normalize_text
-from asr.transcripts.files import split_format
+from asr.transcripts.readers import split_format
 
 __all__ = [
     "Counts",

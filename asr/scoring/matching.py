@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.transcripts.files import TranscriptFile
 from asr.transcripts.line_formats import Entry
+from asr.transcripts.readers import TranscriptFile
 from asr.transcripts.transcript import Word
 
 MAX_EXAMPLES = 3

@@ -1,110 +1,298 @@
-"""Style and script of the page that asr.scoring.report writes."""
+"""One HTML page about a score: intervals, confusions, error by length, and utterances to search and hear."""
 
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 75em;
-  padding: 0 1em; color: #222; }
-h1 { font-size: 1.3em; overflow-wrap: anywhere; } h2 { font-size: 1.05em; margin-top: 2em; }
-table { border-collapse: collapse; } th, td { padding: .2em .6em; text-align: right; vertical-align: top; }
-th { border-bottom: 1px solid #999; font-weight: 600; } td { border-bottom: 1px solid #e5e5e5; }
-td:first-child, th:first-child, #utterances td:nth-child(2), #utterances td:last-child { text-align: left; }
-th[data-key] { cursor: pointer; text-decoration: underline dotted; }
-#utterances td:first-child { overflow-wrap: anywhere; }
-.quiet, .tick { color: #666; fill: #666; font-size: .85em; } .verdict { font-weight: 600; }
-.notes { background: #fff6d8; padding: .6em 2em; } svg text { font-size: 12px; }
-.interval { stroke: #36618e; stroke-width: 4; stroke-linecap: round; opacity: .5; } circle { fill: #36618e; }
-.s0 { fill: #36618e; background: #36618e; } .s1 { fill: #c2571a; background: #c2571a; }
-.s2 { fill: #4c8c4a; background: #4c8c4a; } .s3 { fill: #86538f; background: #86538f; }
-.s4 { fill: #b3892c; background: #b3892c; } .s5 { fill: #666; background: #666; }
-.bar { text-anchor: middle; } .key { display: inline-block; width: .8em; height: .8em; margin-left: 1em; }
-.heat { font-size: .85em; }
-.heat td { border: 1px solid #eee; min-width: 1.6em; text-align: center; padding: .1em; }
-.heat th span { writing-mode: vertical-rl; }
-.heat th { text-align: right; border: 0; vertical-align: bottom; }
-.words span { cursor: pointer; border-radius: 3px; padding: 0 .1em; unicode-bidi: isolate; }
-.sub { background: #ffe3a3; } .del { background: #ffc9c9; text-decoration: line-through; }
-.ins { background: #c9e7ff; } .case { background: #e8dcff; }
-.sub small, .case small { color: #7a4b00; } .name { color: #666; font-size: .85em; }
-"""
+from __future__ import annotations
 
-# Texts go into the page as text nodes only, so that no transcript can be markup.
-SCRIPT = """
-"use strict";
-const names = JSON.parse(document.getElementById("names").textContent);
-const records = JSON.parse(document.getElementById("records").textContent);
-const body = document.getElementById("utterances"), player = document.getElementById("player");
-const search = document.getElementById("search"), wrong = document.getElementById("wrong");
-const PAGE = 200;
-let key = 2, descending = true, limit = PAGE, stopAt = null;
+import html
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-function make(tag, text, name) {
-  const element = document.createElement(tag);
-  if (text) element.textContent = text;
-  if (name) element.className = name;
-  return element;
-}
-const say = (steps, side) => steps.map(s => s[side] ?? "").join(" ");
-const haystacks = records.map(r => [r[0], r[1], ...r[6].flatMap(steps => [say(steps, 1), say(steps, 2)])]
-  .join("\\n").toLowerCase());
+import numpy as np
 
-function play(record, seconds) {
-  if (!record[4]) return;
-  const address = new URL(record[4], location.href).href;
-  stopAt = record[5][1];
-  const begin = () => { player.currentTime = seconds ?? record[5][0]; player.play(); };
-  if (player.src === address) begin();
-  else { player.src = address; player.addEventListener("loadedmetadata", begin, {once: true}); }
-}
-player.addEventListener("timeupdate", () => {
-  if (stopAt !== null && player.currentTime >= stopAt) { player.pause(); stopAt = null; }
-});
+from asr.files import replace_file
+from asr.scoring.result import RATE_NAMES, Score, UtteranceScore, most_common, tabulate
+from asr.scoring.scored_files import ScoredFile
+from asr.scoring.tables import html_table, percent, show_interval
+from asr.transcripts.line_formats import Entry
+from asr.transcripts.readers import TranscriptFile
 
-function drawAlignment(record, steps, name) {
-  const line = make("div", "", "words");
-  line.dir = "auto";
-  if (name) line.append(make("span", name + ": ", "name"));
-  for (const [kind, said, heard, seconds] of steps) {
-    const word = make("span", kind === "i" ? heard : said, {s: "sub", x: "case", d: "del", i: "ins"}[kind]);
-    if (kind === "s" || kind === "x") word.append(make("small", " \\u2192 " + heard));
-    if (record[4]) {
-      word.title = seconds === null ? "play the utterance" : "play from " + seconds.toFixed(2) + " s";
-      word.addEventListener("click", () => play(record, seconds));
-    }
-    line.append(word, " ");
-  }
-  return line;
-}
+MAX_UTTERANCES = 5000  # in the page; a browser searches so many without a pause
+HEAT_MAP_UNITS = 20
+PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".webm", ".aac")
 
-function draw() {
-  const wanted = search.value.toLowerCase();
-  const found = records.map((r, n) => n)
-    .filter(n => haystacks[n].includes(wanted) && (!wrong.checked || records[n][2] > 0));
-  const sign = descending ? -1 : 1;
-  found.sort((a, b) => {
-    const x = records[a][key], y = records[b][key];
-    return x < y ? -sign : x > y ? sign : a - b;
-  });
-  body.replaceChildren(...found.slice(0, limit).map(n => {
-    const r = records[n], row = make("tr");
-    row.append(make("td", r[0]), make("td", r[1]), make("td", String(r[2])), make("td", String(r[3])));
-    const cell = make("td");
-    r[6].forEach((steps, s) => cell.append(drawAlignment(r, steps, names.length > 1 ? names[s] : "")));
-    row.append(cell);
-    return row;
-  }));
-  const more = document.getElementById("found");
-  more.textContent = found.length + " found" + (found.length > limit ? ", " + limit + " shown " : "");
-  if (found.length > limit) {
-    const button = make("button", "show more");
-    button.addEventListener("click", () => { limit += PAGE; draw(); });
-    more.append(button);
-  }
-}
-for (const control of [search, wrong]) control.addEventListener("input", () => { limit = PAGE; draw(); });
-for (const head of document.querySelectorAll("th[data-key]")) head.addEventListener("click", () => {
-  const chosen = Number(head.dataset.key);
-  descending = chosen === key ? !descending : chosen > 1;
-  key = chosen;
-  draw();
-});
-draw();
-"""
+
+@dataclass(frozen=True)
+class Report:
+    """What the page is about."""
+
+    reference: TranscriptFile
+    systems: tuple[ScoredFile, ...]
+    comparisons: tuple[str, ...]
+    """Which system is better, in plain words."""
+    notes: tuple[str, ...]
+    settings: Mapping[str, str]
+    by: Mapping[str, Sequence[Mapping[str, Score]]]
+    """For each field, such as speaker or length, and each system: a score for each value."""
+
+
+def write_report(path: str, report: Report) -> None:
+    """Write the page; it needs no other file, but for the audio, which stays where it is."""
+    with replace_file(path) as file:
+        for part in build_page(report, os.path.dirname(os.path.abspath(path))):
+            file.write(part.encode())
+
+
+def build_page(report: Report, folder: str) -> Iterator[str]:
+    """The parts of the page, which will lie in `folder`."""
+    title = f"{report.reference.path}: {', '.join(system.name for system in report.systems)}"
+    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+    yield '<meta name="viewport" content="width=device-width">\n'
+    yield f"<title>{html.escape(title)}</title>\n<style>\n{_read_part('css')}</style></head>\n"
+    yield f"<body>\n<h1>{html.escape(title)}</h1>\n"
+    settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
+    yield f'<p class="quiet">{html.escape(settings)}</p>\n'
+    if report.notes:
+        yield (
+            '<ul class="notes">'
+            + "".join(f"<li>{html.escape(note)}</li>" for note in report.notes)
+            + "</ul>\n"
+        )
+    yield _draw_summary(report)
+    for comparison in report.comparisons:
+        yield f'<p class="verdict">{html.escape(comparison)}</p>\n'
+    yield _draw_intervals(report)
+    yield _draw_lengths(report)
+    for field in report.by:
+        yield _draw_groups(report, field)
+    for system in report.systems:
+        yield _draw_heat_map(system)
+    yield from _draw_utterances(report, folder)
+    yield "</body></html>\n"
+
+
+def _read_part(suffix: str) -> str:
+    """Style and script, which stand beside this file."""
+    return Path(__file__).with_suffix(f".{suffix}").read_text(encoding="utf-8")
+
+
+# --- summary ------------------------------------------------------------------------------------
+
+
+def _draw_summary(report: Report) -> str:
+    scores = [((system.name,), system.score) for system in report.systems]
+    return "<h2>Summary</h2>\n" + html_table(tabulate(("system",), scores))
+
+
+def _draw_groups(report: Report, field: str) -> str:
+    """The table of each system for one field, below each other."""
+    scores = [
+        ((system.name, value), score)
+        for system, groups in zip(report.systems, report.by[field], strict=True)
+        for value, score in groups.items()
+    ]
+    return f"<h2>By {html.escape(field)}</h2>\n" + html_table(tabulate(("system", field), scores))
+
+
+# --- drawings -----------------------------------------------------------------------------------
+
+
+def _draw_intervals(report: Report) -> str:
+    """A line from low to high for each system, and a dot for what was measured."""
+    scores = [system.score for system in report.systems]
+    if any(score.interval is None for score in scores):
+        return ""
+    ends = [score.interval.high for score in scores if score.interval] + [
+        score.error_rate for score in scores
+    ]
+    top = max([end for end in ends if end < float("inf")], default=0) or 0.01
+    left, width, row = 180, 560, 28
+    parts = []
+    for number, system in enumerate(report.systems):
+        interval, rate = system.score.interval, min(system.score.error_rate, top)
+        assert interval is not None
+        y = 20 + row * number
+        low, high, middle = (left + width * min(x, top) / top for x in (interval.low, interval.high, rate))
+        label = f"{percent(rate)} {show_interval(interval, '[{}, {}]')}"
+        parts.append(
+            f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{html.escape(system.name[-24:])}</text>'
+            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" class="interval"/>'
+            f'<circle cx="{middle:.1f}" cy="{y}" r="5"><title>{html.escape(label)}</title></circle>'
+        )
+    y = 20 + row * len(report.systems)
+    for step in range(5):
+        x, value = left + width * step / 4, top * step / 4
+        parts.append(
+            f'<text x="{x:.0f}" y="{y + 12}" text-anchor="middle" class="tick">{100 * value:.1f}</text>'
+        )
+    name, drawn = RATE_NAMES[scores[0].unit], scores[0].resampled_by
+    size = f'width="{left + width + 40}" height="{y + 20}"'
+    return (
+        f"<h2>{name} in percent, with its {100 * scores[0].confidence:g} % interval by {drawn}</h2>\n"
+        f'<svg {size} id="intervals">{"".join(parts)}</svg>\n'
+    )
+
+
+def _draw_lengths(report: Report) -> str:
+    """Bars of the error rate for short and long references."""
+    all_lengths = report.by["length"]
+    groups = list(dict.fromkeys(name for by_length in all_lengths for name in by_length))
+    rates = [score.error_rate for by_length in all_lengths for score in by_length.values()]
+    top = max([rate for rate in rates if rate < float("inf")], default=0) or 0.01
+    bar, gap, height = 26, 24, 140
+    x, parts = 20, []
+    for name in groups:
+        begin = x
+        for number, (system, by_length) in enumerate(zip(report.systems, all_lengths, strict=True)):
+            if name in by_length:
+                score = by_length[name]
+                tall = height * min(score.error_rate, top) / top
+                label = f"{system.name}, {name}: {percent(score.error_rate)} % of {len(score):,} utterances"
+                parts.append(
+                    f'<rect x="{x}" y="{20 + height - tall:.1f}" width="{bar - 2}" height="{tall:.1f}" '
+                    f'class="s{number % 6}"><title>{html.escape(label)}</title></rect>'
+                    f'<text x="{x + bar / 2 - 1}" y="{15 + height - tall:.1f}" class="tick bar">'
+                    f"{100 * score.error_rate:.1f}</text>"
+                )
+            x += bar
+        parts.append(
+            f'<text x="{(begin + x) / 2}" y="{height + 36}" text-anchor="middle">{html.escape(name)}</text>'
+        )
+        x += gap + max(0, 60 - bar * len(report.systems))
+    legend = " ".join(
+        f'<span class="key s{number % 6}"></span> {html.escape(system.name)}'
+        for number, system in enumerate(report.systems)
+    )
+    unit = html.escape(report.settings["unit"])
+    return (
+        f"<h2>Error rate in percent, by {unit} in the reference</h2>\n<p>{legend}</p>\n"
+        f'<svg width="{x + 20}" height="{height + 44}" id="lengths">{"".join(parts)}</svg>\n'
+    )
+
+
+def _draw_heat_map(system: ScoredFile) -> str:
+    """The units that are confused most often, said against heard; a darker cell is a more frequent one."""
+    confusions = system.score.confusions
+    if not confusions:
+        return ""
+    said = Counter[str]()
+    for (first, _), count in confusions.items():
+        said[first] += count
+    rows = [unit for unit, _ in most_common(said, HEAT_MAP_UNITS)]
+    shown = Counter({pair: count for pair, count in confusions.items() if pair[0] in set(rows)})
+    heard = Counter[str]()
+    for (_, second), count in shown.items():
+        heard[second] += count
+    columns = [unit for unit, _ in most_common(heard, HEAT_MAP_UNITS)]
+    top = max(shown.values())
+    lines = [
+        "<tr><th>said \\ heard</th>"
+        + "".join(f"<th><span>{_text(unit)}</span></th>" for unit in columns)
+        + "</tr>"
+    ]
+    for row in rows:
+        cells = []
+        for column in columns:
+            count = shown[row, column]
+            cells.append(f"<td{_shade(count / top) if count else ''}>{count or ''}</td>")
+        lines.append(f"<tr><th>{_text(row)}</th>{''.join(cells)}</tr>")
+    return (
+        f"<h2>{html.escape(system.name)}: confusions, {len(rows)} of {len(said):,} units that were misheard"
+        f'</h2>\n<table class="heat">{"".join(lines)}</table>\n'
+    )
+
+
+def _shade(share: float) -> str:
+    """A red that darkens with the share, and black or white for the number: whichever can be read."""
+    opacity = 0.15 + 0.85 * share
+    background = [round(255 + (part - 255) * opacity) for part in (190, 30, 45)]
+    # Relative luminance, and where both have the same contrast, by the Web Content Accessibility Guidelines.
+    linear = [(part / 255 + 0.055) ** 2.4 / 1.055**2.4 for part in background]
+    luminance = float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+    ink = "#fff" if luminance < 0.179 else "#000"
+    return f' style="background: rgb({" ".join(map(str, background))}); color: {ink}"'
+
+
+def _text(unit: str) -> str:
+    return f"<bdi>{html.escape(unit) if unit.strip() else '(space)'}</bdi>"
+
+
+# --- utterances ---------------------------------------------------------------------------------
+
+
+def _draw_utterances(report: Report, folder: str) -> Iterator[str]:
+    """A table that the script of the page fills from the records, which follow one by one."""
+    total = len(report.systems[0].score)
+    errors = np.sum([system.score.errors_P for system in report.systems], axis=0)
+    order = sorted(range(total), key=lambda number: (-int(errors[number]), number))[:MAX_UTTERANCES]
+    shown = "" if total <= MAX_UTTERANCES else f", the {MAX_UTTERANCES:,} with most errors"
+    yield f"<h2>Utterances: {total:,}{shown}</h2>\n"
+    yield (
+        '<p><input id="search" type="search" placeholder="search in ids, speakers, texts" size="40">\n'
+        '<label><input id="wrong" type="checkbox"> with errors only</label> <span id="found"></span></p>\n'
+        '<p class="quiet">A click on a word plays it, where the file of hypotheses tells its time; else the '
+        'utterance. <span class="sub">substituted</span> '
+        '<span class="case">other case only</span> <span class="del">deleted</span> '
+        '<span class="ins">inserted</span></p>\n<p><audio id="player" controls></audio></p>\n'
+        '<table><thead><tr><th data-key="0">id</th><th data-key="1">speaker</th><th data-key="2">errors</th>'
+        '<th data-key="3">length</th><th>alignment</th></tr></thead><tbody id="utterances"></tbody></table>\n'
+    )
+    names = _to_script([system.name for system in report.systems])
+    yield f'<script type="application/json" id="names">{names}</script>\n'
+    yield '<script type="application/json" id="records">['
+    for place, number in enumerate(order):
+        yield (",\n" if place else "\n") + _to_script(_build_record(report, number, folder))
+    yield f"\n]</script>\n<script>\n{_read_part('js')}</script>\n"
+
+
+def _to_script(value: Any) -> str:
+    # No </script>, nor <!--, may stand inside a script.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
+
+
+def _build_record(report: Report, number: int, folder: str) -> list[Any]:
+    """[id, speaker, errors, length, audio or null, [start, end], one alignment for each system]."""
+    utterances = [system.score.utterances[number] for system in report.systems]
+    first = utterances[0]
+    entry = report.reference.entries[first.id]
+    entries = [system.entries.get(first.id) for system in report.systems]
+    audio = _find_audio([entry, *(own for own in entries if own is not None)], folder)
+    end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
+    alignments = [_build_alignment(own, heard) for own, heard in zip(utterances, entries, strict=True)]
+    errors = sum(utterance.counts.errors for utterance in utterances)
+    span = [entry.start or 0, end]
+    return [first.id, entry.speaker or "", errors, first.counts.reference_length, audio, span, alignments]
+
+
+def _find_audio(entries: Sequence[Entry], folder: str) -> str | None:
+    """The address of the file as seen from the page, if it is there and a browser can play it."""
+    for entry in entries:
+        if entry.audio and entry.audio.lower().endswith(PLAYABLE) and os.path.isfile(entry.audio):
+            return quote(os.path.relpath(entry.audio, folder).replace(os.sep, "/"))
+    return None
+
+
+def _build_alignment(utterance: UtteranceScore, entry: Entry | None) -> list[list[Any]]:
+    """[letter, said, heard, second at which it was heard or null] for each step; x: only case differs."""
+    times = _find_times(utterance, entry)
+    steps: list[list[Any]] = []
+    position = 0
+    for operation in utterance.operations:
+        kind, said, heard = operation
+        letter = "x" if operation.is_case_only else kind[0]
+        steps.append([letter, said, heard, times[min(position, len(times) - 1)] if times else None])
+        position += heard is not None
+    return steps
+
+
+def _find_times(utterance: UtteranceScore, entry: Entry | None) -> list[float]:
+    """The start of each word that was heard, if the words of the file are those that were scored."""
+    if entry is None or utterance.unit != "words" or len(entry.words) != len(utterance.hypothesis_units):
+        return []
+    return [round(word.start, 3) for word in entry.words]

@@ -28,6 +28,7 @@ from asr.scoring.alignments import (
 )
 from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
+from asr.scoring.tables import percent, show_interval, text_table
 
 # Shapes: P utterances, G groups of them that are drawn together in a resample.
 
@@ -312,14 +313,14 @@ class Score:
             **dataclasses.asdict(self.counts),
             "reference_length": self.counts.reference_length,
             "errors": self.counts.errors,
-            "error_rate": _finite(self.error_rate),
+            "error_rate": without_infinity(self.error_rate),
             "interval": None if interval is None else [interval.low, interval.high],
             "confidence": self.confidence,
             "resamples": self.resamples,
             "resampled_by": self.resampled_by,
             "match_error_rate": self.counts.match_error_rate,
             "information_lost": self.counts.information_lost,
-            "character_error_rate": _finite(self.character_error_rate),
+            "character_error_rate": without_infinity(self.character_error_rate),
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
         }
@@ -353,40 +354,27 @@ def format_table(scores: Mapping[Any, Score], title: str = "") -> str:
     """A row for each score, under its name: counts, rates in percent, and the interval of the first rate."""
     if not scores:
         return ""
-    first = next(iter(scores.values()))
-    interval = f"{100 * first.confidence:g} % interval"
+    return "\n".join(text_table(tabulate((title,), [((str(name),), own) for name, own in scores.items()])))
+
+
+def tabulate(titles: Sequence[str], scores: Sequence[tuple[Sequence[str], Score]]) -> list[list[str]]:
+    """The headings, then a row for each score, after its names."""
+    first = scores[0][1]
     rate = RATE_NAMES[first.unit]
-    names = ["utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %", interval]
-    names += ["CER %"] * (first.unit != "characters") + ["SER %"]
-    table = [[title, *names]]
-    for name, score in scores.items():
-        counts = score.counts
-        numbers = (len(score), counts.reference_length, *dataclasses.astuple(counts))
-        rates = [score.error_rate, score.character_error_rate, score.sentence_error_rate]
-        if first.unit == "characters":
-            del rates[1]
-        shown = [_percent(rate) for rate in rates]
-        shown.insert(
-            1,
-            ""
-            if score.interval is None
-            else f"{_percent(score.interval.low)} - {_percent(score.interval.high)}",
-        )
-        table.append([str(name), *(f"{number:,}" for number in numbers), *shown])
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = [
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in table
-    ]
-    return "\n".join(line.rstrip() if widths[0] else line[2:].rstrip() for line in lines)
+    headings = [*titles, "utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %"]
+    headings += [f"{100 * first.confidence:g} % interval"]
+    headings += ["SER %"] if rate == "CER" else ["CER %", "SER %"]
+    rows = [headings]
+    for names, score in scores:
+        counts = (len(score), score.counts.reference_length, *dataclasses.astuple(score.counts))
+        row = [*names, *(f"{count:,}" for count in counts), percent(score.error_rate)]
+        row += [show_interval(score.interval)]
+        row += [] if rate == "CER" else [percent(score.character_error_rate)]
+        rows.append([*row, percent(score.sentence_error_rate)])
+    return rows
 
 
-def most_common(counter: Counter[Any], limit: int) -> list[tuple[Any, int]]:
+def most_common(counter: Counter[Any], limit: int | None = None) -> list[tuple[Any, int]]:
     """Of the same count, the first in the alphabet: the same list at every call."""
     return sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
@@ -398,14 +386,6 @@ def without_infinity(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_infinity(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _finite(rate: float) -> float | None:
-    return rate if math.isfinite(rate) else None
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.2f}"
 
 
 def count_pairs(pairs: Iterable[tuple[list[str], list[str]]], method: Method) -> np.ndarray:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from asr.scoring.alignments import Kind, Operation
-from asr.scoring.result import Score, UtteranceScore
+from asr.scoring.result import Score, UtteranceScore, most_common
+from asr.transcripts.subtitles import measure_width
 
 LETTERS: dict[Kind, str] = {"correct": "C", "substitution": "S", "deletion": "D", "insertion": "I"}
 UNKNOWN_SPEAKER = "unknown"
@@ -58,18 +58,6 @@ def align_lines(operations: Iterable[Operation]) -> list[str]:
         heard += _pad(second or "*" * width, width)
         marks += _pad("" if kind == "correct" else LETTERS[kind], width)
     return [said, heard, marks]
-
-
-def measure_width(text: str) -> int:
-    """Columns of a terminal: two for a Chinese character, none for an accent that is a mark of its own."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0
-        if unicodedata.category(letter) in ("Mn", "Me", "Cf")
-        else 1 + (unicodedata.east_asian_width(letter) in "WF")
-        for letter in text
-    )
 
 
 def _pad(text: str, width: int) -> str:
@@ -128,8 +116,7 @@ def _table(title: str, counter: Counter[str]) -> Iterator[str]:
     yield f"{title:<33}Total                 ({len(counter)})"
     yield f"{'':<33}With >=  1 occurrences ({len(counter)})"
     yield ""
-    items = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
-    for rank, (name, count) in enumerate(items, start=1):
+    for rank, (name, count) in enumerate(most_common(counter), start=1):
         yield f"{rank:4}: {count:4}  ->  {name}"
     yield "     -------"
     yield f"{sum(counter.values()):10}"

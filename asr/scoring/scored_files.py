@@ -18,14 +18,14 @@ from asr.scoring.matching import (
     scored_ids,
 )
 from asr.scoring.result import RATE_NAMES, Score
-from asr.transcripts.files import TranscriptFile, read_transcripts, split_format
 from asr.transcripts.line_formats import Entry
+from asr.transcripts.readers import TranscriptFile, read_transcripts, split_format
 
 _ALTERNATIVES = re.compile(r"(^|\s)\{.*/.*\}(\s|$)")
 
 
 @dataclass(frozen=True)
-class System:
+class ScoredFile:
     """One file of hypotheses, and how well they did."""
 
     name: str
@@ -42,7 +42,7 @@ def score_files(
     *,
     normalize: Normalization | Callable[[str], str] = "none",
     **options: Any,
-) -> tuple[TranscriptFile, list[System], list[str]]:
+) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
     """The references, each file of hypotheses with its score, and what a person should know about them.
 
     Options are those of `score`.
@@ -70,7 +70,7 @@ def score_files(
         matched = match_transcripts(reference, file)
         heard = {id: entry.text or "" for id, entry in matched.entries.items()}
         found = score(texts, heard, speakers=speakers, normalize=normalize, **options)
-        systems.append(System(name, file.path, file.format, found, matched.entries))
+        systems.append(ScoredFile(name, file.path, file.format, found, matched.entries))
         own = [*file.notes, *matched.notes, *_describe_styles(found, is_normalized=normalize != "none")]
         notes += [f"{file.path}: {note}" for note in own]
     change = choose_normalization(normalize)

@@ -25,7 +25,7 @@ from asr.text.units import (
     UNK_ID,
     UNKNOWN_MARK,
     Characters,
-    Labels,
+    LabelUnits,
     Pieces,
     TokenizerConfig,
     TokenizerType,
@@ -42,7 +42,7 @@ UNITS: dict[TokenizerType, type[Units]] = {
     "bpe": Pieces,
     "unigram": Pieces,
     "words": Words,
-    "labels": Labels,
+    "labels": LabelUnits,
 }
 
 

@@ -121,7 +121,7 @@ class Words(Characters):
         return text.split()
 
 
-class Labels(Characters):
+class LabelUnits(Characters):
     refused = (_NO_CHARACTER, (_SPECIAL_LABEL, "a reserved token as a label; give it another name"))
     token_pattern = re.compile("(?s:.+)")
     separator = " "

@@ -17,7 +17,7 @@ from asr.audio import reading as audio
 from asr.data.labels import SILENCE
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.evaluation.labels import LabelledSplit, label_utterances, score_split
+from asr.evaluation.classification import LabelledSplit, label_utterances, score_split
 from asr.models import LabelModel
 from asr.models.clock import make_clock
 from asr.models.label_model import FIRST_LABEL_ID

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.errors import UserError
-from asr.transcripts.files import TranscriptFile, read_transcripts
+from asr.transcripts.readers import TranscriptFile, read_transcripts
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
 

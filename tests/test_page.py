@@ -16,10 +16,12 @@ import pytest
 import soundfile
 
 from asr.scoring.counting import score
-from asr.scoring.report import Report, _draw_scores, _shade, build_page, write_report
-from asr.scoring.scored_files import System
-from asr.transcripts.files import TranscriptFile
+from asr.scoring.page import Report, _shade, build_page, write_report
+from asr.scoring.result import tabulate
+from asr.scoring.scored_files import ScoredFile
+from asr.scoring.tables import html_table
 from asr.transcripts.line_formats import Entry
+from asr.transcripts.readers import TranscriptFile
 from asr.transcripts.transcript import Word
 
 NASTY = '</script><script>alert(1)</script> & <b>"it\'s" -->'
@@ -35,7 +37,7 @@ def build_report(
             {id: entry.text for id, entry in entries.items()},
             resamples=100,
         )
-        systems.append(System(name, f"{name}.trn", "trn", result, entries))
+        systems.append(ScoredFile(name, f"{name}.trn", "trn", result, entries))
     settings = {"unit": "words", "normalize": "none", "align": "jiwer"}
     by_length = [{"1-5": system.score} for system in systems]
     file = TranscriptFile("ref.trn", "trn", references)
@@ -110,7 +112,7 @@ def test_the_numbers_are_those_of_the_score() -> None:
         ]
         assert row[7] == f"{100 * system.score.error_rate:.2f}"
         interval = system.score.interval
-        assert interval is not None and row[8] == f"{100 * interval.low:.2f} - {100 * interval.high:.2f}"
+        assert interval is not None and row[8] == f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
         assert row[10] == f"{100 * system.score.sentence_error_rate:.2f}"
 
 
@@ -122,7 +124,7 @@ def test_the_columns_of_a_table_have_titles() -> None:
         (by_words, ["words", *counted, "WER %", "95 % interval", "CER %", "SER %"]),
         (by_characters, ["characters", *counted, "CER %", "95 % interval", "SER %"]),
     ]:
-        table = _draw_scores(("system",), [(("one",), result)])
+        table = html_table(tabulate(("system",), [(("one",), result)]))
         assert re.findall("<th>(.*?)</th>", table) == ["system", "utterances", *titles]
         assert table.count("<td>") == len(titles) + 2
 
@@ -189,7 +191,7 @@ def test_audio_is_named_as_seen_from_the_page_and_words_have_times(tmp_path: Pat
 
 
 def test_long_corpora_are_cut_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.scoring.report.MAX_UTTERANCES", 2)
+    monkeypatch.setattr("asr.scoring.page.MAX_UTTERANCES", 2)
     page = "".join(build_page(EXAMPLE, "/"))
     assert "Utterances: 3, the 2 with most errors" in page
     assert [record[0] for record in json.loads(parse(EXAMPLE).scripts[1])] == ["u3", "u1"]

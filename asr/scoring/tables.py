@@ -1,0 +1,49 @@
+"""Tables of results as plain text, Markdown and HTML; rates and their intervals in percent."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+
+from asr.scoring.intervals import Interval
+
+Rows = Sequence[Sequence[str]]
+"""The headings, then the rows."""
+
+
+def percent(rate: float, digits: int = 2) -> str:
+    """ "-" for nan, the rate of nothing."""
+    return "-" if math.isnan(rate) else f"{100 * rate:.{digits}f}"
+
+
+def show_interval(
+    interval: Interval | Sequence[float] | None, form: str = "{} to {}", unknown: str = ""
+) -> str:
+    """Format both ends in percent by `form`."""
+    if interval is None:
+        return unknown
+    low, high = (interval.low, interval.high) if isinstance(interval, Interval) else interval
+    return form.format(percent(low), percent(high))
+
+
+def text_table(rows: Rows) -> list[str]:
+    """Lines with columns below each other: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *cells in rows:
+        padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *padded] if widths[0] else padded).rstrip())
+    return lines
+
+
+def markdown_table(rows: Rows) -> str:
+    lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows]
+    return "".join([lines[0], "|" + "---|" * len(rows[0]) + "\n", *lines[1:]])
+
+
+def html_table(rows: Rows) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
+    body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows[1:]]
+    lines = "".join(f"<tr>{cells}</tr>\n" for cells in body)
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{lines}</tbody></table>\n"
