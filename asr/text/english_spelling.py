@@ -30,9 +30,9 @@ summar symbol sympath synchron synthes system tantal tempor terror theor tranqui
 unionis unstabil urban util vandal vapor verbal victim visual vital vocal vulcan vulgar western winter
 woman reorgan underutil crystal accessor acclimat aggrand anglic annual bastard bowdler cannibal canal
 carbon circular compartmental decriminal demilitar demobil demon denational depersonal deput desensit
-editorial empath epitom eulog exorc femin ital italic item liquid memorial miniatur moistur pasteur
+editorial empath epitom eulog exorc femin italic item liquid memorial miniatur moistur pasteur
 passiv philosoph plagiar politic propagand random regular rhapsod ritual sentimental sermon signal sodom
-systemat tender tranquill transistor unauthor uncivil union unorgan unrecogn appet"""
+systemat tender tranquill transistor unauthor uncivil union unorgan unrecogn"""
 _ISE_ENDINGS = "ise ises ised ising iser isers isation isations isational isable"
 # analyse: -yse.
 _YSE = "anal paral catal breathal psychoanal electrol hydrol dial"
@@ -53,53 +53,47 @@ leukaem orthopaed paed paediatr paedophil palaeo palaeontolog septicaem toxaem b
 mediaev primaev caesar faec haematolog paederast"""
 _OE = """oedema oesophag oestrogen foetus foetal foetid diarrhoea homoeopath manoeuvr
 amoeb gonorrhoea oenolog coelom subpoen"""
-_REST = """aeroplane:airplane aeroplanes:airplanes aluminium:aluminum analogue:analog
-analogues:analogs axe:ax behove:behoove behoves:behooves bannister:banister bannisters:banisters
-cancelled:canceled catalogue:catalog catalogues:catalogs catalogued:cataloged cataloguing:cataloging
-cheque:check cheques:checks chequered:checkered chilli:chili cosy:cozy cosier:cozier cosily:cozily
-defence:defense defences:defenses defenceless:defenseless dialogue:dialog dialogues:dialogs
-monologue:monolog monologues:monologs draught:draft draughts:drafts draughty:drafty enrol:enroll
-enrols:enrolls enrolment:enrollment enrolments:enrollments enthral:enthrall fulfil:fulfill
-fulfils:fulfills fulfilment:fulfillment instal:install instalment:installment instalments:installments
-distil:distill distils:distills skilful:skillful skilfully:skillfully wilful:willful wilfully:willfully
-grey:gray greys:grays greyed:grayed greying:graying greyish:grayish greyness:grayness gaol:jail
-gaols:jails gaoled:jailed jewellery:jewelry judgement:judgment judgements:judgments
-acknowledgement:acknowledgment acknowledgements:acknowledgments kerb:curb kerbs:curbs licence:license
-licences:licenses licenced:licensed mould:mold moulds:molds moulded:molded moulding:molding
-mouldings:moldings mouldy:moldy moult:molt moults:molts moulted:molted moulting:molting
-moustache:mustache moustaches:mustaches moustached:mustached offence:offense offences:offenses
-pretence:pretense pretences:pretenses plough:plow ploughs:plows ploughed:plowed ploughing:plowing
-practise:practice practised:practiced practises:practices practising:practicing programme:program
-programmes:programs pyjamas:pajamas pyjama:pajama sceptic:skeptic sceptics:skeptics sceptical:skeptical
-sceptically:skeptically scepticism:skepticism smoulder:smolder smouldered:smoldered
-smouldering:smoldering storey:story storeys:stories sulphur:sulfur sulphate:sulfate sulphates:sulfates
-sulphide:sulfide sulphuric:sulfuric sulphurous:sulfurous syphon:siphon syphons:siphons syphoned:siphoned
-tyre:tire tyres:tires vice:vise whisky:whiskey woollen:woolen woollens:woolens woolly:wooly
-worshipped:worshiped worshipping:worshiping worshipper:worshiper worshippers:worshipers
-kidnapped:kidnaped kidnapping:kidnaping kidnapper:kidnaper kidnappers:kidnapers counsellor:counselor
-counsellors:counselors councillor:councilor councillors:councilors marvellous:marvelous
-marvellously:marvelously yoghurt:yogurt yoghurts:yogurts mum:mom mums:moms mummy:mommy ageing:aging
-likeable:likable sizeable:sizable saleable:salable loveable:lovable colourize:colorize
-speciality:specialty specialities:specialties omelette:omelet omelettes:omelets snowplough:snowplow
-gramme:gram grammes:grams kilogramme:kilogram kilogrammes:kilograms annexe:annex artefact:artifact
-artefacts:artifacts carat:karat furore:furor cypher:cipher cyphers:ciphers disc:disk discs:disks
-distill:distill epilogue:epilogue favourite:favorite favourites:favorites favouritism:favoritism
-gauge:gauge glycerine:glycerin inflexion:inflection connexion:connection manoeuvre:maneuver
-manoeuvres:maneuvers manoeuvred:maneuvered manoeuvring:maneuvering manoeuvrable:maneuverable
-paralyse:paralyze paralyses:paralyzes analyses:analyzes phoney:phony pedlar:peddler pedlars:peddlers
-ringleted:ringleted sledge:sled sledges:sleds travelogue:travelog travelogues:travelogs
-tranquillity:tranquility unfavourable:unfavorable unfavourably:unfavorably wagon:wagon waggon:wagon
-waggons:wagons watercolour:watercolor watercolours:watercolors multicoloured:multicolored
-rumbustious:rambunctious honourable:honorable dishonourable:dishonorable orientated:oriented
-orientate:orient disorientated:disoriented centred:centered centring:centering theatregoer:theatergoer
-theatregoers:theatergoers lustreless:lusterless meagreness:meagerness manoeuvrability:maneuverability
-colouration:coloration discolouration:discoloration vigorously:vigorously aesthetic:esthetic
-aesthetics:esthetics aesthetically:esthetically anaesthesia:anesthesia cauldron:caldron naught:naught
-nought:naught towards:toward afterwards:afterward"""
-# Words of _REST where American English keeps the spelling, or Whisper's table does not touch it.
-_KEPT = (
-    "vice axe disc towards afterwards nought mummy epilogue gauge distill wagon sledge carat annexe whisky"
-)
+_CLASSICAL_ENDINGS = """a as ia ias ic ics ical ically ist ists y ies ian ians e es s tic tics tise
+tised tize tist tists iac iacs iacal age ages aged aging oid oids oids al ally us uses l d dia dias dic
+dics tricians trician tric trics e ed ing ings ers able ability ontologist ontology olithic lithic
+ological ologist ologists ologically ologic ular gia"""
+_REST = """aeroplane:airplane aeroplanes:airplanes aluminium:aluminum analogue:analog analogues:analogs
+behove:behoove behoves:behooves bannister:banister bannisters:banisters catalogue:catalog
+catalogues:catalogs catalogued:cataloged cataloguing:cataloging cheque:check cheques:checks
+chequered:checkered chilli:chili cosy:cozy cosier:cozier cosily:cozily defence:defense defences:defenses
+defenceless:defenseless dialogue:dialog dialogues:dialogs monologue:monolog monologues:monologs
+draught:draft draughts:drafts draughty:drafty enrol:enroll enrols:enrolls enrolment:enrollment
+enrolments:enrollments enthral:enthrall fulfil:fulfill fulfils:fulfills fulfilment:fulfillment
+instal:install instalment:installment instalments:installments distil:distill distils:distills
+skilful:skillful skilfully:skillfully wilful:willful wilfully:willfully grey:gray greys:grays
+greyed:grayed greying:graying greyish:grayish greyness:grayness gaol:jail gaols:jails gaoled:jailed
+jewellery:jewelry judgement:judgment judgements:judgments acknowledgement:acknowledgment
+acknowledgements:acknowledgments kerb:curb kerbs:curbs licence:license licences:licenses licenced:licensed
+mould:mold moulds:molds moulded:molded moulding:molding mouldings:moldings mouldy:moldy moult:molt
+moults:molts moulted:molted moulting:molting moustache:mustache moustaches:mustaches moustached:mustached
+offence:offense offences:offenses pretence:pretense pretences:pretenses plough:plow ploughs:plows
+ploughed:plowed ploughing:plowing practise:practice practised:practiced practises:practices
+practising:practicing programme:program programmes:programs pyjamas:pajamas pyjama:pajama sceptic:skeptic
+sceptics:skeptics sceptical:skeptical sceptically:skeptically scepticism:skepticism smoulder:smolder
+smouldered:smoldered smouldering:smoldering storey:story storeys:stories sulphur:sulfur sulphate:sulfate
+sulphates:sulfates sulphide:sulfide sulphuric:sulfuric sulphurous:sulfurous syphon:siphon syphons:siphons
+syphoned:siphoned tyre:tire tyres:tires woollen:woolen woollens:woolens woolly:wooly worshipped:worshiped
+worshipping:worshiping worshipper:worshiper worshippers:worshipers kidnapped:kidnaped kidnapping:kidnaping
+kidnapper:kidnaper kidnappers:kidnapers counsellor:counselor counsellors:counselors councillor:councilor
+councillors:councilors marvellous:marvelous marvellously:marvelously yoghurt:yogurt yoghurts:yogurts
+mum:mom mums:moms ageing:aging likeable:likable sizeable:sizable saleable:salable loveable:lovable
+colourize:colorize speciality:specialty specialities:specialties omelette:omelet omelettes:omelets
+snowplough:snowplow gramme:gram grammes:grams kilogramme:kilogram kilogrammes:kilograms artefact:artifact
+artefacts:artifacts furore:furor cypher:cipher cyphers:ciphers discs:disks favouritism:favoritism
+glycerine:glycerin inflexion:inflection connexion:connection manoeuvre:maneuver manoeuvres:maneuvers
+manoeuvred:maneuvered manoeuvring:maneuvering manoeuvrable:maneuverable paralyses:paralyzes
+analyses:analyzes phoney:phony pedlar:peddler pedlars:peddlers sledges:sleds travelogue:travelog
+travelogues:travelogs tranquillity:tranquility unfavourable:unfavorable unfavourably:unfavorably
+waggon:wagon waggons:wagons watercolour:watercolor watercolours:watercolors multicoloured:multicolored
+rumbustious:rambunctious orientated:oriented orientate:orient disorientated:disoriented centring:centering
+theatregoer:theatergoer theatregoers:theatergoers lustreless:lusterless meagreness:meagerness
+manoeuvrability:maneuverability colouration:coloration discolouration:discoloration aesthetic:esthetic
+aesthetics:esthetics aesthetically:esthetically anaesthesia:anesthesia cauldron:caldron"""
 
 
 def to_american(word: str) -> str:
@@ -126,11 +120,5 @@ def _table() -> dict[str, str]:
     table |= {word.removesuffix("re") + "red": word.removesuffix("re") + "ered" for word in _RE.split()}
     for stems, british, american in ((_AE, "ae", "e"), (_OE, "oe", "e")):
         add(stems, _CLASSICAL_ENDINGS, british, american)
-    table |= dict(pair.split(":") for pair in _REST.split() if pair.split(":")[0] not in _KEPT.split())
+    table |= dict(pair.split(":") for pair in _REST.split())
     return {british: american for british, american in table.items() if british != american}
-
-
-_CLASSICAL_ENDINGS = """a as ia ias ic ics ical ically ist ists y ies ian ians e es s tic tics tise
-tised tize tist tists iac iacs iacal age ages aged aging oid oids oids al ally us uses l d dia dias dic
-dics tricians trician tric trics e ed ing ings ers able ability ontologist ontology olithic lithic
-ological ologist ologists ologically ologic ular gia"""
