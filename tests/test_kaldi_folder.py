@@ -112,7 +112,6 @@ GOOD = {"wav_scp": "a /x/a.wav\nb /x/b.wav\n", "utt2dur": "a 1\nb 2\n"}
         ({"segments": "a-1 c 0 1\n"}, "segments: a-1 is part of c, which wav.scp does not have"),
         ({"wav_scp": f"{'a' * 300} /x/a.wav\n", "utt2dur": f"{'a' * 300} 1\n"}, "expected a name of 1 to 200 characters"),
         ({"utt2dur": "b 1\n"}, "the duration of 'a' is not given, and /x/a.wav"),
-        ({"wav_scp": "a /x/a.wav" + "a" * 1_000_000}, "wav.scp:1: the line is longer than 1,000,000 bytes"),
     ],
 )  # fmt: skip
 def test_a_bad_folder_is_named_by_file_and_line(tmp_path: Path, files: dict, message: str) -> None:
@@ -126,7 +125,7 @@ def test_a_bad_folder_is_named_by_file_and_line(tmp_path: Path, files: dict, mes
 def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, **GOOD)
     (folder / "text").write_bytes(b"a ok\nb \xff\n")
-    with pytest.raises(UserError, match=r"text:2: not UTF-8 text \(byte 3 of the line\)"):
+    with pytest.raises(UserError, match=r"text:2: byte 3 is not UTF-8"):
         list(read_kaldi(folder))
     with pytest.raises(UserError, match=r"no wav\.scp"):
         list(read_kaldi(tmp_path / "nothing"))

@@ -185,7 +185,7 @@ def test_text_is_learned_beside_the_transcripts(text_run: Callable[..., RunConfi
     assert list(read_training_texts(config)).count("SIX SEVEN") == 8
     assert len(list(read_training_texts(config))) == 15 + 16
     (tmp_path / "more.text").write_bytes(b"FINE\n\xff\n")
-    with pytest.raises(UserError, match=r"more\.text:2: not UTF-8 text"):
+    with pytest.raises(UserError, match=r"more\.text:2: byte \d+ is not UTF-8"):
         list(read_training_texts(config))
 
 

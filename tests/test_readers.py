@@ -228,8 +228,8 @@ FAULTS = {
     "id_with_newline": (b'{"id": "a\\nb", "text": "x"}\n', r"file.txt:1: utterance .*control character"),
     "deep": (b'{"id": "a", "text": "x", "y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "nested too deeply"),
     "bad_times": (b'{"id": "a", "text": "x", "start": "soon"}\n', r"file.txt:1: start = 'soon': expected seconds"),
-    "short_row": (b"id\ttext\na\tone\nb\n", r"file.txt:3: 1 columns, but the header has 2"),
-    "broken_csv": (b'id,text\na,"one\n', r"file.txt:2: not CSV"),
+    "short_row": (b"id\ttext\na\tone\nb\n", r"file.txt:3: 1 cells, but the header names 2 columns"),
+    "broken_csv": (b'id,text\na,"one\n', r"file.txt:2: not a row of a CSV table"),
     "alternatives": (b"r 1 1.0 0.5 one\nr 1 * * <ALT_BEGIN>\n", r"file.txt:2: alternatives"),
     "stm_broken_late": (b"".join(b"r 1 s %d %d a\n" % (i, i + 1) for i in range(250)) + b"oops\n", r"file.txt:251: 'oops'"),
 }  # fmt: skip

@@ -203,5 +203,5 @@ def test_names_come_one_on_each_line(tmp_path: Path) -> None:
     (tmp_path / "ids").write_bytes("\ufeffa\r\n\n é \n".encode())
     assert read_names(tmp_path / "ids") == {"a", "é"}
     (tmp_path / "ids").write_bytes(b"\xff\n")
-    with pytest.raises(UserError, match="not UTF-8"):
+    with pytest.raises(UserError, match="is not UTF-8"):
         read_names(tmp_path / "ids")

@@ -12,18 +12,15 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.data.columns import MEANINGS, describe_columns
 from asr.data.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
 from asr.data.manifest import (
-    MAX_LINE_BYTES,
     Utterance,
     build_utterance,
     parse_json,
-    read_lines,
     read_manifest,
     relative_audio,
     require_line_fits,
@@ -32,6 +29,8 @@ from asr.data.manifest import (
     write_manifest,
 )
 from asr.data.manifest_checks import measure_seconds
+from asr.data.tables import MEANINGS, build_id, describe_columns, name_fields, read_rows, require_distinct
+from asr.data.text_lines import open_lines, read_text_lines
 from asr.errors import UserError
 from asr.files import replace_file
 
@@ -41,6 +40,7 @@ Kind = Literal["jsonl", "nemo", "csv", "tsv", "kaldi"]
 SourceKind = Kind | Literal["librispeech"]
 KINDS: tuple[Kind, ...] = ("jsonl", "nemo", "csv", "tsv", "kaldi")
 TRANS = ".trans.txt"
+_SCALARS = (str, int, float)
 
 
 def read_utterances(path: str | Path, kind: SourceKind, allow_pipes: bool = False) -> Iterator[Utterance]:
@@ -89,7 +89,7 @@ def guess_source_kind(path: str | Path) -> SourceKind:
         raise UserError(
             f"{path}: cannot tell the kind of this source; name it by --from: {', '.join(KINDS)}, librispeech"
         )
-    first = next((parse_json(line) for _, _, line in read_lines(path)), None)
+    first = next((parse_json(line) for _, line in read_text_lines(path)), None)
     return "nemo" if isinstance(first, dict) and "audio_filepath" in first else "jsonl"
 
 
@@ -104,17 +104,14 @@ def guess_target_kind(path: str | Path) -> Kind:
 
 
 class _Ids:
-    """Ids for records that bring none: the name of the audio file, and for a part of it the milliseconds."""
+    """Ids for records that bring none."""
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
         self.repeats: Counter[str] = Counter()
 
     def build(self, audio: object, start: object, duration: object) -> str:
-        base = re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", "_", Path(str(audio)).stem)[:150] or "utterance"
-        if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
-            base += f"-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"
-        name = base
+        name = base = build_id(audio, start, duration)
         while name in self.taken:
             self.repeats[base] += 1
             name = f"{base}-{self.repeats[base] + 1}"
@@ -124,41 +121,21 @@ class _Ids:
 
 # --- NeMo ---------------------------------------------------------------------------------------
 
-# Field of NeMo -> ours. NeMo itself has no id, and ignores fields that it does not know.
-_NEMO_FIELDS = {
-    "id": "id",
-    "audio_filepath": "audio",
-    "offset": "start",
-    "duration": "duration",
-    "text": "text",
-    "speaker": "speaker",
-    "lang": "language",
-}
-
 
 def read_nemo(path: str | Path) -> Iterator[Utterance]:
     """Relative audio starts at the manifest's folder. Unknown fields become extras; not lists and objects."""
-    folder = os.path.dirname(os.path.abspath(path))
     ids = _Ids()
     dropped: Counter[str] = Counter()
-    for number, _, line in read_lines(path):
-        source = f"{path}:{number}"
-        record = parse_json(line) if len(line) <= MAX_LINE_BYTES else None
-        if not isinstance(record, dict):
-            raise UserError(f"{source}: not a JSON object on one line; it begins with {shorten(line[:100])}")
-        extras: dict[str, Any] = {}
-        fields: dict[str, Any] = {"extras": extras}
-        for name, value in record.items():
-            if name in _NEMO_FIELDS:
-                fields[_NEMO_FIELDS[name]] = value
-            elif value is None or isinstance(value, (str, int, float)):
-                extras[name] = value
-            else:
-                dropped[name] += 1
-        for name in ("id", "speaker"):  # often written as numbers
-            if isinstance(fields.get(name), int):
-                fields[name] = str(fields[name])
-        yield _build(source, fields, folder, ids)
+    with open_lines(path) as lines:
+        for number, line in lines.numbered:
+            if not line.strip():
+                continue
+            record = parse_json(line)
+            if not isinstance(record, dict):
+                raise lines.error(number, f"not a JSON object on one line; it begins with {shorten(line)}")
+            kept = {n: value for n, value in record.items() if value is None or isinstance(value, _SCALARS)}
+            dropped.update(name for name in record if name not in kept)
+            yield _build(f"{path}:{number}", kept, lines.folder, ids)
     _warn(path, {f"lose {shorten(name)}, a list or an object": count for name, count in dropped.items()})
 
 
@@ -168,11 +145,7 @@ def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
     count = 0
     with replace_file(path) as file:
         for utterance in utterances:
-            clash = next((name for name in utterance.extras if name in _NEMO_FIELDS), None)
-            if clash is not None:
-                raise UserError(
-                    f"utterance {utterance.id}: extras.{clash} is a field of NeMo; give it another name"
-                )
+            _require_free_names(f"utterance {utterance.id}", utterance.extras)
             record: dict[str, Any] = {
                 "id": utterance.id,
                 "audio_filepath": with_absolute_audio(utterance, folder).audio,
@@ -200,27 +173,24 @@ def read_librispeech(path: str | Path) -> Iterator[Utterance]:
     """
     tables = sorted(Path(path).rglob(f"*{TRANS}")) if Path(path).is_dir() else [Path(path)]
     for table in tables:
-        for number, _, line in read_lines(table):
-            source = f"{table}:{number}"
-            id, *text = _decode(line, source).split(maxsplit=1) or [""]
+        for source, line in read_text_lines(table):
+            id, *text = line.split(maxsplit=1)
             names = (f"{id}{suffix}" for suffix in (".flac", ".wav", ".mp3", ".opus", ".ogg"))
             audio = next((name for name in names if "/" not in id and (table.parent / name).is_file()), None)
             if audio is None:
                 raise UserError(
                     f"{source}: no audio for {shorten(id)} beside it; expected {shorten(id + '.flac')}"
                 )
-            fields = {"id": id, "audio": audio, "text": "".join(text).rstrip(), "speaker": id.split("-")[0]}
-            yield _build(source, fields, table.parent, _Ids())
+            record = {"id": id, "audio": audio, "text": "".join(text), "speaker": id.split("-")[0]}
+            yield _build(source, record, table.parent, _Ids())
 
 
 # --- tables -------------------------------------------------------------------------------------
 
-_Rows = Iterator[tuple[int, list[str]]]
-
 
 def read_csv(path: str | Path) -> Iterator[Utterance]:
     """A table with a header, cells in quotes where needed. Relative audio starts at the table's folder."""
-    return _read_table(Path(path), _read_csv_rows(path))
+    return _read_table(path, ",")
 
 
 def read_tsv(path: str | Path) -> Iterator[Utterance]:
@@ -229,7 +199,7 @@ def read_tsv(path: str | Path) -> Iterator[Utterance]:
     One with client_id and path is from Common Voice: its audio is in `clips/` beside it, and the durations in
     `clip_durations.tsv`, if that is there.
     """
-    return _read_table(Path(path), _read_tsv_rows(path))
+    return _read_table(path, "\t")
 
 
 def write_csv(path: str | Path, utterances: Iterable[Utterance]) -> int:
@@ -240,146 +210,84 @@ def write_tsv(path: str | Path, utterances: Iterable[Utterance]) -> int:
     return _write_table(Path(path), list(utterances), _format_tsv_row)
 
 
-def _read_table(path: Path, rows: _Rows) -> Iterator[Utterance]:
-    _, header = next(rows, (0, []))
-    names = [name.strip() for name in header]
-    meanings = _find_meanings(path, names)
-    folder, seconds_of_clip = path.absolute().parent, {}
-    if "client_id" in (lowered := [name.lower() for name in names]) and "path" in lowered:
-        if "duration" not in meanings and (folder / "clip_durations.tsv").exists():
-            seconds_of_clip = _read_clip_durations(folder / "clip_durations.tsv")
-        folder /= "clips"
+def _read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
     ids = _Ids()
-    for number, row in rows:
-        source = f"{path}:{number}"
-        if len(row) != len(names):
-            raise UserError(f"{source}: {len(row)} cells, but the header names {len(names)} columns")
-        extras: dict[str, str] = {}
-        fields: dict[str, Any] = {"extras": extras}
-        for name, meaning, cell in zip(names, meanings, row, strict=True):
-            if meaning == "text":
-                fields["text"] = cell
-            elif meaning in ("start", "end", "duration", "milliseconds") and cell:
-                fields[meaning] = _parse_number(cell, f"{source}: {name}")
-            elif cell:
-                (extras if meaning is None else fields)[meaning or name] = cell
-        if "milliseconds" in fields:
-            fields["duration"] = fields.pop("milliseconds") / 1000
-        elif "end" in fields:
-            fields["duration"] = round(fields.pop("end") - fields.get("start", 0.0), 9)
-        elif "duration" not in fields and fields.get("audio") in seconds_of_clip:
-            fields["duration"] = seconds_of_clip[fields["audio"]]
-        yield _build(source, fields, folder, ids)
-
-
-def _find_meanings(path: Path, names: list[str]) -> list[str | None]:
-    meanings = [MEANINGS.get(name.lower()) for name in names]
-    if "audio" not in meanings:
-        found = ", ".join(shorten(name) for name in names[:20]) or "nothing"
-        raise UserError(
-            f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
-        )
-    if "" in names:
-        raise UserError(f"{path}: column {names.index('') + 1} has no name; name it or remove it")
-    if {"duration", "milliseconds"} & set(meanings):  # SpeechBrain tells the end besides
-        meanings = [None if meaning == "end" else meaning for meaning in meanings]
-    names_seen: dict[str, str] = {}
-    for name, meaning in zip(names, meanings, strict=True):
-        key = "duration" if meaning == "milliseconds" else meaning or f"extras.{name}"
-        if key in names_seen:
+    with open_lines(path) as lines:
+        rows = read_rows(lines, separator)
+        _, names = next(rows, (1, []))
+        require_distinct(lines, names)
+        meanings = [MEANINGS.get(name.lower()) for name in names]
+        if "audio" not in meanings:
+            found = ", ".join(shorten(name) for name in names[:20]) or "nothing"
             raise UserError(
-                f"{path}: the columns {names_seen[key]} and {name} mean the same; remove one of them"
+                f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
             )
-        names_seen[key] = name
-    return meanings
+        folder, milliseconds = Path(lines.folder), dict[str, str]()
+        if {"client_id", "path"} <= {name.lower() for name in names}:
+            if "duration" not in meanings and (folder / "clip_durations.tsv").exists():
+                milliseconds = _read_clip_durations(folder / "clip_durations.tsv")
+            folder /= "clips"
+        for number, row in rows:
+            cells = zip(names, meanings, row, strict=True)
+            record = {name: cell for name, meaning, cell in cells if cell or meaning == "text"}
+            clip = next((record[n] for n in record if MEANINGS.get(n.lower()) == "audio"), "")
+            if clip in milliseconds:
+                record.setdefault("duration_ms", milliseconds[clip])
+            yield _build(f"{path}:{number}", record, folder, ids)
 
 
-def _read_clip_durations(path: Path) -> dict[str, float]:
-    rows = _read_tsv_rows(path)
-    _, header = next(rows, (0, []))
-    if header[:1] != ["clip"] or len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
-        raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
-    durations = {}
-    for number, row in rows:
-        if len(row) != 2:
-            raise UserError(f"{path}:{number}: expected a clip and its milliseconds, found {len(row)} cells")
-        durations[row[0]] = _parse_number(row[1], f"{path}:{number}") / 1000
-    return durations
+def _read_clip_durations(path: Path) -> dict[str, str]:
+    with open_lines(path) as lines:
+        rows = read_rows(lines, "\t")
+        _, header = next(rows, (1, []))
+        if header[:1] != ["clip"] or len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
+            raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
+        return {clip: milliseconds for _, (clip, milliseconds) in rows}
 
 
-def _read_tsv_rows(path: str | Path) -> _Rows:
-    for number, _, line in read_lines(path):
-        yield number, _decode(line, f"{path}:{number}").rstrip("\r").split("\t")
-
-
-def _read_csv_rows(path: str | Path) -> _Rows:
-    row_bytes = 0
-
-    def read_decoded() -> Iterator[str]:
-        nonlocal row_bytes
-        for number, _, line in read_lines(path, skip_blank=False):
-            row_bytes += len(line)
-            if row_bytes > MAX_LINE_BYTES:  # a row has many lines if its quotes do
-                raise UserError(f"{path}:{number}: the row is longer than {MAX_LINE_BYTES:,} bytes")
-            yield _decode(line, f"{path}:{number}") + "\n"
-
-    reader = csv.reader(read_decoded(), strict=True)  # limits a cell to 131,072 characters
-    try:
-        for row in reader:
-            row_bytes = 0
-            if row:
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not a row of a CSV table ({error})") from None
-
-
-def _decode(line: bytes, source: str) -> str:
-    if len(line) > MAX_LINE_BYTES:
-        raise UserError(f"{source}: the line is longer than {MAX_LINE_BYTES:,} bytes")
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{source}: not UTF-8 text (byte {error.start + 1} of the line)") from None
-
-
-def _parse_number(cell: str, source: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise UserError(f"{source}: {shorten(cell)} is not a number") from None
-
-
-def _build(source: str, fields: dict[str, Any], folder: str | Path, ids: _Ids) -> Utterance:
+def _build(source: str, record: Mapping[str, Any], folder: str | Path, ids: _Ids) -> Utterance:
     """Fill in what a record may leave out: start, duration (from the audio file) and id."""
-    if fields.get("start") is None:
-        fields["start"] = 0.0
-    if not fields.get("audio"):
+    try:
+        named = name_fields(record)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    fields = {"start": 0.0, **named.values, "extras": named.rest}
+    for name in ("id", "speaker"):  # often written as numbers
+        if isinstance(fields.get(name), int):
+            fields[name] = str(fields[name])
+    audio = fields.get("audio")
+    if not audio:
         raise UserError(f"{source}: the path of the audio file is missing")
-    if isinstance(fields["audio"], str):
-        if found := re.match(r"\$\w+|\{\w+\}", fields["audio"]):
+    if isinstance(audio, str):
+        if found := re.match(r"\$\w+|\{\w+\}", audio):
             raise UserError(
-                f"{source}: {shorten(fields['audio'])} begins with a placeholder; put the corpus's "
+                f"{source}: {shorten(audio)} begins with a placeholder; put the corpus's "
                 f"folder in place of {found[0]}, as by sed"
             )
-        fields["audio"] = os.path.join(folder, fields["audio"])
-        if fields.get("duration") is None and isinstance(fields["start"], (int, float)):
+        fields["audio"] = os.path.join(folder, audio)
+        if "duration" not in fields:
             try:
                 fields["duration"] = measure_seconds(fields["audio"]) - fields["start"]
             except UserError as error:
                 raise UserError(f"{source}: the duration is not given, and {error}") from None
-    if fields.get("id") is None:
+    if "id" not in fields:
         fields["id"] = ids.build(fields["audio"], fields["start"], fields.get("duration"))
     return build_utterance(source, fields)
+
+
+def _require_free_names(place: str, extras: Iterable[str]) -> None:
+    """A name that is in use for something else would not come back as an extra."""
+    for name in extras:
+        if not name.strip() or name != name.strip() or name.lower() in MEANINGS:
+            raise UserError(
+                f"{place}: extras.{name} cannot be a column, the name means something else; rename it"
+            )
 
 
 def _write_table(path: Path, records: list[Utterance], format_row: Callable[[str, list[str]], str]) -> int:
     folder = str(path.absolute().parent)
     columns = sorted({name for record in records for name in record.extras})
-    for name in columns:
-        if not name.strip() or name != name.strip() or name.lower() in MEANINGS:
-            raise UserError(
-                f"{path}: extras.{name} cannot be a column, the name means something else; rename it"
-            )
+    _require_free_names(str(path), columns)
     with_text = any(record.text is not None for record in records)
     text_column = ["text"] if with_text else []
     header = ["id", "path", "start", "duration", *text_column, "speaker", "language", *columns]

@@ -18,15 +18,14 @@ from typing import NamedTuple, TypeVar
 from asr.audio.reading import read_info
 from asr.data.kaldi_pipes import TOOLS, parse_pipe
 from asr.data.manifest import (
-    MAX_LINE_BYTES,
     Utterance,
     build_utterance,
-    read_lines,
     require_line_fits,
     shorten,
     with_absolute_audio,
 )
 from asr.data.manifest_checks import LACKING_SECONDS, measure_seconds
+from asr.data.text_lines import BLANKS, read_text_lines
 from asr.errors import UserError
 from asr.files import replace_file
 
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 # Nanoseconds: finer than any sample, coarse enough that (start + duration) - start gives the duration back.
 SECONDS_DIGITS = 9
-BLANKS = " \t\r\n\v\f"  # what Kaldi takes for white space; all else, such as U+00A0, belongs to the text
 # Files that would no longer fit if they were left from another set of utterances.
 DEPENDENT_FILES = (
     *("segments", "text", "utt2lang", "spk2gender", "reco2dur", "reco2file_and_channel"),
@@ -142,18 +140,14 @@ def _read_table(path: Path, parse: Callable[[str], Value]) -> dict[str, Value]:
     """First column -> parsed rest of the line."""
     table: dict[str, Value] = {}
     previous, unsorted = "", 0
-    for number, _, line in read_lines(path):
+    for place, line in read_text_lines(path):
         try:
-            if len(line) > MAX_LINE_BYTES:
-                raise UserError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
-            key, *rest = re.split(r"[ \t]+", line.decode().strip(BLANKS), maxsplit=1)
+            key, *rest = re.split(r"[ \t]+", line, maxsplit=1)
             if key in table:
                 raise UserError(f"{shorten(key)} is there twice; remove one of its lines")
             table[key] = parse(rest[0] if rest else "")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1} of the line)") from None
         except UserError as error:
-            raise UserError(f"{path}:{number}: {error}") from None
+            raise UserError(f"{place}: {error}") from None
         unsorted += key < previous
         previous = key
     if unsorted:

@@ -198,7 +198,7 @@ def parse_utterance(line: bytes) -> Utterance:
         raise UserError(_explain(error, parse_json(line))) from None
 
 
-def parse_json(line: bytes) -> Any:
+def parse_json(line: bytes | str) -> Any:
     """The value of a JSON text; None if it is none."""
     try:
         return json.loads(line)

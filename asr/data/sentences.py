@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.data.manifest import MAX_LINE_BYTES, read_lines, read_manifest
+from asr.data.manifest import read_manifest
+from asr.data.text_lines import read_text_lines
 from asr.errors import UserError
 from asr.text.normalization import TextConfig, normalize_for_training
 
@@ -20,7 +21,7 @@ def read_sentences(path: str | Path, config: TextConfig) -> Iterator[str]:
 
 def read_text_file(path: str | Path, config: TextConfig) -> Iterator[str]:
     """Each line of UTF-8 text that is not blank."""
-    return _normalize(_read_lines(path), config)
+    return _normalize(read_text_lines(path), config)
 
 
 def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> Iterator[str]:
@@ -32,14 +33,3 @@ def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> I
             raise UserError(f"{place}: {error}") from None
         if sentence:
             yield sentence
-
-
-def _read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    for number, _, line in read_lines(path):
-        place = f"{path}:{number}"
-        if len(line) > MAX_LINE_BYTES:
-            raise UserError(f"{place}: a line of over {MAX_LINE_BYTES:,} bytes; put each sentence on its own")
-        try:
-            yield place, line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{place}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from asr.data.manifest import Utterance, read_lines, read_manifest, write_manifest
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.text_lines import read_text_lines
 from asr.errors import UserError
 
 REST = "rest"
@@ -203,10 +204,7 @@ class Filter:
 
 def read_names(path: str | Path) -> frozenset[str]:
     """Names, one on each line."""
-    try:
-        return frozenset(line.decode().strip() for _, _, line in read_lines(path))
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; expected one name on each line") from None
+    return frozenset(name for _, name in read_text_lines(path))
 
 
 def _as_text(value: str | int | float | bool | None) -> str:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from asr.data.manifest import shorten
-from asr.transcripts.text_lines import Lines, open_lines
+from asr.data.text_lines import BLANKS, Lines, open_lines
 from asr.transcripts.transcript import Word
 
 Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "srt", "vtt", "kaldi", "plain"]
 Role = Literal["reference", "hypothesis"]
 
-_KALDI_BLANKS = " \t\v\f"
-_KALDI_GAP = re.compile(f"[{_KALDI_BLANKS}]+")
+_GAP = re.compile(f"[{BLANKS}]+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")  # <i>, <v Ann>, <00:01.000>, {\an8}
 _NO_FIELDS: Mapping[str, str] = {}
@@ -64,8 +63,8 @@ def read_plain(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
 def read_kaldi_text(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """`id word word`; an id alone is an empty text."""
     for number, line in lines.numbered:
-        if stripped := line.strip(_KALDI_BLANKS):
-            id, *text = _KALDI_GAP.split(stripped, maxsplit=1)
+        if stripped := line.strip(BLANKS):
+            id, *text = _GAP.split(stripped, maxsplit=1)
             yield number, id, Entry(text[0] if text else "")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.data.manifest import shorten
+from asr.data.text_lines import Lines, open_lines
 from asr.errors import UserError
 from asr.transcripts.line_formats import (
     Entry,
@@ -38,7 +39,6 @@ from asr.transcripts.record_formats import (
     read_jsonl,
     read_tsv,
 )
-from asr.transcripts.text_lines import Lines, open_lines
 
 MAX_TEXT_CHARACTERS = 1_000_000  # some 15 hours of speech; no alignment of more would end today
 _SAMPLE_LINES = 200

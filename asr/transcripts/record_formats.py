@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.data.columns import COLUMNS
 from asr.data.manifest import shorten
+from asr.data.tables import COLUMNS, MEANINGS, build_id, name_fields, read_rows, read_seconds
+from asr.data.text_lines import Lines
 from asr.errors import UserError
-from asr.transcripts.line_formats import Entry, Record, Role, is_number
-from asr.transcripts.text_lines import Lines
+from asr.transcripts.line_formats import Entry, Record, Role
 from asr.transcripts.transcript import Word
 
-NAME_COLUMNS = (*COLUMNS["id"], "utterance")
-AUDIO_COLUMNS = COLUMNS["audio"]
-ID_COLUMNS = (*NAME_COLUMNS, *AUDIO_COLUMNS)
+ID_COLUMNS = (*COLUMNS["id"], *COLUMNS["audio"])
 TEXT_COLUMNS = (*COLUMNS["text"], "reference", "ref", "normalized_text")
 HYPOTHESIS_COLUMNS = ("pred_text", "hypothesis", "hyp", "prediction", "predicted_text")
-_KNOWN = {*ID_COLUMNS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, *COLUMNS["speaker"], "start", "offset"}
-_KNOWN |= {"duration", "extras", "segments", "words", "channel"}
+_KNOWN = {*MEANINGS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, "extras", "segments", "words", "channel"}
 
 
 def read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
@@ -108,77 +103,67 @@ class _Chosen:
 
 
 def _build_record(lines: Lines, number: int, record: dict[str, Any], role: Role, chosen: _Chosen) -> Record:
-    own, other = TEXT_COLUMNS, HYPOTHESIS_COLUMNS
-    columns = (*other, *own) if role == "hypothesis" else (*own, *other)
-    text_field = next((name for name in columns if name in record), None)
-    words = _read_words(lines, number, record)
-    if text_field is None and "segments" not in record:
-        raise lines.error(number, f"no text among {', '.join(map(str, record))[:200]}; expected `text`")
-    if text_field is None:
-        text: Any = " ".join(
-            str(part.get("text", "")).strip() for part in _list_of_objects(record["segments"])
-        )
+    try:
+        named = name_fields(record)
+        words = _read_words(record)
+    except UserError as error:
+        raise lines.error(number, str(error)) from None
+    values, rest = named.values, named.rest
+    text = _find_text(lines, number, record, role, chosen)
+    audio = values.get("audio")
+    audio = audio if isinstance(audio, str) and audio != "-" else None
+    start, duration = values.get("start"), values.get("duration")
+    id = values.get("id")
+    if isinstance(id, (str, int)) and str(id).strip():
+        chosen.id_fields.add(named.names["id"].lower())
+    elif audio is None:
+        raise lines.error(number, "no id and no audio path; expected a field `id`")
     else:
-        text = record[text_field]
-        chosen.text_fields.add(text_field)
-    if text is not None and not isinstance(text, str):
-        raise lines.error(number, f"{text_field} = {shorten(text)}: expected a string, or null")
-    audio = next((record[name] for name in AUDIO_COLUMNS if record.get(name)), None)
-    audio = audio if isinstance(audio, str) and audio not in ("", "-") else None
-    start = record.get("start", record.get("offset"))
-    extras = record.get("extras")
-    fields = {**(extras if isinstance(extras, dict) else {}), **record}
-    speaker = next((record[name] for name in COLUMNS["speaker"] if record.get(name) is not None), None)
-    id = _find_id(lines, number, record, audio, start, chosen)
+        chosen.id_fields.add("the names of the audio files")
+        id = build_id(audio, start, duration)
+    extras = rest.pop("extras", None)
+    others = {**(extras if isinstance(extras, dict) else {}), **rest, "language": values.get("language")}
+    fields = {
+        str(name): str(value)
+        for name, value in others.items()
+        if name.lower() not in (*TEXT_COLUMNS, *HYPOTHESIS_COLUMNS) and isinstance(value, (str, int, float))
+    }
+    speaker = values.get("speaker")
     entry = Entry(
         text,
         speaker=None if speaker is None else str(speaker),
-        start=_seconds(lines, number, "start", start),
-        duration=_seconds(lines, number, "duration", record.get("duration")),
+        start=start,
+        duration=duration,
         audio=audio and os.path.join(lines.folder, audio),
         recording=Path(audio).stem if audio else None,
-        fields={
-            str(name): str(value)
-            for name, value in fields.items()
-            if name not in _KNOWN and isinstance(value, (str, int, float))
-        },
+        fields=fields,
         words=words,
     )
-    return number, id, entry
+    return number, str(id).strip(), entry
 
 
-def _find_id(
-    lines: Lines, number: int, record: dict[str, Any], audio: str | None, start: Any, chosen: _Chosen
-) -> str:
-    for name in NAME_COLUMNS:
-        if isinstance(record.get(name), (str, int)) and str(record[name]).strip():
-            chosen.id_fields.add(name)
-            return str(record[name]).strip()
-    if audio is None:
-        raise lines.error(number, "no id and no audio path; expected a field `id`")
-    chosen.id_fields.add("the names of the audio files")
-    duration = record.get("duration")
-    name = re.sub(r"\s+", "_", Path(audio).stem)
-    if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
-        return f"{name}-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"
-    return name
-
-
-def _seconds(lines: Lines, number: int, name: str, value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, str) and is_number(value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise lines.error(number, f"{name} = {shorten(value)}: expected seconds")
-    return float(value)
+def _find_text(lines: Lines, number: int, record: dict[str, Any], role: Role, chosen: _Chosen) -> str | None:
+    own, other = TEXT_COLUMNS, HYPOTHESIS_COLUMNS
+    lowered = {name.lower(): name for name in record}
+    name = next(
+        (n for n in ((*other, *own) if role == "hypothesis" else (*own, *other)) if n in lowered), None
+    )
+    if name is not None:
+        chosen.text_fields.add(name)
+        text = record[lowered[name]]
+        if text is not None and not isinstance(text, str):
+            raise lines.error(number, f"{name} = {shorten(text)}: expected a string, or null")
+        return text
+    if "segments" not in record:
+        raise lines.error(number, f"no text among {', '.join(map(str, record))[:200]}; expected `text`")
+    return " ".join(str(part.get("text", "")).strip() for part in _list_of_objects(record["segments"]))
 
 
 def _list_of_objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _read_words(lines: Lines, number: int, record: dict[str, Any]) -> tuple[Word, ...]:
+def _read_words(record: dict[str, Any]) -> tuple[Word, ...]:
     """Words with times, of the record or of its segments, with the names that are in use for them."""
     found = _list_of_objects(record.get("words")) or [
         word
@@ -188,9 +173,9 @@ def _read_words(lines: Lines, number: int, record: dict[str, Any]) -> tuple[Word
     words = []
     for word in found:
         text = word.get("text", word.get("word"))
-        start = _seconds(lines, number, "start of a word", word.get("start"))
-        end = _seconds(lines, number, "end of a word", word.get("end"))
+        start, end = word.get("start"), word.get("end")
         if isinstance(text, str) and start is not None and end is not None:
+            start, end = read_seconds("start of a word", start), read_seconds("end of a word", end)
             sure = word.get("confidence", word.get("probability"))
             words.append(
                 Word(text.strip(), start, end, float(sure) if isinstance(sure, (int, float)) else math.nan)
@@ -202,42 +187,21 @@ def _read_words(lines: Lines, number: int, record: dict[str, Any]) -> tuple[Word
 
 
 def read_tsv(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
-    """Columns by their names; quotes are letters like others, as in Common Voice."""
-    rows = ((number, line.split("\t")) for number, line in lines.numbered if line.strip())
-    return _read_table(lines, rows, role, notes)
+    """Columns by their names; quotes are letters like others."""
+    return _read_table(lines, "\t", role, notes)
 
 
 def read_csv(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """Columns by their names; a field in quotes may hold commas and line ends."""
-    reader = csv.reader((line + "\n" for _, line in lines.numbered), strict=True)
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        try:
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
-        except csv.Error as error:
-            raise lines.error(
-                reader.line_num, f'not CSV ({error}); expected commas, and " around text'
-            ) from None
-
-    return _read_table(lines, rows(), role, notes)
+    return _read_table(lines, ",", role, notes)
 
 
-def _read_table(
-    lines: Lines, rows: Iterator[tuple[int, list[str]]], role: Role, notes: list[str]
-) -> Iterator[Record]:
-    _, header = next(rows)
-    names = [name.strip().strip('"').lower() for name in header]
-    if len(set(names)) != len(names):
-        raise lines.error(1, f"two columns have one name: {', '.join(names)}")
+def _read_table(lines: Lines, separator: str, role: Role, notes: list[str]) -> Iterator[Record]:
+    rows = read_rows(lines, separator)
+    _, names = next(rows)
+    texts = {*TEXT_COLUMNS, *HYPOTHESIS_COLUMNS}
     chosen = _Chosen()
     for number, row in rows:
-        if len(row) != len(names):
-            raise lines.error(number, f"{len(row)} columns, but the header has {len(names)}")
-        cells = {name: cell for name, cell in zip(names, row, strict=True) if cell or name in TEXT_COLUMNS}
-        for name in HYPOTHESIS_COLUMNS:
-            if name in names:
-                cells.setdefault(name, "")
+        cells = {n: cell for n, cell in zip(names, row, strict=True) if cell or n.lower() in texts}
         yield _build_record(lines, number, cells, role, chosen)
     notes.extend(chosen.explain())

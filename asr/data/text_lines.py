@@ -9,12 +9,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from asr.data.manifest import shorten
 from asr.errors import UserError
 from asr.files import unpack
 
+BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it
 MAX_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
 
 
@@ -26,15 +28,16 @@ class Lines:
     folder: str
     """Relative audio paths start here."""
     numbered: Iterator[tuple[int, str]]
-    """(number, line without its end); blank lines too."""
+    """(number, line without its line feed); blank lines too."""
 
     def error(self, number: int, message: str) -> UserError:
         return UserError(f"{self.name}:{number}: {message}")
 
 
 @contextlib.contextmanager
-def open_lines(path: str) -> Iterator[Lines]:
-    """The lines of a file, pipe or standard input. UTF-8, or what a byte order mark says."""
+def open_lines(path: str | Path) -> Iterator[Lines]:
+    """The lines of a file, pipe or standard input ("-"). UTF-8, or what a byte order mark says."""
+    path = str(path)
     name = "standard input" if path == "-" else path
     folder = "." if path == "-" else os.path.dirname(os.path.abspath(path))
     try:
@@ -44,11 +47,19 @@ def open_lines(path: str) -> Iterator[Lines]:
         raise UserError(f"{name}: cannot read the file ({error.strerror})") from None
 
 
+def read_text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """(path:number, stripped line) of each line that is not blank."""
+    with open_lines(path) as lines:
+        for number, line in lines.numbered:
+            if stripped := line.strip(BLANKS):
+                yield f"{path}:{number}", stripped
+
+
 def _open(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     if path == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
     if stat.S_ISDIR(os.stat(path).st_mode):
-        raise UserError(f"{path}: a folder; expected a file of transcripts")
+        raise UserError(f"{path}: a folder; expected a text file")
     return open(path, "rb")
 
 
@@ -68,8 +79,7 @@ def _decode_lines(name: str, file: IO[bytes]) -> Iterator[tuple[int, str]]:
     newline = "\n".encode(encoding)
     read: Callable[[], bytes] = lambda: file.read(1 << 20)  # noqa: E731
     for number, raw in enumerate(_split_bytes(name, carry, read, newline), start=1):
-        line = _decode(name, number, raw, encoding)
-        yield number, line[:-1] if line.endswith("\r") else line
+        yield number, _decode(name, number, raw, encoding)
 
 
 def _split_bytes(name: str, carry: bytes, read: Callable[[], bytes], newline: bytes) -> Iterator[bytes]:
@@ -96,7 +106,7 @@ def _split_bytes(name: str, carry: bytes, read: Callable[[], bytes], newline: by
         if pending_size > MAX_LINE_BYTES:
             raise UserError(
                 f"{name}:{number + 1}: the line is longer than {MAX_LINE_BYTES:,} bytes and begins with "
-                f"{shorten(pending[0][:100])}; expected one utterance a line"
+                f"{shorten(pending[0][:100])}; expected shorter lines of text"
             )
         if not block:
             break

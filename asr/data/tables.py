@@ -1,0 +1,158 @@
+"""Records of other toolkits, from tables or JSON: their fields are found by the names that are in use."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.data.manifest import shorten
+from asr.data.text_lines import MAX_LINE_BYTES, Lines
+from asr.errors import UserError
+
+COLUMNS = {
+    "id": ("id", "utt_id", "utterance_id", "utt", "key", "segment_id", "utterance"),
+    "audio": (
+        *("audio", "audio_filepath", "path", "audio_path", "audio_file", "file", "file_path", "filename"),
+        *("file_name", "wav", "wav_path", "wav_filename"),
+    ),
+    "start": ("start", "offset"),
+    "end": ("end", "stop"),
+    "duration": ("duration", "seconds"),
+    "milliseconds": ("duration_ms", "duration[ms]"),
+    "text": ("text", "sentence", "transcript", "transcription", "wrd"),
+    "speaker": ("speaker", "speaker_id", "spk_id", "client_id"),
+    "language": ("language", "lang", "locale"),
+}
+MEANINGS = {name: meaning for meaning, names in COLUMNS.items() for name in names}
+_TIMES = ("start", "end", "duration", "milliseconds")
+
+
+def describe_columns() -> str:
+    """For messages and help: which names are understood."""
+    return "; ".join(f"{meaning}: {', '.join(names)}" for meaning, names in COLUMNS.items())
+
+
+def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The header, then rows as long as it, each with its line.
+
+    Cells of CSV may stand in quotes; in TSV quotes are letters like others, as in Common Voice.
+    """
+    rows = _split_tabs(lines) if separator == "\t" else _split_commas(lines)
+    number, header = next(rows, (1, []))
+    names = [name.strip().strip('"') for name in header]
+    if "" in names:
+        raise lines.error(number, f"column {names.index('') + 1} has no name; name it or remove it")
+    if len(set(names)) < len(names):
+        repeated = next(name for name, count in Counter(names).items() if count > 1)
+        raise lines.error(number, f"two columns are named {shorten(repeated)}; rename one of them")
+    yield number, names
+    for number, row in rows:
+        if len(row) != len(names):
+            raise lines.error(number, f"{len(row)} cells, but the header names {len(names)} columns")
+        yield number, row
+
+
+def _split_tabs(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines.numbered:
+        if line.strip():
+            yield number, line.rstrip("\r").split("\t")
+
+
+def _split_commas(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    row_size = 0
+
+    def feed() -> Iterator[str]:
+        nonlocal row_size
+        for number, line in lines.numbered:
+            row_size += len(line)
+            if row_size > MAX_LINE_BYTES:  # a row has many lines if its quotes do
+                raise lines.error(number, f"the row is longer than {MAX_LINE_BYTES:,} characters")
+            yield line + "\n"
+
+    reader = csv.reader(feed(), strict=True)  # limits a cell to 131,072 characters
+    try:
+        for row in reader:
+            row_size = 0
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise lines.error(
+            reader.line_num, f'not a row of a CSV table ({error}); expected commas, and " around text'
+        ) from None
+
+
+@dataclass(frozen=True)
+class NamedFields:
+    """A record whose known fields have our names."""
+
+    values: dict[str, Any]
+    """Id, audio, text, speaker, language, start and duration, as far as the record has them."""
+    rest: dict[str, Any]
+    """All other fields, under their own names."""
+    names: dict[str, str]
+    """Under which name the record has each known field."""
+
+
+def name_fields(record: Mapping[str, Any]) -> NamedFields:
+    """Find the known fields. Of several names of one field, the first in COLUMNS counts."""
+    names: dict[str, str] = {}
+    own_names = {name.lower(): name for name in reversed(record)}
+    for meaning, known in COLUMNS.items():
+        for name in known:
+            own = own_names.get(name)
+            if own is not None and (meaning == "text" or record[own] not in (None, "")):
+                names.setdefault(meaning, own)
+    if "duration" in names:
+        names.pop("milliseconds", None)
+    if {"duration", "milliseconds"} & names.keys():  # SpeechBrain tells the end besides
+        names.pop("end", None)
+    values = {meaning: record[name] for meaning, name in names.items()}
+    for meaning in _TIMES:
+        if meaning in values:
+            values[meaning] = read_seconds(names[meaning], values[meaning])
+    if "milliseconds" in values:
+        values["duration"] = values.pop("milliseconds") / 1000
+    if "end" in values:
+        values["duration"] = round(values.pop("end") - values.get("start", 0.0), 9)
+    rest = {name: value for name, value in record.items() if name not in names.values()}
+    for name in [name for name, value in rest.items() if value in (None, "") and name.lower() in MEANINGS]:
+        del rest[name]
+    return NamedFields(values, rest, names)
+
+
+def read_seconds(name: str, value: Any) -> float:
+    """A number, or its digits; `name` is for the message of the error."""
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 <= seconds < 1e9:
+        raise UserError(f"{name} = {shorten(value)}: expected seconds")
+    return seconds
+
+
+def build_id(audio: object, start: object = None, duration: object = None) -> str:
+    """For a record without one: the name of the audio file, and for a part of it the milliseconds."""
+    name = re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", "_", Path(str(audio)).stem)[:150] or "utterance"
+    if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
+        return f"{name}-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"
+    return name
+
+
+def require_distinct(lines: Lines, names: Iterable[str]) -> None:
+    """Refuse a table in which two columns mean the same: which of them counts?"""
+    seen: dict[str, str] = {}
+    has_duration = any(MEANINGS.get(name.lower()) in ("duration", "milliseconds") for name in names)
+    for name in names:
+        meaning = MEANINGS.get(name.lower(), name)
+        if meaning == "end" and has_duration:
+            continue
+        other = seen.setdefault("duration" if meaning == "milliseconds" else meaning, name)
+        if other != name:
+            raise lines.error(1, f"the columns {other} and {name} mean the same; remove one of them")
