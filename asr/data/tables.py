@@ -102,7 +102,7 @@ class NamedFields:
 def name_fields(record: Mapping[str, Any]) -> NamedFields:
     """Find the known fields. Of several names of one field, the first in COLUMNS counts."""
     names: dict[str, str] = {}
-    own_names = {name.lower(): name for name in reversed(record)}
+    own_names = {name.lower(): name for name in reversed(list(record))}
     for meaning, known in COLUMNS.items():
         for name in known:
             own = own_names.get(name)
