@@ -16,7 +16,7 @@ from asr.errors import UserError
 from asr.system.checkpoint import load_state, load_system
 from asr.system.run_config import RunConfig
 from asr.train.distributed import Process
-from asr.train.loop import TrainingState, note_score, train
+from asr.train.loop import Ranked, TrainingState, note_score, train
 from asr.train.preparation import TrainingData
 
 TinyRun = Callable[..., RunConfig]
@@ -33,7 +33,7 @@ def test_direction(measure: str, best: int) -> None:
     state = TrainingState(precision="float32")
     for step, value in ((1, 0.5), (2, 0.2), (3, 0.9)):
         state.step = step
-        note_score(state, {measure: value}, measure, keep_best=2)
+        note_score(state, {"loss": 1.0, measure: value}, measure, keep_best=2)
     assert state.best[0][1] == best and state.best[1][1] == 1
 
 
@@ -41,8 +41,26 @@ def test_a_score_that_is_no_number_is_the_worst() -> None:
     state = TrainingState(precision="float32")
     for step, value in ((1, math.nan), (2, 0.7), (3, math.nan), (4, 0.6)):
         state.step = step
-        note_score(state, {"accuracy": value}, "accuracy", keep_best=3)
-    assert [step for _, step in state.best[:2]] == [2, 4] and state.validations_without_gain == 2
+        note_score(state, {"loss": 1.0, "accuracy": value}, "accuracy", keep_best=3)
+    assert [one.step for one in state.best[:2]] == [2, 4] and state.validations_without_gain == 2
+
+
+def test_the_dev_loss_decides_among_equals() -> None:
+    """A small dev set gives many checkpoints the same WER; without a loss the earliest of them comes first."""
+    state = TrainingState(precision="float32", best=[Ranked(0.25, 1)])  # as in state files of before
+    for step, wer, loss in (
+        (2, 0.25, 3.0),
+        (3, 0.25, math.nan),
+        (4, 0.25, 2.0),
+        (5, 0.5, 1.0),
+        (6, 0.25, 2.0),
+    ):
+        state.step = step
+        note_score(state, {"wer": wer, "loss": loss}, "wer", keep_best=4)
+    assert [one.step for one in state.best] == [1, 4, 6, 2]
+    better = TrainingState(precision="float32", best=[Ranked(0.25, 1, 3.0)], step=2)
+    note_score(better, {"wer": 0.25, "loss": 2.0}, "wer", keep_best=1)
+    assert [one.step for one in better.best] == [2] and better.validations_without_gain == 0
 
 
 def test_the_latest(tiny_run: TinyRun, tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ class TrainConfig(Config):
     """What of the dev set chooses the best checkpoints. wer, cer and bleu (package sacrebleu) are of greedy
     output, the decoder's where there is one; token_accuracy is the share of tokens that the decoder predicts
     rightly after the true ones; accuracy is the share of right labels, of a model of labels. updates: the
-    latest are the best, whatever dev says: for a dev set that is part of the training."""
+    latest are the best, whatever dev says: for a dev set that is part of the training. Among equals the
+    checkpoint of lower dev loss is the better one."""
     keep_best: int = pydantic.Field(default=5, gt=0)
     """How many of the best checkpoints are kept, and averaged at the end."""
     patience: int | None = pydantic.Field(default=None, gt=0)

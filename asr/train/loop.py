@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import NamedTuple
 
 import torch
 
@@ -52,9 +53,21 @@ from asr.train.preparation import TrainingData, hash_data, prepare_system
 logger = logging.getLogger(__name__)
 
 
+class Ranked(NamedTuple):
+    """A checkpoint by its score on dev, the lower the better; among equals the one of lower dev loss."""
+
+    score: float
+    step: int
+    loss: float = -math.inf  # of state files of before, in which the earliest of equals came first
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        return self.score, self.loss, self.step
+
+
 @dataclass
 class TrainingState:
-    """How far training has come. All that a resume needs, beside the tensors."""
+    """How far training has come: all that a resume needs, beside the tensors."""
 
     precision: Precision
     step: int = 0
@@ -69,12 +82,12 @@ class TrainingState:
     bad_updates: int = 0
     """In a row, skipped because loss or gradient was not finite."""
     validations_without_gain: int = 0
-    best: list[tuple[float, int]] = field(default_factory=list)
-    """(score, step) of the best checkpoints, the best first; the lower the better."""
+    best: list[Ranked] = field(default_factory=list)
+    """The best checkpoints, the best first."""
     seconds: float = 0.0
     """Spent on updates so far."""
     audio_seconds: float = 0.0
-    """Heard so far, by all processes."""
+    """Trained on so far, by all processes."""
     longest_seconds: float | None = None
     """Of the utterances to learn from: recordings are cut to such lengths when they are transcribed."""
     scaler: dict[str, float] = field(default_factory=dict)
@@ -157,8 +170,8 @@ def _train(config: RunConfig, process: Process) -> Path:
                 if validates:
                     with learner.weights_to_use():
                         scores = compute_dev_scores(system, data.dev_batches(), process)
-                    heard = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
-                    monitor.record(state.step, "dev", scores | heard)
+                    spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
+                    monitor.record(state.step, "dev", scores | spent)
                     note_score(state, scores, settings.select_by, settings.keep_best)
                 is_asked = sum_over_processes([stop.number], process)[0] > 0
                 if validates or state.step % settings.save_every == 0 or is_asked:
@@ -198,7 +211,7 @@ def start_or_resume(
     stored = load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
     fields = {name: value for name, value in stored.items() if name in names}
-    fields["best"] = [(_without_nan(score), step) for score, step in fields["best"]]
+    fields["best"] = [Ranked(_without_nan(score), *rest) for score, *rest in fields["best"]]
     if "first_world_size" not in fields:  # of an earlier version, which counted the batches of each process
         fields["first_world_size"] = process.world_size
         fields["batches_done"] *= process.world_size
@@ -251,7 +264,7 @@ def require_same_config(config: RunConfig, before: RunConfig, checkpoint: Path) 
 
 
 def require_same_data(stored: dict[str, str], current: dict[str, str], checkpoint: Path) -> None:
-    """Other utterances have another order: some would be learnt from twice in an epoch, others never."""
+    """Refuse other utterances: in another order, some would come twice in an epoch, others never."""
     changed = [path for path, digest in current.items() if stored.get(path) != digest]
     if changed:
         raise UserError(
@@ -268,7 +281,7 @@ def save(output_dir: Path, system: System[Model], learner: Learner, state: Train
         if not folder.exists():
             weights = None if learner.average is None else learner.average.weights
             save_checkpoint(folder, system, dataclasses.asdict(state), weights, tensors)
-        kept = {folder.name} | {step_name(step) for _, step in state.best}
+        kept = {folder.name} | {step_name(ranked.step) for ranked in state.best}
         for old in find_checkpoints(output_dir):
             if old.name not in kept:
                 shutil.rmtree(old)
@@ -293,15 +306,15 @@ def finish(
     """
     folder = output_dir / "model"
     select_by = system.config.train.select_by
-    steps = [step for _, step in state.best]
+    steps = [ranked.step for ranked in state.best]
     candidates = [steps] if len(steps) == 1 or select_by == "updates" else [steps[:1], steps]
     results = []
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
         system.model.load_state_dict(weights)
         scores = compute_dev_scores(system, data.dev_batches(), process)
-        results.append((loss_of(scores, select_by, candidate[0]), candidate, scores, weights))
-    _, chosen, scores, weights = min(results, key=lambda result: result[0])
+        results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
+    _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
     if process.is_main:
         record = dataclasses.asdict(state) | {"averaged_steps": sorted(chosen), "dev_scores": scores}
@@ -359,20 +372,22 @@ def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState, 
 
 
 def note_score(state: TrainingState, scores: dict[str, float], select_by: str, keep_best: int) -> None:
-    ranked = sorted([*state.best, (loss_of(scores, select_by, state.step), state.step)])
-    is_gain = ranked[0][1] == state.step
+    """Rank the checkpoint of this update among the best ones."""
+    ranked = sorted([*state.best, rank(scores, select_by, state.step)], key=lambda one: one.rank)
+    is_gain = ranked[0].step == state.step
     state.validations_without_gain = 0 if is_gain else state.validations_without_gain + 1
     state.best = ranked[:keep_best]
 
 
-def loss_of(scores: dict[str, float], select_by: str, step: int) -> float:
-    """The lower the better, whatever the measure."""
+def rank(scores: dict[str, float], select_by: str, step: int) -> Ranked:
+    """Put a measure of either direction so that the lowest is the best."""
     value = (scores | {"updates": step})[select_by]
-    return _without_nan(-value if select_by in HIGHER_IS_BETTER else value)
+    score = -value if select_by in HIGHER_IS_BETTER else value
+    return Ranked(_without_nan(score), step, _without_nan(scores["loss"]))
 
 
 def _without_nan(loss: float) -> float:
-    """NaN compares with nothing, so that sorting would leave it where it is: it is the worst."""
+    """Make NaN the worst: it compares with nothing, so that sorting would leave it in its place."""
     return math.inf if math.isnan(loss) else loss
 
 
