@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from asr import __version__
-from asr.cli import COMMANDS, main
+from asr.cli import COMMANDS, GROUPS, main
 from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert caught.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in COMMANDS)
+    for title, commands in GROUPS.items():
+        part = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in part.splitlines()] == list(commands)
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +79,8 @@ def test_wrong_input_is_2_without_traceback(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["train", "--help"], ["manifest", "--help"]]
+    "arguments",
+    [["--help"], ["--version"], ["train", "--help"], ["manifest", "--help"], ["transcribe", "--help"]],
 )
 def test_help_does_not_load_heavy_packages(arguments: list[str]) -> None:
     """What makes `asr --help` quick, told without a clock."""
@@ -89,6 +93,72 @@ def test_help_does_not_load_heavy_packages(arguments: list[str]) -> None:
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_help_loads_torch() -> None:
+    script = (
+        "import contextlib, sys\nfrom asr.cli import COMMANDS, main\nfor name in COMMANDS:\n"
+        "    with contextlib.suppress(SystemExit):\n        main([name, '--help'])\n"
+        "    assert not {'torch', 'numpy', 'librosa', 'matplotlib'} & set(sys.modules), name\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_transcribe_shows_ten_options_before_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["transcribe", "--help"])
+    first, more, rest = capsys.readouterr().out.partition("\nmore:\n")
+    assert more and "--plot-attention" in rest
+    assert len(re.findall(r"^  -", first, flags=re.M)) <= 10
+
+
+# --- settings by --set --------------------------------------------------------------------------
+
+WITH_SETTINGS = {  # what each such command also needs, and a setting that it has
+    "transcribe": (["a.wav", "--model", "MODEL"], "decoding.beam=3"),
+    "evaluate": (["MODEL", "test.jsonl"], "decoding.beam=3"),
+    "features": (["a.wav"], "features.num_mels=40"),
+    "train": (["CONF"], "train.steps=3"),
+    "tokenizer": (["CONF"], "train.steps=3"),
+    "ngram": (["CONF"], "train.steps=3"),
+    "info": (["CONF"], "train.steps=3"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_set_or_no_settings(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [command, "run"] if command == "recipe" else [command]
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert ("--set KEY=VALUE" in capsys.readouterr().out) == (command in WITH_SETTINGS)
+
+
+@pytest.mark.parametrize("command", WITH_SETTINGS)
+def test_a_misspelled_setting_names_the_nearest(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"MODEL": str(ROOT / "recipes/an4/pretrained"), "CONF": str(CONFS[0])}
+    words, setting = WITH_SETTINGS[command]
+    words = [command, *(places.get(word, word) for word in words)]
+    if command == "recipe":
+        words += ["--corpus-dir", str(tmp_path), "--output-dir", str(tmp_path / "out"), "--stage", "train"]
+    name, _, value = setting.partition("=")
+    assert main([*words, "--set", f"{name[:-1]}={value}"]) == 2
+    assert f"did you mean {name}?" in capsys.readouterr().err
+
+
+def test_settings_by_position_and_by_set_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for words in (
+        ["seed=17", "train.steps=9"],
+        ["--set", "seed=17", "--set", "train.steps=9"],
+        ["seed=17", "--set=train.steps=9"],
+        ["--set=train.steps=9", "seed=17"],
+    ):
+        assert main(["info", str(CONFS[0]), *words]) == 0
+        shown.append(capsys.readouterr().out)
+    assert "seed: 17\n" in shown[0] and "train.steps: 9\n" in shown[0] and len(set(shown)) == 1
 
 
 def test_help_answers_at_once() -> None:
@@ -150,7 +220,7 @@ def test_info_of_a_trained_model(
     assert main(["info", str(tmp_path / "run")]) == 0
     assert f"parameters        {count:,}\n" in capsys.readouterr().out
     assert main(["info", str(tmp_path / "run"), "seed=1"]) == 2
-    assert "the settings of a trained model stand" in capsys.readouterr().err
+    assert "the settings of a trained model are fixed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,16 @@ def test_batch_size(
         read_ways(capsys, talker, manifest, "--batch-size", size)["joint"]["score"] for size in ("1", "3")
     ]
     assert sizes == [1, 1, 1, 1, 3, 1] and scores[0] == scores[1]
-    assert evaluate(talker, manifest, "--batch-size", "0") == 2
+    with pytest.raises(SystemExit):
+        evaluate(talker, manifest, "--batch-size", "0")
+    assert "--batch-size: '0': expected a whole number from 1 on" in capsys.readouterr().err
 
 
 def test_device_and_rules_are_said(talker: str, manifest: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert evaluate(talker, manifest, "--device", "cpu") == 0
     assert "device: cpu (1 thread)" in caplog.messages
-    assert "texts were made alike by text.scoring: strip_invisible, nfc, collapse_spaces" in caplog.messages
+    assert "texts were normalised by text.scoring: strip_invisible, nfc, collapse_spaces" in caplog.messages
 
 
 def test_output_dir(talker: str, manifest: str, tmp_path: Path) -> None:
@@ -174,3 +176,10 @@ def test_infinite_rates_are_null(talker: str, manifest: str, capsys: pytest.Capt
     assert read_ways(capsys, talker, manifest)["joint"]["score"]["error_rate"] is None
     assert evaluate(talker, manifest) == 0
     assert "inf" in capsys.readouterr().out
+
+
+def test_one_of_each_is_singular(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(manifest)
+    path.write_text(path.read_text().partition("\n")[0].replace("nine four two", "nine"))
+    assert evaluate(talker, manifest, "--decoding", "ctc_greedy") == 0
+    assert capsys.readouterr().out.startswith("1 utterance of 1 speaker, 1 word, 0.6 s of audio\n")

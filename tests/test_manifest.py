@@ -109,6 +109,7 @@ def test_any_utterance_comes_back_as_it_was(
         (b"null", "expected a JSON object, found None"),
         (b'{"id": "a"', "not a JSON object on one line (EOF"),
         (b"{'id': 'a'}", "not a JSON object on one line"),
+        (b"id,audio,text", "; `asr manifest convert` makes manifests of tables"),
         (b"[" * 100_000, "not a JSON object on one line (recursion limit"),
         (b'{"id": "\xff"}', "not UTF-8 text (byte 9 of the line)"),
         (b'{"id": "\\ud800"}', "not a JSON object on one line"),

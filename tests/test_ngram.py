@@ -325,7 +325,7 @@ def test_command(
         load_language_model(output, Tokenizer.load(tmp_path / "run" / "tokenizer.json"))
 
 
-def test_command_refuses_a_wrong_order(tiny_run: Callable[..., RunConfig], tmp_path: Path) -> None:
-    tiny_run()
-    with pytest.raises(UserError, match="--order 0: expected 1 to 20"):
-        run_command([str(tmp_path / "run.yaml"), "--order", "0"])
+def test_command_refuses_a_wrong_order(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command(["run.yaml", "--order", "21"])
+    assert "--order: '21': expected a whole number from 1 to 20" in capsys.readouterr().err

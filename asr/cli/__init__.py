@@ -13,31 +13,48 @@ from collections.abc import Iterable, Sequence
 
 from asr.errors import UserError
 
-# name -> (module below asr.cli, help). Modules import torch, if at all, when they run: help stays quick.
-COMMANDS = {
-    "recipe": ("recipe", "list, show or run recipes: from a corpus to trained, compared systems"),
-    "transcribe": ("transcribe", "write down what is said in recordings, as text, subtitles or tables"),
-    "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
-    "features": ("features", "compute the features of audio files, and draw them"),
-    "manifest": ("manifest", "check, count, split, filter, merge or convert lists of utterances"),
-    "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
-    "train": ("train", "train a system, or go on where training was cut off"),
-    "evaluate": ("evaluate", "decode a split in one or several ways: error rates with intervals, and speed"),
-    "align": ("align", "find when each word of the texts of a manifest is said"),
-    "ngram": ("ngram", "estimate n-grams from the training texts"),
-    "convert": ("convert", "write the model of a run, or a Whisper model, as a folder to pass on"),
-    "info": ("info", "explain every setting of a config, or what is in a trained model"),
+# group -> name -> (module below asr.cli, help). Modules import torch only when they run: help stays quick.
+GROUPS = {
+    "data": {
+        "manifest": ("manifest", "check, count, split, filter, merge or convert lists of utterances"),
+        "features": ("features", "compute the features of audio files, and draw them"),
+    },
+    "train": {
+        "recipe": ("recipe", "list, show or run recipes: from a corpus to trained, compared systems"),
+        "train": ("train", "train a system, or resume an interrupted training"),
+        "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
+        "ngram": ("ngram", "estimate n-grams from the training texts"),
+    },
+    "use": {
+        "transcribe": ("transcribe", "transcribe recordings, as text, subtitles or tables"),
+        "align": ("align", "find the times of the words of a manifest's texts"),
+        "convert": ("convert", "write the model of a run, or a Whisper model, as a folder to pass on"),
+        "info": ("info", "explain every setting of a config, or what is in a trained model"),
+    },
+    "measure": {
+        "evaluate": (
+            "evaluate",
+            "decode a split by one or several methods: error rates with intervals, speed",
+        ),
+        "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser of a command, whose errors show its own usage and the nearest option."""
+    """Parser of a command whose errors show its own usage and the nearest option."""
 
     aliases: Iterable[str] = ()
     """Other names that are understood."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         namespace, unknown = super().parse_known_args(args, namespace)
+        if getattr(namespace, "overrides", None) is not None and all(
+            "=" in w and w[0] != "-" for w in unknown
+        ):
+            namespace.overrides += unknown  # settings that stand behind an option
+            return namespace, []
         if unknown:
             known = [*self._option_string_actions, *self.aliases]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
@@ -46,12 +63,12 @@ class _Parser(argparse.ArgumentParser):
         return namespace, unknown
 
 
-# Of a disk, a quota or a device that takes no more.
+# Errors of a disk, a quota or a device that is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 some of the work failed, 2 wrong use or wrong input."""
+    """Run one command. Returns 0 if done, 1 if some of the work failed, 2 after wrong use or wrong input."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     try:
@@ -92,15 +109,14 @@ def _run(arguments: list[str]) -> int:
     parser = _Parser(
         prog="asr",
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
-        epilog="`asr COMMAND --help` explains a command. Results go to standard output.",
+        epilog=_list_commands(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of those below")
     for name, (module_name, help_text) in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
-        )
+        subparser = subparsers.add_parser(name, description=help_text[0].upper() + help_text[1:] + ".")
         if name == chosen:
             module = importlib.import_module(f"asr.cli.{module_name}")
             module.add_arguments(subparser)
@@ -120,7 +136,16 @@ def _run(arguments: list[str]) -> int:
     return int(args.run(args))
 
 
+def _list_commands() -> str:
+    """Group the commands, for the end of the help."""
+    lines = []
+    for title, commands in GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:12}{help_text}" for name, (_, help_text) in commands.items()), ""]
+    lines.append("`asr COMMAND --help` explains a command. Results go to standard output.")
+    return "\n".join(lines)
+
+
 def _with_dashes(word: str) -> str:
-    """The name of an option as it is written here: --output_dir is --output-dir."""
+    """Spell an option as here: --output_dir becomes --output-dir."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if name.startswith("--") else word

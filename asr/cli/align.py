@@ -1,9 +1,11 @@
-"""`asr align MODEL MANIFEST`: when each word of the texts is said, by forced alignment under a CTC head."""
+"""`asr align MODEL MANIFEST`: word times of the texts, by forced alignment under a CTC head."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+
+from asr.cli.options import add_batch_size, add_device
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="word_times",
         help='where in extras the times go, as "TWO:0.1060-0.4364 SIX:...", in seconds (default: word_times)',
     )
-    parser.add_argument(
-        "--batch-size", type=int, default=8, metavar="N", help="utterances encoded at once (default: 8)"
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if there is one"
-    )
+    add_batch_size(parser, "utterances encoded")
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,8 +38,6 @@ def run(args: argparse.Namespace) -> int:
     from asr.system.checkpoint import find_model, load_system
     from asr.transcription.recognizer import choose_device
 
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
     utterances = read_references(args.manifest)
     system = load_system(find_model(args.model))
     device = choose_device(args.device)

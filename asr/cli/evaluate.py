@@ -1,19 +1,17 @@
-"""`asr evaluate MODEL MANIFEST`: decodes a split in one or several ways, or labels it: errors and speed."""
+"""`asr evaluate MODEL MANIFEST`: decode or classify a split: error rates with intervals, and speed."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from asr.cli.options import add_decoding_options, prepare_device
+from asr.cli.options import add_decoding_options, add_settings, limit_threads
 from asr.decoding.methods import METHODS
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
-
     from asr.config import Config
     from asr.data.manifest import Utterance
     from asr.evaluation.speech import DecodedSplit, Normalizer
@@ -34,23 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--decoding",
         choices=(*METHODS, "all"),
         action="append",
-        help="a way to decode; may be given several times; all: each that MODEL offers (default: auto)",
+        help="decoding method; may be repeated; all: each that MODEL offers (default: auto)",
     )
     add_decoding_options(parser, "utterances")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="any other setting, such as decoding.ctc_weight=0.5 or whisper.language=de; `--set list` "
-        "explains those of MODEL",
+    add_settings(
+        parser,
+        "any other setting, such as decoding.ctc_weight=0.5 or whisper.language=de; may be repeated; "
+        "`--set list` explains those of MODEL",
     )
     parser.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="write there, for each way of decoding, what was heard (WAY.jsonl), and as it was scored "
-        "(WAY.trn and reference.jsonl, in which `asr score` finds the same errors); of a model of labels "
-        "what was expected and said (labels.jsonl)",
+        help="write there, for each METHOD of decoding, the hypotheses (METHOD.jsonl), and as scored "
+        "(METHOD.trn and reference.jsonl, in which `asr score` finds the same errors); of a classifier "
+        "the expected and the found labels (labels.jsonl)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -78,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from asr.whisper.loading import is_whisper
 
-    prepare_device(args)
+    limit_threads(args.threads)
     if is_whisper(args.model):
         return run_whisper(args)
     if args.set == ["list"]:
@@ -91,7 +86,6 @@ def run(args: argparse.Namespace) -> int:
         return run_labels(args, cast("System[LabelModel]", any_system))
     system = require_speech(any_system, args.model)
     knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
-    args.language_model, args.lexicon = knowledge.language_model, knowledge.lexicon
     settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
     methods = args.decoding or [settings.decoding.method]
     utterances = read_references(args.manifest)
@@ -115,9 +109,18 @@ def run(args: argparse.Namespace) -> int:
             report=progress.advance,
         )
     normalizer = make_normalizer(system.config.text)
-    status = _report(args, split, utterances, normalizer, device, unknown_share=unknown_share)
+    about = {
+        "model": args.model,
+        "manifest": args.manifest,
+        "language_model": knowledge.language_model,
+        "lexicon": knowledge.lexicon,
+        "device": describe_device(device),
+        "precision": "float32",
+        "unknown_share": unknown_share,
+    }
+    status = _report(split, utterances, normalizer, about, args.output_dir, as_json=args.json)
     logger.info(
-        "texts were made alike by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
+        "texts were normalised by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
     )
     return status
 
@@ -151,44 +154,37 @@ def run_whisper(args: argparse.Namespace) -> int:
     request = Request(batch_size=args.batch_size, whisper=settings.whisper)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         split = transcribe_utterances(recognizer, utterances, request, progress.advance)
-    return _report(
-        args, split, utterances, settings.scoring.normalize, recognizer.device, recognizer.precision
-    )
+    about = {
+        "model": args.model,
+        "manifest": args.manifest,
+        "device": describe_device(recognizer.device),
+        "precision": recognizer.precision,
+    }
+    return _report(split, utterances, settings.scoring.normalize, about, args.output_dir, as_json=args.json)
 
 
 def _report(
-    args: argparse.Namespace,
     split: DecodedSplit[Config],
     utterances: Sequence[Utterance],
     normalizer: Normalizer,
-    device: torch.device,
-    precision: str = "float32",
-    unknown_share: float = 0.0,
+    about: dict[str, Any],
+    output_dir: str | None,
+    *,
+    as_json: bool,
 ) -> int:
+    """Print the scores and write the texts. `about`: the model, the data and the device, for JSON."""
     from asr.cli.evaluation_output import describe_ways, print_json, print_table
-    from asr.evaluation.speech import describe_device, score_ways, write_texts
+    from asr.evaluation.speech import score_ways, write_texts
 
     for message in split.faults.values():
         logger.error("%s", message)
     if len(split.faults) == len(utterances):
-        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be decoded")
+        raise UserError(f"{about['manifest']}: none of its {len(utterances)} utterances could be decoded")
     scores = score_ways(split, utterances, normalizer)
-    if args.output_dir is not None:
-        write_texts(args.output_dir, split, utterances, normalizer)
-    if args.json:
-        print_json(
-            {
-                "model": args.model,
-                "manifest": args.manifest,
-                "language_model": args.language_model,
-                "lexicon": args.lexicon,
-                "device": describe_device(device),
-                "precision": precision,
-                "failed": split.faults,
-                "unknown_share": unknown_share,
-                "ways": describe_ways(split, scores),
-            }
-        )
+    if output_dir is not None:
+        write_texts(output_dir, split, utterances, normalizer)
+    if as_json:
+        print_json({**about, "failed": split.faults, "ways": describe_ways(split, scores)})
     else:
         print_table(split, scores)
     if split.faults:
@@ -198,7 +194,7 @@ def _report(
     return 1 if split.faults else 0
 
 
-# --- models of labels ---------------------------------------------------------------------------
+# --- classifiers --------------------------------------------------------------------------------
 
 
 def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
@@ -213,7 +209,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     for name in ("decoding", "beam", "language_model", "lexicon", "set"):
         if getattr(args, name):
             raise UserError(
-                f"--{name.replace('_', '-')} is about text, but {args.model} is a model of labels; remove it"
+                f"--{name.replace('_', '-')} is about text, but {args.model} is a classifier; remove it"
             )
     utterances, labels = read_utterances(args.manifest), build_labels(system.config)
     assert labels is not None

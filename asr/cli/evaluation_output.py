@@ -1,10 +1,11 @@
-"""What `asr evaluate` prints: a table of error rates, the confusions of labels, or one JSON object."""
+"""Output of `asr evaluate`: a table of error rates, the confusions of labels, or one JSON object."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from asr.cli.options import plural
 from asr.config import Config
 from asr.evaluation.classification import LabelledSplit
 from asr.evaluation.speech import Decoded, DecodedSplit
@@ -17,10 +18,10 @@ from asr.scoring.tables import percent, show_interval, text_table
 def print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
     any_score = next(iter(scores.values()))
     any_way = next(iter(split.ways.values()))
-    speakers = f" of {len(set(any_score.speakers))} speakers" if any_score.speakers else ""
+    speakers = f" of {plural(len(set(any_score.speakers)), 'speaker')}" if any_score.speakers else ""
     print(
-        f"{len(any_score)} utterances{speakers}, {any_score.counts.reference_length} words, "
-        f"{any_way.audio_seconds:.1f} s of audio\n"
+        f"{plural(len(any_score), 'utterance')}{speakers}, "
+        f"{plural(any_score.counts.reference_length, 'word')}, {any_way.audio_seconds:.1f} s of audio\n"
     )
     rows: list[tuple[str, ...]] = [("decoding", "WER %", "95 % interval", "CER %", "real-time factor")]
     rows += [_describe_row(name, scores[name], split.ways[name]) for name in scores]
@@ -40,7 +41,8 @@ def _describe_row(name: str, score: Score, decoded: Decoded[Config]) -> tuple[st
 def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
     bounds = show_interval(score.interval, ", 95 % interval {} to {}")
     print(
-        f"{len(split.said)} utterances, {score.count} labels, {split.audio_seconds:.1f} s of audio, "
+        f"{plural(len(split.said), 'utterance')}, {plural(score.count, 'label')}, "
+        f"{split.audio_seconds:.1f} s of audio, "
         f"real-time factor {split.real_time_factor:.4f}\n"
         f"{kind}accuracy {percent(score.accuracy)} %{bounds}\n\n{format_label_table(score)}"
     )

@@ -1,12 +1,14 @@
-"""`asr features FILE...`: computes the features of audio files; writes them, sums them up, draws them."""
+"""`asr features FILE...`: compute the features of audio files; write, summarise and draw them."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.cli.options import add_settings
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONF",
         help="YAML file of a run, for its section `features` (default: log-mel, 80)",
     )
+    add_settings(parser, "a setting of that section, such as features.num_mels=40; may be repeated")
     parser.add_argument(
         "--output-dir", metavar="DIR", help="write the features of each file to DIR/<name>.npy"
     )
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     from asr.audio.reading import AudioError, read
 
-    config = _load_config(args.config)
+    config = _load_config(args.config, args.set)
     files = [Path(name) for name in args.files]
     if args.plot and len(files) > 1:
         raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
@@ -68,14 +71,18 @@ def run(args: argparse.Namespace) -> int:
     return 1 if num_failed else 0
 
 
-def _load_config(path: str | None) -> FeaturesConfig:
-    if path is None:
-        from asr.features.front_end import FeaturesConfig
+def _load_config(path: str | None, overrides: Sequence[str]) -> FeaturesConfig:
+    if path is not None:
+        from asr.system.run_config import RunConfig
 
-        return FeaturesConfig()
-    from asr.system.run_config import RunConfig
+        return RunConfig.load(path, overrides).features
+    from asr.config import Config, build_config
+    from asr.features.front_end import FeaturesConfig
 
-    return RunConfig.load(path).features
+    class FeatureSettings(Config):
+        features: FeaturesConfig = FeaturesConfig()
+
+    return build_config(FeatureSettings, overrides).features
 
 
 def _compute(config: FeaturesConfig, audio: np.ndarray) -> np.ndarray:
@@ -89,7 +96,7 @@ def _compute(config: FeaturesConfig, audio: np.ndarray) -> np.ndarray:
 
 
 def _plan_outputs(files: list[Path], folder: Path) -> dict[Path, Path]:
-    """Where the features of each file go; no two of them to the same place."""
+    """Map each file to the output of its features; refuse two with the same output."""
     outputs: dict[Path, Path] = {}
     source_of: dict[Path, Path] = {}
     for path in files:
@@ -141,7 +148,7 @@ def _print_row(summary: dict[str, Any], width: int, is_first: bool) -> None:
 
 
 def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) -> None:
-    """Waveform, log-mel and MFCC on one time axis, as they are before deltas, reduction and CMVN."""
+    """Draw waveform, log-mel and MFCC on one time axis, before deltas, reduction and CMVN."""
     import librosa.display
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -8,6 +8,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.cli.options import add_config, read_overrides
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -15,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config",
-        metavar="CONF|MODEL",
-        help="YAML file of a run, folder of a trained model, or Whisper model of any form",
-    )
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
-    )
+    add_config(parser, "YAML file of a run, folder of a trained model, or Whisper model of any form")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -34,9 +29,10 @@ def run(args: argparse.Namespace) -> int:
 
     model: dict[str, Any] = {}
     path = Path(args.config)
-    if args.overrides and (path.is_dir() or is_whisper(args.config)):
+    overrides = read_overrides(args)
+    if overrides and (path.is_dir() or is_whisper(args.config)):
         raise UserError(
-            f"{path}: the settings of a trained model stand; give {args.overrides[0]} with a YAML"
+            f"{path}: the settings of a trained model are fixed; give {overrides[0]} with a YAML file"
         )
     config: Config
     if is_whisper(args.config):
@@ -44,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if path.is_dir():
             model, path = describe_model(path)
-        config = RunConfig.load(path, args.overrides)
+        config = RunConfig.load(path, overrides)
     rows, choices = list(describe_config(config)), describe_choices(type(config))
     if args.json:
         settings = {
@@ -72,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
-    """What is in the folder of a trained model, and the file of its settings."""
+    """Describe the folder of a trained model; also returns the file of its settings."""
     from asr.models import LabelModel
     from asr.system.checkpoint import find_model, load_any_system, load_state
     from asr.text.units import SPECIAL_TOKENS
@@ -93,7 +89,7 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
         **({"sample rate": system.config.features.sample_rate} if system.config.model.reads_audio else {}),
         **({} if own is None else {"decoding": own.describe()}),
         "updates": state.get("step"),
-        "hours heard": round(float(state.get("audio_seconds", 0)) / 3600, 2),
+        "hours trained on": round(float(state.get("audio_seconds", 0)) / 3600, 2),
         "scores on dev": state.get("dev_scores", {}),
         "made by": {name: state.get(name) for name in ("asr", "commit", "torch", "python")},
     }
@@ -101,7 +97,7 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
 
 
 def describe_whisper(source: str) -> tuple[dict[str, Any], Config]:
-    """What is in a Whisper model of any form, and its sizes."""
+    """Describe a Whisper model of any form; also returns its sizes."""
     from asr.whisper.loading import find_files, read_checkpoint
 
     checkpoint = read_checkpoint(source)

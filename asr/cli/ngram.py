@@ -1,20 +1,19 @@
-"""`asr ngram CONF`: estimates n-grams of tokens or words from the training texts, as an ARPA file."""
+"""`asr ngram CONF`: estimate n-grams of tokens or words from the training texts, as an ARPA file."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
+from asr.cli.options import add_config, read_overrides, whole_number
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONF", help="YAML file of a run: its data, text and tokenizer")
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
-    )
+    add_config(parser, "YAML file of a run: its data, text and tokenizer")
     parser.add_argument(
         "--order",
         metavar="N",
-        type=int,
+        type=whole_number(1, 20),
         default=3,
         help="tokens or words in the longest n-gram (%(default)s)",
     )
@@ -38,14 +37,11 @@ def run(args: argparse.Namespace) -> int:
     from asr.decoding.arpa import UNKNOWN, write_arpa
     from asr.decoding.ngram import NgramModel, token_vocabulary
     from asr.decoding.ngram_estimation import estimate_ngrams
-    from asr.errors import UserError
     from asr.system.run_config import RunConfig
     from asr.text.units import SPECIAL_TOKENS
     from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file
 
-    if not 1 <= args.order <= 20:
-        raise UserError(f"--order {args.order}: expected 1 to 20")
-    config = RunConfig.load(args.config, args.overrides)
+    config = RunConfig.load(args.config, read_overrides(args))
     require_file("data.dev", config.data.dev)
     tokens: list[str] = []
     if args.units == "tokens":

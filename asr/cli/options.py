@@ -1,17 +1,62 @@
-"""Options that `asr transcribe` and `asr evaluate` share: how audio becomes text, and on which device."""
+"""Options that several commands share: settings, how audio becomes text, and on which device."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable
 
-from asr.errors import UserError
+
+def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
+    """Make the type of an option whose value is a whole number from `least` to `most`."""
+    limits = f"from {least} on" if most == 999_999_999 else f"from {least} to {most}"
+
+    def parse(text: str) -> int:
+        if not (re.fullmatch("[0-9]{1,9}", text) and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number {limits}")
+        return int(text)
+
+    return parse
+
+
+def add_settings(parser: argparse._ActionsContainer, help_text: str) -> None:
+    """Add --set KEY=VALUE, spelled alike in all commands."""
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help=help_text)
+
+
+def add_config(parser: argparse.ArgumentParser, help_text: str = "YAML file of a run") -> None:
+    """Add CONF and the settings that replace those of the file; `read_overrides` joins both spellings."""
+    parser.add_argument("config", metavar="CONF", help=help_text)
+    parser.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
+    )
+    add_settings(parser, "the same, as in other commands; may be repeated")
+
+
+def read_overrides(args: argparse.Namespace) -> list[str]:
+    return [*args.overrides, *args.set]
+
+
+def add_batch_size(parser: argparse._ActionsContainer, items: str) -> None:
+    """`items`: what a batch is made of, for the help."""
+    parser.add_argument(
+        "--batch-size",
+        type=whole_number(1),
+        default=8,
+        metavar="N",
+        help=f"{items} at once (default: 8)",
+    )
+
+
+def add_device(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda or cuda:1 (default: auto, a GPU if there is one)"
+    )
 
 
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
-    """`items`: what a batch is made of, for the help."""
-    parser.add_argument(
-        "--beam", type=int, metavar="N", help="hypotheses kept at each step (default: 10; of Whisper 1)"
-    )
+    """Options of the commands that decode. `items`: what a batch is made of, for the help."""
+    parser.add_argument("--beam", type=int, metavar="N", help="beam size (default: 10; of Whisper 1)")
     parser.add_argument(
         "--language-model",
         metavar="PATH",
@@ -21,26 +66,23 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     parser.add_argument(
         "--lexicon",
         metavar="FILE",
-        help="say words of this file only: plain text named .txt, or the texts of a manifest",
+        help="allow the words of this file only: plain text named .txt, or the texts of a manifest",
     )
+    add_batch_size(parser, items)
     parser.add_argument(
-        "--batch-size", type=int, default=8, metavar="N", help=f"{items} decoded at once (default: 8)"
+        "--threads", type=whole_number(0), metavar="N", help="threads of the CPU (default: one for each core)"
     )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="of the CPU (default: as many as it has cores)"
-    )
-    parser.add_argument(
-        "--device", default="auto", help="cpu, cuda or cuda:1 (default: auto, a GPU if there is one)"
-    )
+    add_device(parser)
 
 
-def prepare_device(args: argparse.Namespace) -> None:
-    """Check the options about computing, before any model is loaded."""
+def limit_threads(threads: int | None) -> None:
+    """Use so many threads; None, or 0 as whisper.cpp writes it: as many as there are cores."""
     import torch
 
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: expected 1 or more")
-    if args.threads is not None and args.threads < 0:
-        raise UserError(f"--threads {args.threads}: expected 1 or more")
-    if args.threads:  # 0 is Whisper's word for the default
-        torch.set_num_threads(args.threads)
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 speaker`, `2 speakers`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

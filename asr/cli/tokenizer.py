@@ -1,18 +1,17 @@
-"""`asr tokenizer CONF`: trains the tokenizer of a run on the transcripts of its training data."""
+"""`asr tokenizer CONF`: train the tokenizer of a run on the transcripts of its training data."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 
+from asr.cli.options import add_config, read_overrides
+
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONF", help="YAML file of a run")
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
-    )
+    add_config(parser)
     parser.add_argument(
         "--output", metavar="FILE", help="where to write it (default: tokenizer.json in output_dir)"
     )
@@ -24,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.system.run_config import RunConfig
     from asr.train.preparation import train_tokenizer
 
-    config = RunConfig.load(args.config, args.overrides)
+    config = RunConfig.load(args.config, read_overrides(args))
     tokenizer = train_tokenizer(config)
     output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,14 @@
-"""`asr train CONF`: trains a system, or goes on where an earlier call was cut off."""
+"""`asr train CONF`: train a system, or resume an interrupted training."""
 
 from __future__ import annotations
 
 import argparse
 
+from asr.cli.options import add_config, read_overrides
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONF", help="YAML file of a run")
-    parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
-    )
+    add_config(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -19,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.train.loop import train_and_draw
 
     try:
-        config = RunConfig.load(args.config, args.overrides)
+        config = RunConfig.load(args.config, read_overrides(args))
     except UserError:
         if is_main_process():
             raise

@@ -1,8 +1,7 @@
-"""Transcribes recordings for `asr transcribe`, goes on where one fails, and counts what became of each."""
+"""Transcribe recordings for `asr transcribe`, go on after a failure, and count the outcomes."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import re
@@ -10,17 +9,20 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asr.audio import reading as audio
-from asr.audio.sources import AudioFile, Source
+from asr.audio.sources import Source
+from asr.cli.options import plural
 from asr.decoding.fusion import FusionModel
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
 from asr.evaluation.speech import describe_device
+from asr.models.precision import Precision
 from asr.progress import AudioProgress
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
+from asr.transcription.knowledge import Knowledge
 from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.settings import TranscriptionSettings
@@ -32,20 +34,36 @@ MAX_FAULTS_SHOWN = 20
 STANDARD_INPUT_FILE = "standard-input"
 
 
-class Job:
-    """Transcribes one recording after the other, and counts what became of them."""
+@dataclass(frozen=True)
+class TranscriptionOptions:
+    """The command line of `asr transcribe` as values."""
+
+    model: str
+    device: str
+    batch_size: int
+    settings: TranscriptionSettings
+    knowledge: Knowledge
+    clip: tuple[float, float | None] | None = None
+    """Start and end in seconds; without an end, to the end of the recording."""
+    plot: Path | None = None
+    """Where the attention is drawn."""
+
+    def with_precision(self, precision: Precision) -> TranscriptionOptions:
+        return replace(self, settings=self.settings.model_copy(update={"precision": precision}))
+
+
+class TranscriptionJob:
+    """Transcribes one recording after the other, and counts the outcomes."""
 
     def __init__(
         self,
-        args: argparse.Namespace,
-        settings: TranscriptionSettings,
+        options: TranscriptionOptions,
         write: Callable[[Recording, Transcript], None],
         show: Callable[[Recording, Segment], None] = lambda recording, segment: None,
         open_log: Callable[[Recording, int | None], SegmentLog | None] = lambda recording, channel: None,
     ) -> None:
         """`write` takes each transcript, `show` before that each of its segments as soon as it is final."""
-        self._args = args
-        self._settings = settings
+        self._options = options
         self._write = write
         self._show = show
         self._open_log = open_log
@@ -60,11 +78,11 @@ class Job:
         self.num_skipped = 0
 
     def transcribe(self, recordings: Sequence[Recording]) -> None:
-        """Loads the model and writes a transcript of each; those that fail are named and counted."""
+        """Load the model and write a transcript of each; those that fail are named and counted."""
         if not recordings:
             return
-        recognizer = load_transcriber(self._args, self._settings)
-        seconds = [_measure(recording, self._args.clip) for recording in recordings]
+        recognizer = load_transcriber(self._options)
+        seconds = [_measure(recording, self._options.clip) for recording in recordings]
         with AudioProgress(sum(seconds)) as self._progress:
             left = iter(zip(recordings, seconds, strict=True))
             recording, length = next(left)
@@ -83,9 +101,10 @@ class Job:
     def _results(
         self, recognizer: Transcriber, recordings: Sequence[Recording]
     ) -> Iterator[Segment | Transcript | UserError]:
-        if self._args.plot_attention:
-            check_drawing(recognizer, Path(self._args.plot_attention))
-        knowledge = load_knowledge(self._args, recognizer)
+        options, settings = self._options, self._options.settings
+        if options.plot is not None:
+            check_drawing(recognizer, options.plot)
+        knowledge = load_knowledge(options, recognizer)
         by_name = {recording.name: recording for recording in recordings}
 
         def open_log(source: Source) -> SegmentLog | None:
@@ -99,31 +118,27 @@ class Job:
             return log
 
         request = Request(
-            self._settings.decoding,
+            settings.decoding,
             knowledge,
-            self._args.batch_size,
-            self._settings.whisper,
+            options.batch_size,
+            settings.whisper,
             report=self._progress.advance if self._progress is not None else lambda seconds: None,
-            tokens=self._settings.tokens,
-            channels=self._settings.channels,
+            tokens=settings.tokens,
+            channels=settings.channels,
             open_log=open_log,
         )
         with contextlib.ExitStack() as stack:
-            parts = [_to_part(recording, stack, self._args.clip) for recording in recordings]
+            parts = [_to_part(recording, stack, options.clip) for recording in recordings]
             for part, result in recognizer.transcribe_events(parts, request):
                 yield result
-                if self._args.plot_attention and isinstance(result, Transcript):
-                    self._draw(recognizer, recordings[0], part, knowledge)
-
-    def _draw(
-        self, recognizer: Transcriber, recording: Recording, part: AudioFile, knowledge: FusionModel | None
-    ) -> None:
-        request = Request(self._settings.decoding, knowledge)
-        try:
-            for path in draw_recording(recognizer, part, Path(self._args.plot_attention), request):
-                logger.info("drawn: %s", path)
-        except UserError as error:
-            self.fail(recording, str(error))
+                if options.plot is not None and isinstance(result, Transcript):
+                    try:
+                        for path in draw_recording(
+                            recognizer, part, options.plot, Request(settings.decoding, knowledge)
+                        ):
+                            logger.info("drawn: %s", path)
+                    except UserError as error:
+                        self.fail(recordings[0], str(error))
 
     def _take(self, recording: Recording, transcript: Transcript) -> None:
         transcript = replace(transcript, id=recording.name, audio=recording.path)
@@ -160,7 +175,7 @@ class Job:
             self._progress.say(message, logging.ERROR)
 
     def finish(self) -> int:
-        """Says what was done; the exit status."""
+        """Log what was done. Returns the exit status."""
         counts = [f"{self._num_done} transcribed"]
         if self.num_skipped:
             counts.append(f"{self.num_skipped} finished before")
@@ -182,8 +197,8 @@ class Job:
             )
         if self._num_doubted:
             logger.info(
-                "in %d stretches of speech the decoder was not believed; the warnings in json say why",
-                self._num_doubted,
+                "the decoding of %s is doubtful; the warnings in json say why",
+                plural(self._num_doubted, "segment"),
             )
         if len(self._faults) > 1 or (self._faults and self._num_done):
             logger.info("incomplete or failed:" if self._num_partial else "failed:")
@@ -194,10 +209,10 @@ class Job:
         return 1 if self._faults else 0
 
 
-def load_knowledge(args: argparse.Namespace, recognizer: Transcriber) -> FusionModel | None:
+def load_knowledge(options: TranscriptionOptions, recognizer: Transcriber) -> FusionModel | None:
     if isinstance(recognizer, Recognizer):
-        return args.knowledge.load(recognizer.system, recognizer.device)
-    if args.knowledge.files:
+        return options.knowledge.load(recognizer.system, recognizer.device)
+    if options.knowledge.files:
         raise UserError(
             "--language-model and --lexicon are for models trained here; tell a Whisper model words that are "
             "likely by --prompt, or --set whisper.hotwords=[...]"
@@ -205,10 +220,11 @@ def load_knowledge(args: argparse.Namespace, recognizer: Transcriber) -> FusionM
     return None
 
 
-def load_transcriber(args: argparse.Namespace, settings: TranscriptionSettings) -> Transcriber:
+def load_transcriber(options: TranscriptionOptions) -> Transcriber:
+    settings = options.settings
     recognizer = load_model(
-        args.model,
-        args.device,
+        options.model,
+        options.device,
         settings.precision,
         segmentation=settings.segmentation,
         checks=settings.checks,
@@ -218,7 +234,7 @@ def load_transcriber(args: argparse.Namespace, settings: TranscriptionSettings) 
 
 
 def _measure(recording: Recording, clip: tuple[float, float | None] | None) -> float:
-    """Seconds to read, from the header alone; 0 where it does not say."""
+    """Seconds to read, by the header; 0 where it does not say."""
     if recording.path == STANDARD_INPUT:
         return 0.0
     try:
@@ -232,7 +248,7 @@ def _measure(recording: Recording, clip: tuple[float, float | None] | None) -> f
 def _to_part(
     recording: Recording, stack: contextlib.ExitStack, clip: tuple[float, float | None] | None
 ) -> AudioPart:
-    """What to read. Decoders jump about in a file, so that standard input is written to one first."""
+    """The span to read. Decoders seek, so standard input is written to a file first."""
     start, end = recording.clip or clip or (0.0, None)
     duration = None if end is None else end - start
     if recording.path != STANDARD_INPUT:

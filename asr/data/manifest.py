@@ -255,7 +255,8 @@ def _explain_fault(fault: Any, record: Any) -> str:
                 given.decode()
             except UnicodeDecodeError as error:
                 return f"not UTF-8 text (byte {error.start + 1} of the line)"
-        return f"not a JSON object on one line ({fault['msg'].removeprefix('Invalid JSON: ')})"
+        problem = fault["msg"].removeprefix("Invalid JSON: ")
+        return f"not a JSON object on one line ({problem}); `asr manifest convert` makes manifests of tables"
     if not fault["loc"]:
         return f"expected a JSON object, found {shorten(given)}"
     field = str(fault["loc"][0])
