@@ -52,6 +52,7 @@ BASES: dict[str, list[str]] = {
         *(ENCODER, DECODER, *GUIDED, "model.guided_attention.schedule=linear"),
         "model.guided_attention.steps=9",
     ],
+    "prior": [ENCODER, DECODER, "model.attention_prior={keep_updates: 2, end_updates: 5, trim_silence: false}"],
     "fourier": [ENCODER, DECODER, *(f"model.{part}.positions.type=fourier" for part in ("encoder", "decoder"))],
     "learned": [ENCODER, DECODER, *(f"model.{part}.positions.type=learned" for part in ("encoder", "decoder"))],
     "ctc": [LSTM, "model.ctc_weight=1.0", "model.decoder=null"],
@@ -99,6 +100,7 @@ VALUES: dict[str, list[Any]] = {
     "model.guided_attention.layers": [[0], [3]],
     "model.guided_attention.heads": [[0]],
     "model.guided_attention.trim_silence": [],  # of spans that the batch brings: tests/test_losses.py
+    "model.attention_prior.trim_silence": [],
     "model.encoder.window": [[1, 1]],
     "model.lora.parts": [["encoder", "decoder"], ["decoder"]],
     "model.lora.projections": [["expand"], ["expand", "project_queries"]],

@@ -158,9 +158,11 @@ def test_attention_is_computed_for_the_guided_heads_only(
     model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train(is_training)
     asked = []
 
-    def note(self: TransformerDecoder, tokens: Any, encoded: Any, lengths: Any, weights_of: Any) -> Any:
+    def note(
+        self: TransformerDecoder, tokens: Any, encoded: Any, lengths: Any, weights_of: Any, bias: Any
+    ) -> Any:
         asked.append(weights_of)
-        return original(self, tokens, encoded, lengths, weights_of)
+        return original(self, tokens, encoded, lengths, weights_of, bias)
 
     original = TransformerDecoder.forward
     monkeypatch.setattr(TransformerDecoder, "forward", note)

@@ -52,6 +52,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     ("killed_at", "overrides"),
     [
         (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
+        (4, ("train.steps=6", "model.attention_prior={keep_updates: 2, end_updates: 5}")),  # while it widens
         (8, ("train.steps=9", "train.average_decay=0.9")),  # in the second epoch, with averaged weights
         pytest.param(
             10,

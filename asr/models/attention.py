@@ -153,17 +153,20 @@ class CrossAttention(nn.Module):
         return Memory(keys, values, mask_BS)
 
     def forward(
-        self, x_BTD: Tensor, memory: Memory, weights_of: Sequence[int] = ()
+        self, x_BTD: Tensor, memory: Memory, weights_of: Sequence[int] = (), bias_BTS: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The attended values and, of the heads in `weights_of` only, the weights (B, heads, T, S).
 
-        x may have a multiple of the memory's rows: the beams of an utterance lie together and share its
-        memory, as if they were more queries of one sequence.
+        `bias_BTS` is added to the scores of all heads. x may have a multiple of the memory's rows: the beams
+        of an utterance lie together and share its memory, as if they were more queries of one sequence.
         """
         rows, num_queries = x_BTD.shape[:2]
         utterances = len(memory.keys_BHSK)
         queries = split_heads(self.project_queries(x_BTD).view(utterances, -1, x_BTD.size(2)), self.num_heads)
         mask = None if memory.mask_BS is None else memory.mask_BS[:, None, None, :]
+        if bias_BTS is not None:
+            bias = bias_BTS.to(queries.dtype).reshape(utterances, 1, -1, bias_BTS.size(-1))
+            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         dropout = self.dropout if self.training else 0.0
         weights, heads = None, list(weights_of)
         if heads == list(range(self.num_heads)) and not self.training:
@@ -181,7 +184,7 @@ class CrossAttention(nn.Module):
 def attend(
     queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look."""
+    """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look, or is a bias."""
     is_half_training = queries_BHTK.dtype.itemsize < 4 and torch.is_grad_enabled()
     is_on_cpu = queries_BHTK.device.type == "cpu"
     if is_on_cpu and queries_BHTK.dtype == torch.bfloat16 and not (is_half_training or dropout > 0):
@@ -194,7 +197,7 @@ def attend(
     # PyTorch's own takes two to five times as long: backwards in bfloat16, with dropout, or token by token.
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
-        scores_BHTS += scores_BHTS.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+        scores_BHTS += _as_bias(mask, scores_BHTS)
     return drop_out(scores_BHTS.softmax(dim=-1), dropout) @ values_BHSK
 
 
@@ -211,7 +214,7 @@ def _attend_in_blocks(
         own = slice(first, first + block)
         scores_BHTS = queries_BHTK[:, :, own] @ keys_BHKS
         if mask is not None:
-            scores_BHTS.masked_fill_(~(mask if mask.size(-2) == 1 else mask[..., own, :]), -torch.inf)
+            scores_BHTS += _as_bias(mask if mask.size(-2) == 1 else mask[..., own, :], scores_BHTS)
         attended_BTHK[:, own] = (scores_BHTS.softmax(dim=-1) @ values_BHSK).transpose(1, 2)
     return attended_BTHK.transpose(1, 2)
 
@@ -221,8 +224,15 @@ def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | No
     with torch.autocast(queries_BHTK.device.type, enabled=False):
         scores = queries_BHTK.float() @ keys_BHSK.float().mT * queries_BHTK.size(-1) ** -0.5
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
+        scores = scores + _as_bias(mask, scores)
     return scores.softmax(dim=-1)
+
+
+def _as_bias(mask: Tensor, scores: Tensor) -> Tensor:
+    """Minus infinity where a Boolean mask is False; a bias stays as it is."""
+    if mask.dtype != torch.bool:
+        return mask
+    return scores.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
 
 
 def attend_in_window(

@@ -27,6 +27,8 @@ class Teaching:
 
     label_smoothing: float
     exposure: ExposureConfig
+    attention_bias_BNT: Tensor | None = None
+    """Added to the scores of cross-attention: see asr/models/attention_prior.py."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,20 @@ class Decoder(AnyDecoder):
         encoded_BTD: Tensor,
         encoded_lengths_B: Tensor,
         weights_of: WeightsOf | None = None,
+        bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """Teacher forcing: (R, U, V) scores, and the attention that was asked for."""
+        """Teacher forcing: (R, U, V) scores, and the attention that was asked for.
+
+        `bias_RUT` is added to the scores of cross-attention before their softmax.
+        """
 
     @abc.abstractmethod
     def step(
-        self, tokens_RU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
+        self,
+        tokens_RU: Tensor,
+        state: DecoderState,
+        weights_of: WeightsOf | None = None,
+        bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         """Scores after the new tokens alone; those before are in the state."""
 
@@ -137,18 +147,17 @@ class Decoder(AnyDecoder):
     ) -> Judgement:
         inputs_BN, targets_BN = targets.for_decoder()
         if self.training:
-            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, teaching.exposure)
-        scores_BNV, weights = self(inputs_BN, *encoded, weights_of)
+            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, teaching)
+        scores_BNV, weights = self(inputs_BN, *encoded, weights_of, teaching.attention_bias_BNT)
         return judge_scores(scores_BNV, targets_BN, weights, targets.num_rows_B, teaching)
 
-    def _expose(
-        self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, exposure: ExposureConfig
-    ) -> Tensor:
+    def _expose(self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, teaching: Teaching) -> Tensor:
         """Replace some inputs by what might have been decoded."""
+        exposure = teaching.exposure
         can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
         if exposure.scheduled_sampling > 0:
             with torch.no_grad():
-                scores_BNV, _ = self(inputs_BN, *encoded)
+                scores_BNV, _ = self(inputs_BN, *encoded, None, teaching.attention_bias_BNT)
             own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
             is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
             inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)

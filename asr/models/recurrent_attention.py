@@ -90,7 +90,9 @@ class RecurrentAttention(nn.Module):
         weights_BT[:, 0] = 1
         return weights_BT
 
-    def forward(self, state_RS: Tensor, memory: Memory, last_RT: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, state_RS: Tensor, memory: Memory, last_RT: Tensor, bias_RT: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before; see `begin`."""
         batch = len(memory.keys_BTA)
         query_BWA = self._scale(self.project_query(state_RS)).unflatten(0, (batch, -1))
@@ -100,6 +102,8 @@ class RecurrentAttention(nn.Module):
             located_RTA = self.project_location(self.location(last_RT[:, None]).mT)
             keys = self._scale(keys + located_RTA.unflatten(0, (batch, -1)))
         scores_BWT = self._compare(query_BWA, keys).to(last_RT.dtype)
+        if bias_RT is not None:
+            scores_BWT = scores_BWT + bias_RT.unflatten(0, (batch, -1))
         weights_BWT = scores_BWT.masked_fill(~memory.mask_BT[:, None], -torch.inf).softmax(dim=-1)
         context_BWE = weights_BWT.to(memory.encoded_BTE.dtype) @ memory.encoded_BTE
         return context_BWE.flatten(0, 1), weights_BWT.flatten(0, 1)

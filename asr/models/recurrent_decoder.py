@@ -158,7 +158,7 @@ class RecurrentDecoder(Decoder):
         self.dropout = Dropout(dropout)
 
     @abc.abstractmethod
-    def look(self, state: RecurrentState) -> tuple[Tensor, Tensor | None]:
+    def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The context (R, C) of the next token, and the weights (R, T) if there are any."""
 
     def forward(
@@ -167,22 +167,27 @@ class RecurrentDecoder(Decoder):
         encoded_BTE: Tensor,
         encoded_lengths_B: Tensor,
         weights_of: WeightsOf | None = None,
+        bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         state = self.start(encoded_BTE, encoded_lengths_B)
         copies = len(tokens_RU) // len(encoded_BTE)
         if copies > 1:
             rows_B = torch.arange(len(encoded_BTE), device=encoded_BTE.device)
             state.select_beams(rows_B.repeat_interleave(copies))
-        return self.step(tokens_RU, state, weights_of)
+        return self.step(tokens_RU, state, weights_of, bias_RUT)
 
     def step(
-        self, tokens_RU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
+        self,
+        tokens_RU: Tensor,
+        state: DecoderState,
+        weights_of: WeightsOf | None = None,
+        bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         assert isinstance(state, RecurrentState)
         embedded_RUD = self.dropout(self.embedding(tokens_RU))
         hidden, contexts, weights = [], [], []
-        for embedded_RD in embedded_RUD.unbind(1):
-            context_RC, weights_RT = self.look(state)
+        for number, embedded_RD in enumerate(embedded_RUD.unbind(1)):
+            context_RC, weights_RT = self.look(state, None if bias_RUT is None else bias_RUT[:, number])
             x = torch.cat([embedded_RD, context_RC], dim=-1)
             for index, (cell, layer) in enumerate(zip(self.cells, state.layers, strict=True)):
                 x = cell(self.dropout(x) if index else x, layer)
@@ -256,9 +261,10 @@ class AttentionDecoder(RecurrentDecoder):
         ]
         return AttentionState(hidden_BD, layers, memory, self.attention.begin(memory))
 
-    def look(self, state: RecurrentState) -> tuple[Tensor, Tensor]:
+    def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         assert isinstance(state, AttentionState)
-        context_RC, state.weights_RT = self.attention(state.hidden_RD, state.memory, state.weights_RT)
+        attended = self.attention(state.hidden_RD, state.memory, state.weights_RT, bias_RT)
+        context_RC, state.weights_RT = attended
         return context_RC, state.weights_RT
 
 
@@ -303,6 +309,6 @@ class SingleSummaryDecoder(RecurrentDecoder):
         hidden = torch.tanh(self.begin(summary_BD)).chunk(len(self.cells), dim=-1)
         return SummaryState(hidden[-1], [CellState(hidden_BD) for hidden_BD in hidden], summary_BD)
 
-    def look(self, state: RecurrentState) -> tuple[Tensor, None]:
+    def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, None]:
         assert isinstance(state, SummaryState)
         return state.summary_RC, None

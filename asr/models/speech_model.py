@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import pydantic
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from asr.config import Config
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
+from asr.models.attention_prior import AttentionPriorConfig, prior_bias
 from asr.models.ctc_alignment import align_tokens
 from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
 from asr.models.decoders import DecoderConfig, build_decoder
@@ -56,6 +57,8 @@ class SpeechModelConfig(Config):
     """Share of each target that is spread over the whole vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
     """Pushes cross-attention to run from left to right; null: no push."""
+    attention_prior: AttentionPriorConfig | None = None
+    """Holds cross-attention near the diagonal in the first updates, then lets go; null: none."""
     exposure: ExposureConfig = ExposureConfig()
     """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
     frozen: tuple[str, ...] = ()
@@ -91,6 +94,8 @@ class SpeechModelConfig(Config):
             raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
         if self.decoder is not None and guided is not None:
             check_guided_heads(guided, self.decoder)
+        if self.attention_prior is not None:
+            check_prior(self.decoder)
         if self.lora is not None and "decoder" in self.lora.parts and self.decoder is None:
             raise ValueError("lora.parts has decoder, and there is none; set lora.parts: [encoder]")
         return self
@@ -111,6 +116,15 @@ def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) ->
     for head in guided.heads or ():
         if head >= num_heads:
             raise ValueError(f"guided_attention.heads: no head {head} among the {num_heads} of the decoder")
+
+
+def check_prior(decoder: DecoderConfig | None) -> None:
+    if decoder is None or decoder.cross_attention == (0, 0) or isinstance(decoder, ParallelDecoderConfig):
+        raise ValueError(
+            "attention_prior needs a decoder that attends and goes token by token, and decoder"
+            + (" is null" if decoder is None else f".type = {decoder.type} does not")
+            + "; set attention_prior: null"
+        )
 
 
 REPORTED = (
@@ -208,7 +222,14 @@ class SpeechModel(Model):
         if self.decoder is not None:
             guided_weight = self._guided_weight(step)
             watched = self._watched_heads() if guided_weight > 0 or not self.training else {}
-            judged = self.decoder.judge(targets, encoded, watched, self._teaching)
+            teaching = self._teaching
+            prior = self.config.attention_prior
+            if self.training and prior is not None and (width := prior.width_at(step)) is not None:
+                spans_B2 = self._speech_spans(features_BTF, feature_lengths_B, speech_spans_B2, of=prior)
+                times_BN = diagonal_times(spans_B2, targets.num_rows_B, tokens_BU.size(1) + 1)
+                bias_BNT = prior_bias(times_BN, spans_B2, encoded[0].size(1), width)
+                teaching = replace(teaching, attention_bias_BNT=bias_BNT)
+            judged = self.decoder.judge(targets, encoded, watched, teaching)
             total = total + (1 - self.config.ctc_weight) * judged.loss
             parts |= judged.parts
             if judged.weights:
@@ -247,11 +268,16 @@ class SpeechModel(Model):
         return {layer % num_layers: heads for layer in layers}
 
     def _speech_spans(
-        self, features_BTF: Tensor, feature_lengths_B: Tensor, known_B2: Tensor | None = None
+        self,
+        features_BTF: Tensor,
+        feature_lengths_B: Tensor,
+        known_B2: Tensor | None = None,
+        *,
+        of: AttentionPriorConfig | None = None,
     ) -> Tensor:
-        """(B, 2): where the diagonal starts and ends, in encoded steps."""
-        guided = self.config.guided_attention
-        if guided is not None and guided.trim_silence:
+        """(B, 2): where the diagonal starts and ends, in encoded steps, by one section or the other."""
+        section = of or self.config.guided_attention
+        if section is not None and section.trim_silence:
             if known_B2 is None:
                 known_B2 = speech_spans(features_BTF, feature_lengths_B)
             return known_B2 / self.encoder.subsampling_factor

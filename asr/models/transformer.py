@@ -190,6 +190,7 @@ class DecoderLayer(nn.Module):
         cache: KeyValueCache | None,
         weights_of: tuple[int, ...],
         all_of_BU: Tensor | None = None,
+        bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Causal, unless `all_of_BU` says which tokens there are: then each of them sees all the others."""
         block = self.self_attention_block
@@ -197,7 +198,7 @@ class DecoderLayer(nn.Module):
         update = self.self_attention(block.before(x_BUD), all_of_BU, causal=is_causal, cache=cache)
         x_BUD = block.after(x_BUD, update)
         block = self.cross_attention_block
-        attended, weights_BHUT = self.cross_attention(block.before(x_BUD), memory, weights_of)
+        attended, weights_BHUT = self.cross_attention(block.before(x_BUD), memory, weights_of, bias_BUT)
         x_BUD = block.after(x_BUD, attended)
         block = self.feed_forward_block
         return block.after(x_BUD, self.feed_forward(block.before(x_BUD))), weights_BHUT
@@ -252,18 +253,23 @@ class TransformerDecoder(Decoder):
         encoded_BTD: Tensor,
         encoded_lengths_B: Tensor,
         weights_of: WeightsOf | None = None,
+        bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         """Teacher forcing: (B, U, V) scores, and the cross-attention of the heads named for each layer."""
         state = self.start(encoded_BTD, encoded_lengths_B)
-        x_BUD, weights = self.attend(tokens_BU, state, None, weights_of or {})
+        x_BUD, weights = self.attend(tokens_BU, state, None, weights_of or {}, bias_BUT=bias_BUT)
         return self.output(x_BUD), weights
 
     def step(
-        self, tokens_BU: Tensor, state: DecoderState, weights_of: WeightsOf | None = None
+        self,
+        tokens_BU: Tensor,
+        state: DecoderState,
+        weights_of: WeightsOf | None = None,
+        bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         """Scores after the new tokens alone; those before are in the state."""
         assert isinstance(state, TransformerDecoderState)
-        x_BUD, weights = self.attend(tokens_BU, state, state.caches, weights_of or {})
+        x_BUD, weights = self.attend(tokens_BU, state, state.caches, weights_of or {}, bias_BUT=bias_BUT)
         return self.output(x_BUD), weights
 
     def attend(
@@ -273,6 +279,7 @@ class TransformerDecoder(Decoder):
         caches: list[KeyValueCache] | None,
         weights_of: WeightsOf,
         skip: int = 0,
+        bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         """What the output is made of, (B, U, D), for all new tokens but the first `skip`."""
         start = len(caches[0]) if caches else 0
@@ -280,7 +287,8 @@ class TransformerDecoder(Decoder):
         all_weights: Weights = {}
         for index, layer in enumerate(self.layers):
             cache = caches[index] if caches else None
-            x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, weights_of.get(index, ()))
+            heads = weights_of.get(index, ())
+            x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, heads, bias_BUT=bias_BUT)
             if weights_BHUT is not None:
                 all_weights[index] = weights_BHUT[:, :, skip:]
         return self.norm(x_BUD[:, skip:]), all_weights

@@ -39,6 +39,8 @@ _SMOKE_CAPS = {
     "feed_forward_dim": 32,
     "channels": 4,
     "train.steps": 4,
+    "keep_updates": 1,
+    "end_updates": 2,
     "train.accumulate": 1,
     "train.validate_every": 2,
     "train.save_every": 2,

@@ -223,12 +223,19 @@ class RunConfig(Config):
             raise ValueError(
                 "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
             )
-        guided = model.guided_attention
         is_loudness = self.features.type == "log_mel" and self.features.reduction.type == "none"
-        if guided is not None and guided.trim_silence and not is_loudness:
+        for name in ("guided_attention", "attention_prior"):
+            section = getattr(model, name)
+            if section is not None and section.trim_silence and not is_loudness:
+                raise ValueError(
+                    f"model.{name}.trim_silence finds silence in log-mel features: set it to false, "
+                    "or features.type = log_mel and features.reduction.type = none"
+                )
+        prior = model.attention_prior
+        if prior is not None and prior.end_updates >= self.train.steps:
             raise ValueError(
-                "model.guided_attention.trim_silence finds silence in log-mel features: set it to false, "
-                "or features.type = log_mel and features.reduction.type = none"
+                f"model.attention_prior.end_updates = {prior.end_updates} is not before train.steps = "
+                f"{self.train.steps}, and what never attended without a prior cannot do so; lower it"
             )
         masks = self.augment.spec_augment
         if model.ctc_consistency and not (masks.num_time_masks or masks.num_frequency_masks):
