@@ -134,6 +134,19 @@ def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
         torch.testing.assert_close(step_weights[2][:, :, 0], weights[2][:, :, place], atol=1e-5, rtol=1e-4)
 
 
+@torch.inference_mode()
+def test_a_bias_on_attention_is_of_the_tokens_and_not_of_the_prompt(run: BuildRun) -> None:
+    model, tokenizer = prepare(run())
+    features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
+    encoded_BTD, encoded_lengths_B = model.eval().encode(features_BTF, lengths_B)
+    bias_BUT = torch.randn(*tokens_BU.shape, encoded_BTD.size(1))
+    heads = {0: (0, 1)}  # of the lowest layer: the others see what it attended to
+    _, free = model.decoder(tokens_BU, encoded_BTD, encoded_lengths_B, heads)
+    _, biased = model.decoder(tokens_BU, encoded_BTD, encoded_lengths_B, heads, bias_BUT)
+    expected = free[0] * bias_BUT.exp()[:, None]
+    torch.testing.assert_close(biased[0], expected / expected.sum(-1, keepdim=True), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow  # to import transformers alone takes seconds
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 def test_the_loss_of_transformers(run: BuildRun, tmp_path: Path) -> None:

@@ -222,12 +222,15 @@ class WhisperDecoder(TransformerDecoder):
         caches: list[KeyValueCache] | None,
         weights_of: WeightsOf,
         skip: int = 0,
+        bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         if not self.prompt or (caches and len(caches[0])):
-            return super().attend(tokens_BU, state, caches, weights_of, skip)
+            return super().attend(tokens_BU, state, caches, weights_of, skip, bias_BUT)
         prompt_BP = tokens_BU.new_tensor(self.prompt).expand(len(tokens_BU), -1)
         tokens_BN = torch.cat([tokens_BU[:, :1], prompt_BP, tokens_BU[:, 1:]], dim=1)
-        return super().attend(tokens_BN, state, caches, weights_of, skip + len(self.prompt))
+        if bias_BUT is not None:  # the last of the prompt predicts the first token
+            bias_BUT = nn.functional.pad(bias_BUT, (0, 0, len(self.prompt), 0))
+        return super().attend(tokens_BN, state, caches, weights_of, skip + len(self.prompt), bias_BUT)
 
 
 def build_whisper_encoder(config: WhisperEncoderConfig, num_features: int) -> WhisperEncoder:
