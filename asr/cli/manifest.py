@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from asr.data.tables import describe_columns
@@ -12,6 +12,7 @@ from asr.data.tables import describe_columns
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.data.manifest_checks import Statistics, TextChecks
+    from asr.text.normalization import Rule
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, add, run_action, help_text in (
         ("validate", _add_validate, _validate, "list what is wrong; exit status 1 if anything is"),
         ("stats", _add_stats, _stats, "count utterances, hours, speakers, words; durations as a histogram"),
-        ("split", _add_split, _split, "part a manifest, by default so that no speaker is in two parts"),
+        ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
         ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
         ("convert", _add_convert, _convert, "from and to Kaldi folders, NeMo manifests, CSV and TSV tables"),
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST")
+    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
     parser.add_argument(
         "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
     )
@@ -75,7 +76,7 @@ def _validate(args: argparse.Namespace) -> int:
     faults = list(
         validate(
             args.manifest,
-            text_checks=_text_checks(args),
+            text_checks=_text_checks(args.tokenizer, args.text_rules, args.frame_ms),
             check_audio="no" if args.no_audio else "decode" if args.decode else "header",
             root=args.root,
             progress=True,
@@ -98,28 +99,30 @@ def _validate(args: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def _text_checks(args: argparse.Namespace) -> TextChecks | None:
+def _text_checks(
+    tokenizer: str | None, text_rules: Sequence[Rule] | None, frame_ms: float | None
+) -> TextChecks | None:
     from asr.data.manifest_checks import TextChecks
     from asr.errors import UserError
     from asr.text.normalization import SAFE_RULES, check_rules
     from asr.text.tokenizer import Tokenizer
 
-    if args.tokenizer is None:
-        if args.text_rules is not None or args.frame_ms is not None:
+    if tokenizer is None:
+        if text_rules is not None or frame_ms is not None:
             raise UserError("--text-rules and --frame-ms are about tokens: give --tokenizer as well")
         return None
-    if args.frame_ms is not None and not args.frame_ms > 0:
-        raise UserError(f"--frame-ms {args.frame_ms:g}: expected milliseconds, more than 0")
-    rules = SAFE_RULES if args.text_rules is None else tuple(args.text_rules)
+    if frame_ms is not None and not frame_ms > 0:
+        raise UserError(f"--frame-ms {frame_ms:g}: expected milliseconds, more than 0")
+    rules = SAFE_RULES if text_rules is None else tuple(text_rules)
     check_rules(rules)
-    return TextChecks(Tokenizer.load(args.tokenizer), rules, args.frame_ms)
+    return TextChecks(Tokenizer.load(tokenizer), rules, frame_ms)
 
 
 # --- stats --------------------------------------------------------------------------------------
 
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="+")
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="utterances as JSON Lines")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON list with an object for each manifest"
     )
@@ -175,7 +178,7 @@ def _format_statistics(statistics: Statistics) -> str:
 
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST")
+    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
     parser.add_argument(
         "--output",
         metavar="NAME=SHARE",
@@ -210,10 +213,10 @@ def _split(args: argparse.Namespace) -> int:
 
 
 def _add_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST")
-    parser.add_argument("output", metavar="OUTPUT")
-    parser.add_argument("--min-seconds", type=float, metavar="S")
-    parser.add_argument("--max-seconds", type=float, metavar="S")
+    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
+    parser.add_argument("output", metavar="OUTPUT", help="the manifest to write")
+    parser.add_argument("--min-seconds", type=float, metavar="S", help="shortest utterance to keep")
+    parser.add_argument("--max-seconds", type=float, metavar="S", help="longest utterance to keep")
     parser.add_argument("--text", metavar="REGEX", help="regular expression that must occur in the text")
     parser.add_argument("--speakers", metavar="NAME", nargs="+", help="only these")
     parser.add_argument("--ids", metavar="FILE", help="only the ids in this file, one on each line")
@@ -259,8 +262,8 @@ def _filter(args: argparse.Namespace) -> int:
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="+")
-    parser.add_argument("--output", metavar="FILE", required=True)
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="manifests, tables or Kaldi folders")
+    parser.add_argument("--output", metavar="FILE", required=True, help="the manifest to write")
 
 
 def _merge(args: argparse.Namespace) -> int:
@@ -289,8 +292,8 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         f"Columns of tables are known by these names, others are kept as extras. {describe_columns()}."
     )
-    parser.add_argument("source", metavar="SOURCE")
-    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
+    parser.add_argument("target", metavar="TARGET", help="file or folder to write")
     parser.add_argument(
         "--from",
         dest="source_kind",
