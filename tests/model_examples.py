@@ -188,7 +188,7 @@ def mark_relatives(names: Iterable[str], slow_too: Set[str] = frozenset()) -> li
 
 every_system = pytest.mark.parametrize("name", mark_relatives(SYSTEMS))
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))
-every_parallel_decoder = pytest.mark.parametrize("name", mark_relatives(PARALLEL))
+every_non_autoregressive = pytest.mark.parametrize("name", mark_relatives(PARALLEL))
 every_ctc_head = pytest.mark.parametrize("name", mark_relatives(WITH_CTC))
 
 

@@ -1,4 +1,4 @@
-"""asr/checkout.py: the commit that a result names."""
+"""asr/system/checkout.py: the commit that a result names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.checkout import describe_commit, find_commit
+from asr.system.checkout import describe_commit, find_commit
 
 
 def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
 
 def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     commits = iter(["at the start", "later"])
-    monkeypatch.setattr("asr.checkout.describe_commit", lambda root: next(commits))
+    monkeypatch.setattr("asr.system.checkout.describe_commit", lambda root: next(commits))
     find_commit.cache_clear()
     try:
         assert find_commit() == find_commit() == "at the start"

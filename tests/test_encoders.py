@@ -7,7 +7,7 @@ import torch
 
 from asr.config import Config
 from asr.models.encoders import ENCODERS, build_encoder
-from asr.whisper.model import WhisperEncoderConfig
+from asr.whisper.sections import WhisperEncoderConfig
 
 # All but that of Whisper, whose sizes are those of its weights.
 KINDS = [config_type for config_type in ENCODERS if config_type is not WhisperEncoderConfig]

@@ -14,8 +14,8 @@ from asr.foreign_names import FOREIGN_NAMES
 from asr.system.run_config import RunConfig
 from asr.transcription.settings import (
     EvaluationSettings,
+    ReadyEvaluationSettings,
     TranscriptionSettings,
-    WhisperEvaluationSettings,
 )
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "digits" / "transformer.yaml"
@@ -88,7 +88,7 @@ def test_every_name_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [RunConfig, TranscriptionSettings, EvaluationSettings, WhisperEvaluationSettings]
+    "settings", [RunConfig, TranscriptionSettings, EvaluationSettings, ReadyEvaluationSettings]
 )
 def test_the_example_in_an_error_is_a_setting(settings: type) -> None:
     def load(overrides: list[str]) -> object:

@@ -1,4 +1,4 @@
-"""asr/models/parallel_decoder: the length predictor, gaps and losses against loops; who sees what."""
+"""asr/models/non_autoregressive: the length predictor, gaps and losses against loops; who sees what."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from model_examples import (
     SYSTEMS,
     VOCAB_SIZE,
     build_example,
-    every_parallel_decoder,
+    every_non_autoregressive,
     make_utterances,
 )
 from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models import parallel_decoder as module
+from asr.models import non_autoregressive as module
 from asr.models.decoder import Teaching
 from asr.models.exposure import ExposureConfig
 from asr.models.model import Targets
@@ -262,7 +262,7 @@ def test_what_is_in_a_gap_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None
 # --- all ----------------------------------------------------------------------------------------
 
 
-@every_parallel_decoder
+@every_non_autoregressive
 def test_every_place_sees_every_other(name: str) -> None:
     """In the gradient of the first place's score by what stands at the others, and the reverse."""
     model = build_example(name)
@@ -277,7 +277,7 @@ def test_every_place_sees_every_other(name: str) -> None:
         assert moves_BU[0].all() and moves_BU[1].tolist() == [True] * 3 + [False] * 2
 
 
-@every_parallel_decoder
+@every_non_autoregressive
 @torch.no_grad()
 def test_attention_that_is_asked_for(name: str) -> None:
     """A row for each token, and in one for the end; of the heads named, each a distribution over the steps."""

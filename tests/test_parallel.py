@@ -18,7 +18,7 @@ from model_examples import (
     PARALLEL,
     SYSTEMS,
     VOCAB_SIZE,
-    every_parallel_decoder,
+    every_non_autoregressive,
 )
 from torch import Tensor
 
@@ -219,7 +219,7 @@ def test_more_passes_change_a_text() -> None:
 # --- what search promises -----------------------------------------------------------------------
 
 
-@every_parallel_decoder
+@every_non_autoregressive
 def test_the_batch_changes_nothing(name: str) -> None:
     model = build_talker(name, 2, -2.0)
     if isinstance(model.decoder, LengthDecoder):
@@ -233,7 +233,7 @@ def test_the_batch_changes_nothing(name: str) -> None:
     assert len({ranked[0] for ranked in texts[1]}) > 3  # or one that says always the same would pass
 
 
-@every_parallel_decoder
+@every_non_autoregressive
 def test_without_encoded_steps_there_is_no_text(name: str) -> None:
     model = build_talker(name, 0, -2.0)
     encoded_BTD, lengths_B = random_encoded(model, [9, 0, 5, 0])
@@ -245,7 +245,7 @@ def test_without_encoded_steps_there_is_no_text(name: str) -> None:
     assert decode_parallel(model, (encoded_BTD[:0], lengths_B[:0])) == []
 
 
-@every_parallel_decoder
+@every_non_autoregressive
 def test_lists_are_ranked_and_special_tokens_stay_unsaid(name: str) -> None:
     model = build_talker(name, 1, -2.0)
     for hypotheses in decode_parallel(model, random_encoded(model, [12, 1, 6]), beam=6, nbest=5):

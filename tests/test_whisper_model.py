@@ -16,10 +16,11 @@ from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.whisper.int8 import Int8Linear
-from asr.whisper.model import Whisper, WhisperConfig
+from asr.models.int8 import Int8Linear
+from asr.whisper.model import Whisper
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
+from asr.whisper.sections import WhisperConfig
 
 WEIGHTS = make_weights()
 CONFIG = build_config({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")

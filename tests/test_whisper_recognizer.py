@@ -29,6 +29,7 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import transcribe_utterances
+from asr.models.int8 import Int8Linear, is_int8_exact
 from asr.models.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
@@ -38,7 +39,6 @@ from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.whisper.decoding import Asked, WhisperDecodingConfig, WhisperReading
-from asr.whisper.int8 import Int8Linear, is_int8_exact
 from asr.whisper.recognizer import WhisperRecognizer
 
 RATE = 16_000
@@ -63,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def read(
     recognizer: WhisperRecognizer, files: list[Path], batch_size: int, config: WhisperDecodingConfig
 ) -> list[Transcript]:
-    results = [result for _, result in recognizer.transcribe_files(files, batch_size, whisper=config)]
+    results = [result for _, result in recognizer.transcribe_files(files, batch_size, options=config)]
     assert all(isinstance(result, Transcript) for result in results)
     return results  # type: ignore[return-value]
 
@@ -100,7 +100,7 @@ def test_a_segment_has_the_scores_of_its_window(
 ) -> None:
     """Equal to those of the window, which the decoder is asked for once more here."""
     config = ENGLISH.model_copy(update={"language": None, "windows": windows})
-    transcript = recognizer.transcribe(files[1], whisper=config, tokens=True)
+    transcript = recognizer.transcribe(files[1], options=config, tokens=True)
     (segment, *_) = transcript.segments
     system, place = recognizer.system, AudioSegment(0.0, audio.read(files[1], RATE), RATE)
     asked = recognizer.encode([place], config)
@@ -119,7 +119,7 @@ def test_a_segment_has_the_scores_of_its_window(
         system.tokenizer.decode([t for t in shown if t < system.tokenizer.end]).split()
         == transcript.text.split()
     )
-    told = recognizer.transcribe(files[1], whisper=ENGLISH)
+    told = recognizer.transcribe(files[1], options=ENGLISH)
     assert told.language_probability is None and told.to_dict()["language_probability"] is None
     assert not told.segments[0].tokens
 
@@ -134,7 +134,7 @@ def test_tokens_of_time_are_no_words(
     for tokens in (text, [time, *text, time + 20]):
         reading = WhisperReading(tuple(tokens), "a b", "en", "greedy")
         monkeypatch.setattr(recognizer, "decode", lambda *_, reading=reading: [reading])
-        found.append(recognizer.transcribe(files[1], whisper=ENGLISH))
+        found.append(recognizer.transcribe(files[1], options=ENGLISH))
     assert [word.text for word in found[0].words] == ["a", "b"]
     assert found[1].words == found[0].words
 
@@ -173,13 +173,13 @@ def test_speech_without_text_is_heard_again(
     segments = [
         AudioSegment(0.5, audio_S, RATE, cut_after=6.4, speech=own) for own in (stretches, stretches[-1:])
     ]
-    whole, other = recognizer.recognize(segments, Request(batch_size=2, whisper=ENGLISH))
+    whole, other = recognizer.recognize(segments, Request(batch_size=2, options=ENGLISH))
     assert whole.segment.text == expected and other.segment.text == "w5"
     assert [word.text for word in whole.segment.words] == expected.split()
     assert (whole.segment.start, whole.segment.end) == (float(expected.split()[0][1:]), 6.0)
     assert bool(whole.segment.warnings) == (" " in expected) and not other.segment.warnings
     assert whole.cut_after == 6.4 and whole.language == "en"
-    translated = Request(batch_size=2, whisper=ENGLISH.model_copy(update={"task": "translate"}))
+    translated = Request(batch_size=2, options=ENGLISH.model_copy(update={"task": "translate"}))
     assert [one.segment.text for one in recognizer.recognize(segments, translated)] == ["w5", "w5"]
 
 
@@ -293,7 +293,7 @@ def test_the_prompt_has_the_finished_text_alone(
 
     monkeypatch.setattr(recognizer, "decode", decode)
     config = ENGLISH.model_copy(update={"windows": "sequential", "condition_on_previous_text": True})
-    recognizer.transcribe(make_audio(9.0, 0), RATE, whisper=config)
+    recognizer.transcribe(make_audio(9.0, 0), RATE, options=config)
     first = [at(0), a, at(1), at(1), b, at(2)]
     second = [at(1), c, at(2)]
     assert told[:4] == [[], first, [*first, *second], []]
@@ -301,16 +301,16 @@ def test_the_prompt_has_the_finished_text_alone(
 
 def test_python_interface(recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path) -> None:
     samples_S = audio.read(files[3], RATE)
-    from_array = recognizer.transcribe(samples_S, RATE, whisper=ENGLISH)
-    from_file = recognizer.transcribe(files[3], whisper=ENGLISH)
+    from_array = recognizer.transcribe(samples_S, RATE, options=ENGLISH)
+    from_file = recognizer.transcribe(files[3], options=ENGLISH)
     assert from_array == dataclasses.replace(from_file, id="", audio="")
     with pytest.raises(UserError, match="are for models trained here"):
         recognizer.transcribe(files[0], decoding=DecodingConfig(beam=3))
     with pytest.raises(UserError, match="language yue has no token"):
-        recognizer.transcribe(files[0], whisper=WhisperDecodingConfig(language="yue"))
+        recognizer.transcribe(files[0], options=WhisperDecodingConfig(language="yue"))
     with pytest.raises(UserError, match=r"no\.wav"):
         recognizer.transcribe(
-            tmp_path / "no.wav", whisper=ENGLISH.model_copy(update={"windows": "sequential"})
+            tmp_path / "no.wav", options=ENGLISH.model_copy(update={"windows": "sequential"})
         )
 
 
@@ -323,7 +323,7 @@ def test_languages_without_spaces_join_without(recognizer: WhisperRecognizer, fi
 def test_live_text_of_languages_without_spaces(recognizer: WhisperRecognizer, files: list[Path]) -> None:
     samples_S = audio.read(files[-1], RATE)
     for language, separator in (("ja", ""), ("en", " ")):
-        request = Request(whisper=ENGLISH.model_copy(update={"language": language}))
+        request = Request(options=ENGLISH.model_copy(update={"language": language}))
         live = LiveTranscriber(recognizer, request, StreamingConfig(step_seconds=10.0))
         texts = [*live.push(samples_S), *live.finish()]
         ended = [text.segment for text in texts if text.segment is not None and len(text.segment.words) > 1]
@@ -369,7 +369,7 @@ def test_no_word_of_a_long_utterance_counts_twice(
         Utterance(id="long", audio=str(tmp_path / "long.wav"), duration=5.0, text="x"),
         Utterance(id="short", audio=str(tmp_path / "short.wav"), duration=1.0, text="x"),
     ]
-    split = transcribe_utterances(recognizer, utterances, Request(whisper=ENGLISH))
+    split = transcribe_utterances(recognizer, utterances, Request(options=ENGLISH))
     assert any(overlaps), "the test is about a cut in speech"
     texts = split.ways["greedy"].texts
     assert texts == {"long": " ".join(word.text for word in spoken), "short": "short"}
@@ -385,7 +385,7 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
 
     def transcribe(report: Callable[[float], None]) -> object:
         log = SegmentLog(tmp_path / "log.jsonl", {})
-        request = Request(batch_size=1, whisper=config, report=report, open_log=lambda source: log)
+        request = Request(batch_size=1, options=config, report=report, open_log=lambda source: log)
         return list(recognizer.transcribe_events(files[-1:], request))[-1][1]
 
     def interrupt(seconds: float) -> None:

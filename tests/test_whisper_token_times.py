@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.whisper.model import WhisperConfig
+from asr.whisper.sections import WhisperConfig
 from asr.whisper.token_times import align_tokens, find_alignment_heads, warp_batch
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.words import split_words, time_words

@@ -13,7 +13,7 @@ from asr.errors import UserError
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, SPECIAL_TOKENS, TokenizerConfig
-from asr.train.start import find_prompt
+from asr.whisper.start import find_prompt
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.units import name_tokens
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
 
 DTYPES = ("float32", "float16")
 
@@ -39,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from asr.errors import UserError
-    from asr.whisper.loading import is_whisper
+    from asr.transcription.families import find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
-    if not Path(args.model).is_dir() or is_whisper(args.model):
-        _convert_whisper(args, dtype)
+    if (family := find_family(args.model)) is not None:
+        family.convert(args.model, Path(args.folder), dtype, args.vocabulary)
     elif args.vocabulary is not None:
         raise UserError(f"--vocabulary is for Whisper models, and {args.model} is none; leave it out")
     else:
@@ -52,18 +48,3 @@ def run(args: argparse.Namespace) -> int:
         write_model_folder(Path(args.model), Path(args.folder), dtype or torch.float32)
     print(args.folder)
     return 0
-
-
-def _convert_whisper(args: argparse.Namespace, dtype: torch.dtype | None) -> None:
-    from dataclasses import replace
-    from pathlib import Path
-
-    from asr.system.checkpoint import round_weights
-    from asr.whisper.folder import write_folder
-    from asr.whisper.loading import build_tokenizer, read_checkpoint
-
-    checkpoint = read_checkpoint(args.model, args.vocabulary)
-    build_tokenizer(checkpoint, args.model)  # so that what is written also loads
-    if dtype is not None:
-        checkpoint = replace(checkpoint, weights=round_weights(checkpoint.weights, dtype))
-    write_folder(Path(args.folder), checkpoint)

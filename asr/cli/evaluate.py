@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from asr.evaluation.speech import DecodedSplit, Normalizer
     from asr.models import LabelModel
     from asr.system.checkpoint import System
+    from asr.transcription.families import Family
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.system.checkpoint import find_model, load_any_system, require_speech
     from asr.text.normalization import normalize_for_training
     from asr.train.preparation import log_unknown_share
+    from asr.transcription.families import find_family
     from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import choose_device
     from asr.transcription.settings import (
@@ -71,11 +73,10 @@ def run(args: argparse.Namespace) -> int:
         load_evaluation_settings,
         print_settings,
     )
-    from asr.whisper.loading import is_whisper
 
     limit_threads(args.threads)
-    if is_whisper(args.model):
-        return run_whisper(args)
+    if (family := find_family(args.model)) is not None:
+        return run_ready(args, family)
     if args.set == ["list"]:
         print_settings(EvaluationSettings())
         return 0
@@ -125,33 +126,38 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def run_whisper(args: argparse.Namespace) -> int:
+def run_ready(args: argparse.Namespace, family: Family) -> int:
+    """Of a ready model, such as Whisper's, which has settings of its own."""
     from asr.config import build_config
     from asr.evaluation.speech import describe_device, read_references, transcribe_utterances
     from asr.progress import AudioProgress
-    from asr.transcription.settings import WhisperEvaluationSettings, merge_settings, print_settings
+    from asr.transcription.settings import (
+        ReadyEvaluationSettings,
+        find_options,
+        merge_settings,
+        print_settings,
+    )
     from asr.transcription.transcriber import Request
-    from asr.whisper.loading import load_whisper, require_language
-    from asr.whisper.recognizer import WhisperRecognizer
 
     if args.set == ["list"]:
-        print_settings(WhisperEvaluationSettings())
+        print_settings(ReadyEvaluationSettings())
         return 0
     for name in ("decoding", "language_model", "lexicon"):
         if getattr(args, name):
             raise UserError(
-                f"--{name.replace('_', '-')} is for models trained here, and this is Whisper; remove it"
+                f"--{name.replace('_', '-')} is for models trained here, and {args.model} was not; remove it"
             )
-    settings = build_config(WhisperEvaluationSettings, merge_settings({"whisper.beam": args.beam}, args.set))
-    if settings.whisper.windows != "pauses":
-        raise UserError("whisper.windows is about recordings; utterances are decoded as they are, remove it")
-    require_language(args.model, settings.whisper.language, settings.whisper.task)
+    overrides = merge_settings({f"{family.section}.beam": args.beam}, args.set)
+    settings = build_config(ReadyEvaluationSettings, overrides)
+    options = find_options(settings, family)
+    assert options is not None
+    family.check(args.model, options)
     utterances = read_references(args.manifest)
-    recognizer = WhisperRecognizer(
-        load_whisper(args.model), args.device, settings.precision, settings.segmentation, settings.checks
+    recognizer = family.load(
+        args.model, args.device, settings.precision, settings.segmentation, settings.checks
     )
     logger.info("device: %s, %s", describe_device(recognizer.device), recognizer.precision)
-    request = Request(batch_size=args.batch_size, whisper=settings.whisper)
+    request = Request(batch_size=args.batch_size, options=options)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         split = transcribe_utterances(recognizer, utterances, request, progress.advance)
     about = {

@@ -25,18 +25,18 @@ def run(args: argparse.Namespace) -> int:
     from asr.config import describe_choices, describe_config
     from asr.errors import UserError
     from asr.system.run_config import RunConfig
-    from asr.whisper.loading import is_whisper
+    from asr.transcription.families import find_family
 
     model: dict[str, Any] = {}
-    path = Path(args.config)
+    path, family = Path(args.config), find_family(args.config)
     overrides = read_overrides(args)
-    if overrides and (path.is_dir() or is_whisper(args.config)):
+    if overrides and (path.is_dir() or family is not None):
         raise UserError(
             f"{path}: the settings of a trained model are fixed; give {overrides[0]} with a YAML file"
         )
     config: Config
-    if is_whisper(args.config):
-        model, config = describe_whisper(args.config)
+    if family is not None:
+        model, config = family.describe(args.config)
     else:
         if path.is_dir():
             model, path = describe_model(path)
@@ -94,28 +94,6 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
         "made by": {name: state.get(name) for name in ("asr", "commit", "torch", "python")},
     }
     return described, folder / "config.yaml"
-
-
-def describe_whisper(source: str) -> tuple[dict[str, Any], Config]:
-    """Describe a Whisper model of any form; also returns its sizes."""
-    from asr.whisper.loading import find_files, read_checkpoint
-
-    checkpoint = read_checkpoint(source)
-    config, weights = checkpoint.config, checkpoint.weights
-    counts = {
-        part: sum(weight.numel() for name, weight in weights.items() if name.startswith(part))
-        for part in ("encoder", "decoder")
-    }
-    described = {
-        "files": str(find_files(source)),
-        "form": checkpoint.kind,
-        "parameters": sum(counts.values()),
-        "parameters of": counts,
-        "precision": ", ".join(sorted({str(w.dtype).removeprefix("torch.") for w in weights.values()})),
-        "languages": "many" if config.is_multilingual else "English",
-        "text tokens": "none in these files" if (known := checkpoint.vocabulary) is None else len(known),
-    }
-    return described, config
 
 
 def _count(module: nn.Module) -> int:

@@ -122,15 +122,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.transcription.audio_paths import find_recordings
+    from asr.transcription.families import find_families
     from asr.transcription.settings import TranscriptionSettings, print_settings
-    from asr.whisper.languages import LANGUAGES
 
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())
         return 0
     if args.language == "list":
-        for code, name in LANGUAGES.items():
-            print(f"{code:5}{name}")
+        for known in find_families():
+            for code, name in known.languages.items():
+                print(f"{code:5}{name}")
         return 0
     formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
     _refuse_conflicts(args, formats)
@@ -170,10 +171,10 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
 def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     """The command line as values, checked against the model."""
     from asr.cli.transcription_job import TranscriptionOptions
+    from asr.transcription.families import find_family
     from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import find_default_model
-    from asr.transcription.settings import load_transcription_settings
-    from asr.whisper.loading import is_whisper, require_language
+    from asr.transcription.settings import find_options, load_transcription_settings
 
     model = args.model or find_default_model()
     if not args.model:
@@ -189,7 +190,8 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     if args.hotwords is not None:
         words = [word.strip() for word in args.hotwords.split(",")]
         own["whisper.hotwords"] = json.dumps([word for word in words if word])
-    own["whisper.beam" if is_whisper(model) else "decoding.beam"] = args.beam
+    family = find_family(model)
+    own[f"{'decoding' if family is None else family.section}.beam"] = args.beam
     own |= {"decoding.method": args.decoding, "channels": args.channels}
     settings = load_transcription_settings(own, args.set, knowledge)
     if settings.channels == "separate" and (args.stream or args.plot_attention):
@@ -197,8 +199,9 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
             "--channels separate is for recordings that are read to their end; with --stream and "
             "--plot-attention give --channels mix, or the number of one"
         )
-    if is_whisper(model):
-        require_language(model, settings.whisper.language, settings.whisper.task)
+    options = find_options(settings, family)
+    if family is not None and options is not None:
+        family.check(model, options)
     plot = None if args.plot_attention is None else Path(args.plot_attention)
     return TranscriptionOptions(model, args.device, args.batch_size, settings, knowledge, clip, plot)
 
@@ -292,14 +295,17 @@ def _open_folder(
 ) -> tuple[OutputFolder, TranscriptionOptions]:
     """Open the folder. An earlier call's device and precision are kept where none are asked for by name."""
     from asr.models.precision import Precision, describe_arithmetic, resolve_precision
+    from asr.transcription.families import find_family
     from asr.transcription.output_folder import OutputFolder
     from asr.transcription.settings import describe_making
     from asr.transcription.transcriber import choose_device
-    from asr.whisper.loading import is_whisper
+
+    family = find_family(options.model)
 
     def resolve(options: TranscriptionOptions) -> tuple[OutputFolder, TranscriptionOptions, str]:
         device = choose_device(options.device)
-        precision = resolve_precision(options.settings.precision, device, is_whisper(options.model))
+        has_int8 = family is not None and family.has_int8
+        precision = resolve_precision(options.settings.precision, device, has_int8)
         arithmetic = describe_arithmetic(precision, device)
         making = describe_making(options.model, options.knowledge, options.settings, arithmetic)
         folder = OutputFolder(output_dir, formats, making | {"clip": options.clip})
@@ -340,7 +346,7 @@ def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer = load_transcriber(options)
     knowledge = load_knowledge(options, recognizer)
-    request = Request(settings.decoding, knowledge, options.batch_size, settings.whisper)
+    request = Request(settings.decoding, knowledge, options.batch_size, options.for_family)
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()

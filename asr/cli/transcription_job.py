@@ -15,6 +15,7 @@ from pathlib import Path
 from asr.audio import reading as audio
 from asr.audio.sources import Source
 from asr.cli.options import plural
+from asr.config import Config
 from asr.decoding.fusion import FusionModel
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
@@ -22,10 +23,11 @@ from asr.evaluation.speech import describe_device
 from asr.models.precision import Precision
 from asr.progress import AudioProgress
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
+from asr.transcription.families import find_family
 from asr.transcription.knowledge import Knowledge
 from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model
 from asr.transcription.segment_log import SegmentLog
-from asr.transcription.settings import TranscriptionSettings
+from asr.transcription.settings import TranscriptionSettings, find_options
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,11 @@ class TranscriptionOptions:
     """Start and end in seconds; without an end, to the end of the recording."""
     plot: Path | None = None
     """Where the attention is drawn."""
+
+    @property
+    def for_family(self) -> Config | None:
+        """Settings of the model's family, such as whisper; None for a model that was trained here."""
+        return find_options(self.settings, find_family(self.model))
 
     def with_precision(self, precision: Precision) -> TranscriptionOptions:
         return replace(self, settings=self.settings.model_copy(update={"precision": precision}))
@@ -121,7 +128,7 @@ class TranscriptionJob:
             settings.decoding,
             knowledge,
             options.batch_size,
-            settings.whisper,
+            options.for_family,
             report=self._progress.advance if self._progress is not None else lambda seconds: None,
             tokens=settings.tokens,
             channels=settings.channels,

@@ -49,7 +49,7 @@ class View:
 
 def require_recognizer(transcriber: Transcriber) -> Recognizer:
     if not isinstance(transcriber, Recognizer):
-        raise UserError("attention can be drawn of models that were trained here; this is a Whisper model")
+        raise UserError("attention can be drawn of models that were trained here, and this one was not")
     return transcriber
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,9 @@ from asr.files import replace_file
 from asr.scoring.counting import Score, score
 from asr.system.checkpoint import System
 from asr.text.normalization import TextConfig, normalize_for_scoring
-from asr.transcription.transcriber import Request
+from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
-from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.recognizer import WhisperRecognizer
 
 logger = logging.getLogger(__name__)
 
@@ -145,28 +144,30 @@ def choose_likelier(
 
 
 def transcribe_utterances(
-    recognizer: WhisperRecognizer,
+    recognizer: Transcriber,
     utterances: Sequence[Utterance],
     request: Request,
     report: Callable[[float], None] = lambda seconds: None,
-) -> DecodedSplit[WhisperDecodingConfig]:
-    """The same by a Whisper model, in the one way asked for. What it cannot hear at once, it transcribes as a
+) -> DecodedSplit[Config]:
+    """The same by a ready model, in the one way asked for. What it cannot hear at once, it transcribes as a
     recording: cut, and joined where the pieces overlap."""
     recognizer.check(request)
-    decoded = Decoded(request.whisper)
-    split = DecodedSplit({"beam" if request.whisper.beam > 1 else "greedy": decoded}, {})
+    assert request.options is not None
+    decoded = Decoded(request.options)
+    split = DecodedSplit({"beam" if getattr(request.options, "beam", 1) > 1 else "greedy": decoded}, {})
+    longest = recognizer.window_samples or sys.maxsize
     for batch in batch_utterances(utterances, request.batch_size):
         read = read_batch(batch, recognizer.sample_rate, split.faults)
         clock = Stopwatch(recognizer.device)
-        short = [(item, audio) for item, audio in read if len(audio) <= recognizer.window_samples]
-        readings = recognizer.read(
+        short = [(item, audio) for item, audio in read if len(audio) <= longest]
+        texts = recognizer.read_texts(
             [AudioSegment(0.0, audio, recognizer.sample_rate) for _, audio in short], request
         )
-        decoded.texts |= {item.id: one.text for (item, _), one in zip(short, readings, strict=True)}
+        decoded.texts |= {item.id: text for (item, _), text in zip(short, texts, strict=True)}
         for item, audio in read:
-            if len(audio) > recognizer.window_samples:
+            if len(audio) > longest:
                 decoded.texts[item.id] = recognizer.transcribe(
-                    audio, recognizer.sample_rate, whisper=request.whisper, batch_size=request.batch_size
+                    audio, recognizer.sample_rate, options=request.options, batch_size=request.batch_size
                 ).text
         decoded.seconds += clock.read()
         seconds = sum(len(audio) for _, audio in read) / recognizer.sample_rate

@@ -35,10 +35,8 @@ def make_frame_clock(features: FeaturesConfig) -> Clock:
 
 
 def make_clock(features: FeaturesConfig, model: SpeechModel | LabelModel) -> Clock:
-    """Convolutions of width 3, stride 2, padding 1 are centred on each second input, stacks on the middle."""
-    config, frame = model.config.encoder, make_frame_clock(features)
-    factor = config.subsampling.factor
-    frames = (factor - 1) / 2 if config.subsampling.type == "stack" else 0.0
-    pairs = getattr(config, "pyramid_layers", 0)  # of an LSTM: two steps side by side, as in a stack
-    frames += factor * (2**pairs - 1) / 2
-    return Clock(frame.time(frames), frame.seconds_per_step * model.encoder.subsampling_factor)
+    """Of the steps that the model's encoder makes."""
+    frame = make_frame_clock(features)
+    return Clock(
+        frame.time(model.encoder.first_frame), frame.seconds_per_step * model.encoder.subsampling_factor
+    )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config
 from asr.models.attention import SelfAttention, Window
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.positions import PositionConfig, Positions
 from asr.models.subsampling import Subsampling, SubsamplingConfig
@@ -19,7 +19,7 @@ from asr.models.transformer import check_heads
 # B batch, T steps, F features, D model dimension, K kernel
 
 
-class ConformerEncoderConfig(Config):
+class ConformerEncoderConfig(EncoderConfig):
     """Subsampling, then layers of feed-forward, self-attention, convolution and feed-forward."""
 
     type: Literal["conformer"] = "conformer"
@@ -136,13 +136,12 @@ class ConformerLayer(nn.Module):
         return self.norm(x_BTD)
 
 
-class ConformerEncoder(nn.Module):
+class ConformerEncoder(Encoder):
     """(B, T, F) features to (B, T / factor, D) encoded steps."""
 
     def __init__(self, config: ConformerEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = config.dim
-        self.subsampling_factor = config.subsampling.factor
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.positions = Positions(config.positions, config.dim)
         self.dropout = Dropout(config.dropout)

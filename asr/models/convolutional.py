@@ -7,15 +7,15 @@ from typing import Literal
 import pydantic
 from torch import Tensor, nn
 
-from asr.config import Config
 from asr.models.conformer import DepthwiseConvolution
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps, F features, D model dimension
 
 
-class ConvolutionalEncoderConfig(Config):
+class ConvolutionalEncoderConfig(EncoderConfig):
     """Subsampling, then layers of convolution and feed-forward, which see num_layers * (kernel - 1) steps."""
 
     type: Literal["convolutional"] = "convolutional"
@@ -60,13 +60,12 @@ class ConvolutionalLayer(nn.Module):
         return x_BTD + self.dropout(self.feed_forward(self.norm(convolved_BTD)))
 
 
-class ConvolutionalEncoder(nn.Module):
+class ConvolutionalEncoder(Encoder):
     """(B, T, F) features to (B, T / factor, D) encoded steps."""
 
     def __init__(self, config: ConvolutionalEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = config.dim
-        self.subsampling_factor = config.subsampling.factor
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(ConvolutionalLayer(config) for _ in range(config.num_layers))

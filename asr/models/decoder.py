@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from asr.config import Config
 from asr.models.exposure import ExposureConfig, corrupt, token_similarity
 from asr.models.losses import IGNORED, cross_entropy
 from asr.models.model import Targets
@@ -44,11 +46,24 @@ class Judgement:
     """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""
 
 
+class DecoderConfig(Config):
+    """Section model.decoder; each kind of decoder has its `type`."""
+
+    from_start: ClassVar[tuple[str, ...]] = ()
+    """Settings that are those of `start_from` where they are null."""
+
+    type: str
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """How many layers attend to the encoded steps, and with how many heads; (0, 0): none does."""
+        return 0, 0
+
+
 class AnyDecoder(nn.Module, abc.ABC):
     """Learns to say the reference tokens.
 
-    Built from its config, the dimension of the encoded steps and the size of the vocabulary. The config says
-    in `cross_attention` how many layers attend to the encoded steps, and with how many heads; none: (0, 0).
+    Built from its config, the dimension of the encoded steps and the size of the vocabulary.
     """
 
     num_layers: int

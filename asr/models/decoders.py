@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import pydantic
 
-from asr.config import Config
-from asr.models.decoder import AnyDecoder
+from asr.extensions import find_extensions
+from asr.models.decoder import AnyDecoder, DecoderConfig
 from asr.models.non_autoregressive import (
     EndDecoder,
     EndDecoderConfig,
@@ -25,7 +25,6 @@ from asr.models.recurrent_decoder import (
     SingleSummaryDecoderConfig,
 )
 from asr.models.transformer import TransformerDecoder, TransformerDecoderConfig
-from asr.whisper.model import WhisperDecoderConfig, build_whisper_decoder
 
 
 def _type_of(section: Any) -> str:
@@ -34,20 +33,8 @@ def _type_of(section: Any) -> str:
     return "transformer" if given is None else str(given)
 
 
-DecoderConfig = Annotated[
-    Annotated[TransformerDecoderConfig, pydantic.Tag("transformer")]
-    | Annotated[AttentionDecoderConfig, pydantic.Tag("attention")]
-    | Annotated[IntraAttentionDecoderConfig, pydantic.Tag("intra_attention")]
-    | Annotated[SingleSummaryDecoderConfig, pydantic.Tag("single_summary")]
-    | Annotated[LengthDecoderConfig, pydantic.Tag("parallel_length")]
-    | Annotated[EndDecoderConfig, pydantic.Tag("parallel_end")]
-    | Annotated[MaskDecoderConfig, pydantic.Tag("mask_ctc")]
-    | Annotated[WhisperDecoderConfig, pydantic.Tag("whisper")],
-    pydantic.Discriminator(_type_of),
-]
-
 # The only table from the type in a config to a class.
-DECODERS: dict[type[Config], Callable[[Any, int, int], AnyDecoder]] = {
+DECODERS: dict[type[DecoderConfig], Callable[[Any, int, int], AnyDecoder]] = {
     TransformerDecoderConfig: TransformerDecoder,
     AttentionDecoderConfig: AttentionDecoder,
     IntraAttentionDecoderConfig: AttentionDecoder,
@@ -55,8 +42,15 @@ DECODERS: dict[type[Config], Callable[[Any, int, int], AnyDecoder]] = {
     LengthDecoderConfig: LengthDecoder,
     EndDecoderConfig: EndDecoder,
     MaskDecoderConfig: MaskDecoder,
-    WhisperDecoderConfig: build_whisper_decoder,
 }
+for _sections in find_extensions("sections"):
+    DECODERS |= _sections.DECODERS
+
+if TYPE_CHECKING:
+    AnyDecoderConfig = DecoderConfig
+else:
+    _kinds = tuple(Annotated[kind, pydantic.Tag(kind.model_fields["type"].default)] for kind in DECODERS)
+    AnyDecoderConfig = Annotated[Union[_kinds], pydantic.Discriminator(_type_of)]  # noqa: UP007
 
 
 def build_decoder(config: DecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import pydantic
 
-from asr.config import Config
+from asr.extensions import find_extensions
 from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
 from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.intra_attention import IntraAttentionEncoder, IntraAttentionEncoderConfig
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
 from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
-from asr.whisper.model import WhisperEncoder, WhisperEncoderConfig, build_whisper_encoder
-
-EncoderConfig = Annotated[
-    TransformerEncoderConfig
-    | ConformerEncoderConfig
-    | LSTMEncoderConfig
-    | IntraAttentionEncoderConfig
-    | ConvolutionalEncoderConfig
-    | WhisperEncoderConfig,
-    pydantic.Field(discriminator="type"),
-]
 
 # The only table from the type in a config to a class.
-Encoder = (
-    TransformerEncoder
-    | ConformerEncoder
-    | LSTMEncoder
-    | IntraAttentionEncoder
-    | ConvolutionalEncoder
-    | WhisperEncoder
-)
-ENCODERS: dict[type[Config], Callable[[Any, int], Encoder]] = {
+ENCODERS: dict[type[EncoderConfig], Callable[[Any, int], Encoder]] = {
     TransformerEncoderConfig: TransformerEncoder,
     ConformerEncoderConfig: ConformerEncoder,
     LSTMEncoderConfig: LSTMEncoder,
     IntraAttentionEncoderConfig: IntraAttentionEncoder,
     ConvolutionalEncoderConfig: ConvolutionalEncoder,
-    WhisperEncoderConfig: build_whisper_encoder,
 }
+for _sections in find_extensions("sections"):
+    ENCODERS |= _sections.ENCODERS
+
+if TYPE_CHECKING:
+    AnyEncoderConfig = EncoderConfig
+else:
+    AnyEncoderConfig = Annotated[Union[tuple(ENCODERS)], pydantic.Field(discriminator="type")]  # noqa: UP007
 
 
 def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:

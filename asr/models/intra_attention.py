@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from asr.config import Config
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.layers import Dropout
 from asr.models.lstm import Bidirectional
 from asr.models.subsampling import Subsampling, SubsamplingConfig
@@ -17,7 +17,7 @@ from asr.models.subsampling import Subsampling, SubsamplingConfig
 # B batch, T steps, P past steps, F features, D dimension of a state, N any number of parts of D
 
 
-class IntraAttentionEncoderConfig(Config):
+class IntraAttentionEncoderConfig(EncoderConfig):
     """Layers of bidirectional LSTM that attend to their own past states."""
 
     type: Literal["intra_attention"] = "intra_attention"
@@ -239,13 +239,12 @@ class IntraAttention(nn.Module):
             return Recurrence.apply(read_TBN, *weights, self.cell.window or x_BTD.size(1)), None
 
 
-class IntraAttentionEncoder(nn.Module):
+class IntraAttentionEncoder(Encoder):
     """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps."""
 
     def __init__(self, config: IntraAttentionEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = 2 * config.dim
-        self.subsampling_factor = config.subsampling.factor
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
         widths = [config.dim] + [self.output_dim] * (config.num_layers - 1)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from asr.config import Config
 from asr.data.labels import RECORDING_FIELDS, TIMED_FIELDS
-from asr.models.encoders import Encoder, EncoderConfig, build_encoder
+from asr.models.encoder import Encoder
+from asr.models.encoders import AnyEncoderConfig, build_encoder
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, cross_entropy
 from asr.models.model import Losses, Model
@@ -32,7 +33,7 @@ class RecordingLabelConfig(Config):
     label: str = pydantic.Field(pattern=RECORDING_FIELDS)
     """Field of the manifest that holds the label: speaker, language, text, or extras.NAME. The training
     manifest says which labels there are; any other, in dev or test, counts as an error."""
-    encoder: EncoderConfig
+    encoder: AnyEncoderConfig
     """Features to encoded steps, as in a model of speech."""
     pooling: Literal["mean", "attention"] = "mean"
     """How the steps become one: their mean, or a mean whose weights a learned query gives."""
@@ -51,7 +52,7 @@ class FrameLabelsConfig(Config):
     """Field of the manifest that says when each label holds, as "TWO:0.106-0.436 SIX:0.51-0.9", in seconds
     from the start of the utterance. A step has the label that covers its middle, or else that of silence.
     `asr align` writes such a field. accuracy is that of frames: the share of steps labelled rightly."""
-    encoder: EncoderConfig
+    encoder: AnyEncoderConfig
     """Features to encoded steps, as in a model of speech."""
     label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of each target that is spread over all labels."""
@@ -72,7 +73,7 @@ class LabelModel(Model, abc.ABC):
         super().__init__()
         self.config = config
         self.encoder: Encoder = build_encoder(config.encoder, num_features)
-        self.dropout = Dropout(config.encoder.dropout)
+        self.dropout = Dropout(self.encoder.dropout.probability)
         self.output = nn.Linear(self.encoder.output_dim, vocab_size - FIRST_LABEL_ID)
 
     @property

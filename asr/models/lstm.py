@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.layers import Dropout, length_mask
 from asr.models.subsampling import Subsampling, SubsamplingConfig, subsampled_lengths
 
@@ -20,7 +20,7 @@ Cell = Literal["lstm", "gru", "tanh"]
 CELLS: dict[Cell, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
-class LSTMEncoderConfig(Config):
+class LSTMEncoderConfig(EncoderConfig):
     """Layers of a bidirectional recurrent network."""
 
     type: Literal["lstm"] = "lstm"
@@ -46,14 +46,13 @@ class LSTMEncoderConfig(Config):
         return self
 
 
-class LSTMEncoder(nn.Module):
+class LSTMEncoder(Encoder):
     """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps."""
 
     def __init__(self, config: LSTMEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = 2 * config.dim
         self.pyramid_layers = config.pyramid_layers
-        self.subsampling_factor = config.subsampling.factor * 2**config.pyramid_layers
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList()
@@ -67,6 +66,14 @@ class LSTMEncoder(nn.Module):
             self.layers.append(Bidirectional(make(), make()))
             self.norms.append(nn.LayerNorm(2 * config.dim))
             width = 2 * config.dim
+
+    @property
+    def subsampling_factor(self) -> int:
+        return self.subsampling.factor * 2**self.pyramid_layers
+
+    @property
+    def first_frame(self) -> float:
+        return self.subsampling.first_frame + self.subsampling.factor * (2**self.pyramid_layers - 1) / 2
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)

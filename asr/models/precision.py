@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from asr.errors import UserError
-from asr.whisper.int8 import is_int8_exact
+from asr.models.int8 import is_int8_exact
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 """int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""

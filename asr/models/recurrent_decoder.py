@@ -15,8 +15,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
-from asr.models.decoder import Decoder, DecoderState, Weights, WeightsOf
+from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
 from asr.models.intra_attention import IntraAttentionCell, Tape
 from asr.models.layers import Dropout, length_mask
 from asr.models.lstm import Cell
@@ -26,7 +25,7 @@ from asr.models.recurrent_attention import Memory, RecurrentAttention, Recurrent
 # dimension, U tokens, D dimension of the decoder, C of a context, V vocabulary
 
 
-class AttentionDecoderConfig(Config):
+class AttentionDecoderConfig(DecoderConfig):
     """A recurrent network that looks at the encoded steps before each token."""
 
     type: Literal["attention"] = "attention"
@@ -43,11 +42,10 @@ class AttentionDecoderConfig(Config):
 
     @property
     def cross_attention(self) -> tuple[int, int]:
-        """Layers and heads."""
         return 1, 1
 
 
-class IntraAttentionDecoderConfig(Config):
+class IntraAttentionDecoderConfig(DecoderConfig):
     """As the attention decoder, of LSTMs that attend to their own past states too (LSTMN)."""
 
     type: Literal["intra_attention"] = "intra_attention"
@@ -64,11 +62,10 @@ class IntraAttentionDecoderConfig(Config):
 
     @property
     def cross_attention(self) -> tuple[int, int]:
-        """Layers and heads."""
         return 1, 1
 
 
-class SingleSummaryDecoderConfig(Config):
+class SingleSummaryDecoderConfig(DecoderConfig):
     """A recurrent network that is told of the utterance by one vector alone."""
 
     type: Literal["single_summary"] = "single_summary"
@@ -79,11 +76,6 @@ class SingleSummaryDecoderConfig(Config):
     num_layers: int = pydantic.Field(default=1, gt=0)
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Of the embeddings, between the layers and before the output."""
-
-    @property
-    def cross_attention(self) -> tuple[int, int]:
-        """Layers and heads: there are none."""
-        return 0, 0
 
 
 # --- one step of the recurrence -----------------------------------------------------------------

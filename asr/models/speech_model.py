@@ -14,9 +14,10 @@ from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.attention_prior import AttentionPriorConfig, prior_bias
 from asr.models.ctc_alignment import align_tokens
-from asr.models.decoder import AnyDecoder, Encoded, Teaching, WeightsOf
-from asr.models.decoders import DecoderConfig, build_decoder
-from asr.models.encoders import Encoder, EncoderConfig, build_encoder
+from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, Teaching, WeightsOf
+from asr.models.decoders import AnyDecoderConfig, build_decoder
+from asr.models.encoder import Encoder
+from asr.models.encoders import AnyEncoderConfig, build_encoder
 from asr.models.exposure import ExposureConfig
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import (
@@ -42,9 +43,9 @@ class SpeechModelConfig(Config):
     scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "bleu", "loss")
 
     type: Literal["speech"] = "speech"
-    encoder: EncoderConfig
+    encoder: AnyEncoderConfig
     """Features to encoded steps: transformer, conformer, convolutional, lstm, intra_attention or whisper."""
-    decoder: DecoderConfig | None = None
+    decoder: AnyDecoderConfig | None = None
     """Encoded steps to tokens, one after the other: transformer, attention, intra_attention, single_summary
     or whisper; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
@@ -160,7 +161,7 @@ class SpeechModel(Model):
         self.encoder: Encoder = build_encoder(config.encoder, num_features)
         dim = self.encoder.output_dim
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
-        self.ctc_dropout = Dropout(config.encoder.dropout)
+        self.ctc_dropout = Dropout(self.encoder.dropout.probability)
         self._teaching = Teaching(config.label_smoothing, config.exposure)
         self.decoder: AnyDecoder | None = None
         if config.decoder is not None:

@@ -42,6 +42,9 @@ class Subsampling(nn.Module):
     def __init__(self, config: SubsamplingConfig, num_features: int, dim: int) -> None:
         super().__init__()
         self.config = config
+        self.factor = config.factor
+        # A convolution of width 3, stride 2, padding 1 is centred on each second frame, a stack on its own.
+        self.first_frame = (config.factor - 1) / 2 if config.type == "stack" else 0.0
         self.convolutions = nn.ModuleList()
         num_halvings = config.factor.bit_length() - 1
         width = num_features

@@ -7,9 +7,9 @@ from typing import Literal, cast
 import pydantic
 from torch import Tensor, nn
 
-from asr.config import Config
 from asr.models.attention import CrossAttention, KeyValueCache, Memory, SelfAttention, Window
-from asr.models.decoder import Decoder, DecoderState, Weights, WeightsOf
+from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.positions import PositionConfig, Positions
 from asr.models.subsampling import Subsampling, SubsamplingConfig
@@ -17,7 +17,7 @@ from asr.models.subsampling import Subsampling, SubsamplingConfig
 # B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
 
 
-class TransformerEncoderConfig(Config):
+class TransformerEncoderConfig(EncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward."""
 
     type: Literal["transformer"] = "transformer"
@@ -47,7 +47,7 @@ class TransformerEncoderConfig(Config):
         return self
 
 
-class DecoderLayersConfig(Config):
+class DecoderLayersConfig(DecoderConfig):
     """Layers of self-attention, cross-attention and feed-forward."""
 
     type: str
@@ -74,7 +74,6 @@ class DecoderLayersConfig(Config):
 
     @property
     def cross_attention(self) -> tuple[int, int]:
-        """Layers and heads."""
         return self.num_layers, self.num_heads
 
 
@@ -139,13 +138,12 @@ class EncoderLayer(nn.Module):
         return block.after(x_BTD, self.feed_forward(block.before(x_BTD)))
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Encoder):
     """(B, T, F) features to (B, T / factor, D) encoded steps."""
 
     def __init__(self, config: TransformerEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = config.dim
-        self.subsampling_factor = config.subsampling.factor
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.positions = Positions(config.positions, config.dim)
         self.dropout = Dropout(config.dropout)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.checkout import find_commit
 from asr.errors import UserError
 from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
+from asr.system.checkout import find_commit
 
 if TYPE_CHECKING:
     from asr.recipe.definition import Job  # imports pydantic, which --help does not need

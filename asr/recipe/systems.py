@@ -19,7 +19,7 @@ from asr.recipe.definition import Job, SystemConf
 from asr.recipe.tasks import hash_text
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig
-from asr.whisper.loading import is_whisper
+from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
         return None
     if job.smoke:
         return f"a small model cannot start from {start}"
-    if is_whisper(start):
+    if find_family(start) is not None:
         return None if job.only else f"it starts from {start}: ask for it by --only, and it may be fetched"
     try:
         find_model(start)

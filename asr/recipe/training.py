@@ -33,7 +33,7 @@ from asr.recipe.tasks import (
 from asr.system.checkpoint import find_checkpoints, find_model
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer
-from asr.whisper.loading import find_whisper_weights, is_whisper
+from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +136,9 @@ def _train(job: Job, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = 
         found = find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
         start = run.config.start_from
         if start is not None and not others:
+            family = find_family(start)
             weights = (
-                find_whisper_weights(start) if is_whisper(start) else find_model(start) / "model.safetensors"
+                find_model(start) / "model.safetensors" if family is None else family.find_weights(start)
             )
             found |= {"the model that it starts from": hash_file(weights)}
         return found

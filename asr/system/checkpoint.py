@@ -27,19 +27,19 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from asr import __version__
-from asr.checkout import find_commit
 from asr.config import dump_config
 from asr.decoding.arpa import read_arpa
 from asr.decoding.fusion import FusionModel
 from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
+from asr.extensions import find_extensions
 from asr.features.front_end import FrontEnd
 from asr.files import usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
+from asr.system.checkout import find_commit
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
-from asr.whisper.loading import NAMES as WHISPER_NAMES
 
 FRONT_END_PREFIX = "front_end."
 MODEL_PREFIX = "model."
@@ -236,9 +236,10 @@ def find_model(path: str | Path) -> Path:
         return path / "model"
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]
-    hint = "" if path.exists() else f", or the name of a Whisper model: {', '.join(WHISPER_NAMES)}"
+    families = [] if path.exists() else [extension.FAMILY for extension in find_extensions("family")]
+    hints = [f", or the name of a {own.name} model: {', '.join(own.model_names)}" for own in families]
     raise UserError(
-        f"{path}: no model here; give the output_dir of a training or one of its checkpoints{hint}"
+        f"{path}: no model here; give the output_dir of a training or one of its checkpoints{''.join(hints)}"
     )
 
 

@@ -11,11 +11,11 @@ import pydantic
 from asr.batches.augment import AugmentConfig
 from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
+from asr.extensions import find_extensions
 from asr.features.front_end import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
-from asr.whisper.model import MAX_STEPS, WhisperDecoderConfig, WhisperEncoderConfig
 
 
 class DataConfig(Config):
@@ -197,7 +197,8 @@ class RunConfig(Config):
         self.text.refuse_idle(isinstance(self.model, SpeechModelConfig), "a speech model", "scoring")
         if isinstance(self.model, SpeechModelConfig):
             self._check_speech(self.model)
-        self._check_whisper()
+        for sections in find_extensions("sections"):
+            sections.check_run(self)
         if not self.keep_tokenizer and self.start_from is None:
             raise ValueError(
                 "keep_tokenizer = false is about the tokenizer of start_from; set that, or remove it"
@@ -247,43 +248,6 @@ class RunConfig(Config):
         if self.train.plot_every is not None and not attends:
             raise ValueError(
                 "train.plot_every draws the attention of a decoder, and there is none; set it to null"
-            )
-
-    def _check_whisper(self) -> None:
-        encoder, decoder = (getattr(self.model, name, None) for name in ("encoder", "decoder"))
-        parts = [p for p in (encoder, decoder) if isinstance(p, WhisperEncoderConfig | WhisperDecoderConfig)]
-        if self.start_from is None and any(part.sizes is None for part in parts):
-            raise ValueError(
-                "an encoder or decoder of type whisper takes sizes and weights from a Whisper model: set "
-                "start_from: openai/whisper-tiny, or the path of one"
-            )
-        if self.start_from is None and self.tokenizer.type == "whisper":
-            raise ValueError("tokenizer.type = whisper is that of a Whisper model: set start_from to one")
-        if isinstance(decoder, WhisperDecoderConfig):
-            decoder.refuse_idle(self.tokenizer.type == "whisper", "tokenizer.type = whisper", "language")
-        if isinstance(encoder, WhisperEncoderConfig):
-            self._check_whisper_audio(encoder)
-        exposure = getattr(self.model, "exposure", None)
-        if self.tokenizer.type == "whisper" and exposure is not None and exposure.corrupts:
-            raise ValueError(
-                "model.exposure: replace, drop and repeat compare all tokens with each other, and those of "
-                "Whisper are too many; scheduled_sampling works"
-            )
-
-    def _check_whisper_audio(self, encoder: WhisperEncoderConfig) -> None:
-        if self.features.convention != "whisper":
-            raise ValueError(
-                "model.encoder.type = whisper was trained on Whisper's features; set "
-                "features.convention: whisper"
-            )
-        steps = MAX_STEPS if encoder.sizes is None else encoder.sizes.max_steps
-        hears = steps * encoder.subsampling.factor * self.features.shift_ms / 1000
-        slowest = min(self.augment.speed, default=1.0)
-        if self.batches.max_utterance_seconds / slowest > hears:
-            raise ValueError(
-                f"batches.max_utterance_seconds = {self.batches.max_utterance_seconds}, at the slowest "
-                f"augment.speed, {slowest}, exceeds the {hears:g} seconds that Whisper hears at once; set it "
-                f"to {int(hears * slowest)}"
             )
 
     @classmethod

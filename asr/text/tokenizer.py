@@ -15,6 +15,7 @@ import pydantic
 
 from asr.config import Config
 from asr.errors import UserError
+from asr.extensions import find_extensions
 from asr.files import replace_file
 from asr.text.units import (
     BLANK_ID,
@@ -36,7 +37,7 @@ from asr.text.units import (
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
 
-# By type of tokenizer; asr/whisper/units.py enters Whisper's.
+# By type of tokenizer; extensions have more.
 UNITS: dict[TokenizerType, type[Units]] = {
     "characters": Characters,
     "bpe": Pieces,
@@ -44,6 +45,16 @@ UNITS: dict[TokenizerType, type[Units]] = {
     "words": Words,
     "labels": LabelUnits,
 }
+
+
+def find_units(type: TokenizerType) -> type[Units]:
+    """The units of a type of tokenizer, of ours or of an extension."""
+    if type not in UNITS:
+        for extension in find_extensions("units"):
+            UNITS.update(extension.UNITS)
+    if type not in UNITS:
+        raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")
+    return UNITS[type]
 
 
 @dataclasses.dataclass
@@ -63,13 +74,13 @@ class Tokenizer:
     unk_id = UNK_ID
 
     def __post_init__(self) -> None:
-        self._units = UNITS[self.type](self.tokens, self.model)
+        self._units = find_units(self.type)(self.tokens, self.model)
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         """Learn the vocabulary of `texts`, which are read once. The same texts give the same tokenizer."""
         digest = _start_digest(config)
-        tokens, model = UNITS[config.type].train(config, _hash_along(texts, digest))
+        tokens, model = find_units(config.type).train(config, _hash_along(texts, digest))
         if not tokens:
             raise UserError("a tokenizer learns from texts, but there are none, or all of them are empty")
         return cls(config.type, SPECIAL_TOKENS + tokens, model, digest.hexdigest())
@@ -209,7 +220,7 @@ def _check_tokens(type: TokenizerType, tokens: tuple[str, ...]) -> None:
         repeated = next(token for token, count in collections.Counter(tokens).items() if count > 1)
         raise UserError(f"token {repeated!r} is there twice")
     for token in tokens[len(SPECIAL_TOKENS) :]:
-        if not UNITS[type].token_pattern.fullmatch(token):
+        if not find_units(type).token_pattern.fullmatch(token):
             raise UserError(f"{token[:40]!r} cannot be a token of type {type}")
 
 
@@ -220,6 +231,6 @@ def _decode_model(record: _Record) -> bytes:
         raise UserError("model is not base64, so the file is damaged") from None
     if hashlib.sha256(model).hexdigest() != record.model_sha256:
         raise UserError("model differs from model_sha256, so the file is damaged; train it again")
-    if model and UNITS[record.type] is not Pieces:
+    if model and find_units(record.type) is not Pieces:
         raise UserError(f"type {record.type} has no model; remove it")
     return model

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 
 from asr.batches.loader import explain_dead_workers
-from asr.checkout import find_commit
 from asr.config import find_differences
 from asr.errors import UserError
 from asr.files import claim_folder
 from asr.models import Model
+from asr.system.checkout import find_commit
 from asr.system.checkpoint import (
     MODEL_PREFIX,
     System,

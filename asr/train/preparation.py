@@ -35,7 +35,7 @@ from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process, run_on_main_first
 from asr.train.start import complete, take_over, take_over_tokenizer
-from asr.whisper.loading import is_whisper
+from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     require_file("data.dev", config.data.dev)
     if config.augment.noise.recordings is not None:
         require_file("augment.noise.recordings", config.augment.noise.recordings)
-    if config.start_from is not None and not (checkpoints or is_whisper(config.start_from)):
+    if config.start_from is not None and not (checkpoints or find_family(config.start_from)):
         require_file("start_from", config.start_from)
     if checkpoints:
         system = load_any_system(checkpoints[-1], to_train=True)

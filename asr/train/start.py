@@ -1,4 +1,4 @@
-"""What a run starts from: the weights, tokenizer and front end of another run, or of a Whisper model."""
+"""Start training from the weights, tokenizer and front end of another run, or of a ready model."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ import pydantic
 import torch
 from torch import Tensor
 
-from asr.config import dump_config, find_differences
+from asr.config import Config, find_differences
 from asr.errors import UserError
-from asr.models import Model, ModelConfig, SpeechModelConfig, build_model
+from asr.models import Model, ModelConfig, build_model
 from asr.models.adaptation import is_low_rank
 from asr.system.checkpoint import System, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
-from asr.text.units import SPECIAL_TOKENS
-from asr.whisper.loading import WhisperSystem, build_tokenizer, is_whisper, load_whisper, read_checkpoint
-from asr.whisper.model import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
-from asr.whisper.tokenizer import WhisperTokenizer
-from asr.whisper.units import name_tokens, order_tokens
+from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
-
-TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row for each token
 
 
 def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
@@ -33,37 +27,27 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     source = config.start_from
     if source is None:
         return None
-    if not config.keep_tokenizer:
-        if is_whisper(source):
-            raise UserError(
-                "keep_tokenizer = false is for a start_from that was trained here; remove it: with a Whisper "
-                "model, tokenizer.type says whether its tokenizer is kept"
-            )
-        return None
-    if not is_whisper(source):
-        return load_any_system(find_model(source)).tokenizer
-    if config.tokenizer.type != "whisper":
-        return None
-    whisper = build_tokenizer(read_checkpoint(source), source)
-    return Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(whisper))
+    if (family := find_family(source)) is not None:
+        return family.take_over_tokenizer(config)
+    return load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
 
 
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     """A system with the weights of `start_from`, to be trained further as `config` says."""
     assert config.start_from is not None
-    if is_whisper(config.start_from):
-        return _take_over_whisper(config, tokenizer, load_whisper(config.start_from))
+    if (family := find_family(config.start_from)) is not None:
+        return family.take_over(config, tokenizer)
     return _take_over_run(config, tokenizer, find_model(config.start_from))
 
 
 def complete(config: RunConfig, source: ModelConfig) -> RunConfig:
-    """What is null in a section of type whisper becomes what it is in `source`."""
-    parts = {}
+    """Take settings that are null, and whose section says so in `from_start`, from `source`."""
+    parts: dict[str, Config] = {}
     for name in ("encoder", "decoder"):
         own, other = getattr(config.model, name, None), getattr(source, name, None)
-        if isinstance(own, WhisperEncoderConfig | WhisperDecoderConfig) and isinstance(other, type(own)):
-            missing = {key: value for key, value in other if getattr(own, key) is None}
-            parts[name] = own.model_copy(update=missing)
+        if own is not None and other is not None and type(own) is type(other):
+            missing = [key for key in own.from_start if getattr(own, key) is None]
+            parts[name] = own.model_copy(update={key: getattr(other, key) for key in missing})
     model = config.model.model_copy(update=parts)
     try:  # what could not be checked before
         return RunConfig.model_validate(config.model_copy(update={"model": model}).model_dump())
@@ -91,7 +75,7 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
     weights = {name: weight for name, weight in weights.items() if name not in of_tokens}
     changed = _describe_differences(find_differences(source.config.model, config.model, "model."))
     hint = f"set otherwise in {folder / 'config.yaml'}: {changed}"
-    _load(config, model, weights, lambda name: is_low_rank(name) or name in of_tokens, hint)
+    load_weights(config, model, weights, lambda name: is_low_rank(name) or name in of_tokens, hint)
     return System(config, tokenizer, source.front_end, model)
 
 
@@ -108,58 +92,7 @@ def _describe_differences(differing: dict[str, tuple[object, object]]) -> str:
     return "; ".join(shown[:8]) + ("; ..." if len(shown) > 8 else "")
 
 
-def _take_over_whisper(config: RunConfig, tokenizer: Tokenizer, source: WhisperSystem) -> System[Model]:
-    sections = {name: getattr(config.model, name, None) for name in ("encoder", "decoder")}
-    parts = tuple(
-        f"{name}." for name, section in sections.items() if getattr(section, "type", "") == "whisper"
-    )
-    if not parts:
-        raise UserError(
-            f"start_from = {config.start_from} is a Whisper model, but neither model.encoder nor "
-            "model.decoder has type: whisper; set it"
-        )
-    if config.features != source.front_end.config:
-        raise UserError(
-            f"start_from = {config.start_from} was trained on other features; set features: "
-            f"{{convention: whisper, num_mels: {source.config.num_mels}}} and nothing else there"
-        )
-    own_tokens = tokenizer.type == "whisper"
-    prompt = find_prompt(config, source.tokenizer) if own_tokens else ()
-    sizes = source.config
-    encoder, decoder = WhisperEncoderConfig(sizes=sizes), WhisperDecoderConfig(sizes=sizes, prompt=prompt)
-    config = complete(config, SpeechModelConfig(encoder=encoder, decoder=decoder))
-    model = build_model(config.model, source.front_end.num_features, len(tokenizer))
-    weights = {name: weight for name, weight in source.model.state_dict().items() if name.startswith(parts)}
-    order = order_tokens(source.tokenizer)
-    for name in weights.keys() & set(TOKEN_WEIGHTS):
-        if own_tokens:
-            weights[name] = weights[name][order]
-        else:
-            del weights[name]
-
-    def is_new(name: str) -> bool:
-        return is_low_rank(name) or not name.startswith(parts) or (name in TOKEN_WEIGHTS and not own_tokens)
-
-    _load(config, model, weights, is_new, f"its sizes are {_describe(sizes)}, or leave `sizes` out")
-    return System(config, tokenizer, source.front_end, model)
-
-
-def find_prompt(config: RunConfig, whisper: WhisperTokenizer) -> tuple[int, ...]:
-    """In our ids, without the start, in whose place is ours."""
-    language = getattr(getattr(config.model, "decoder", None), "language", None)
-    try:
-        prompt = whisper.prompt(language)
-    except UserError as error:
-        raise UserError(f"model.decoder.language: {error}") from None
-    order = order_tokens(whisper)
-    return tuple(order.index(id) for id in prompt[1:])
-
-
-def _describe(sizes: WhisperConfig) -> str:
-    return dump_config(sizes).strip().replace("\n", ", ")
-
-
-def _load(
+def load_weights(
     config: RunConfig, model: Model, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
 ) -> None:
     """`is_new` says of a weight's name whether it may be missing: it stays random."""

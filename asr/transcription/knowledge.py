@@ -17,7 +17,7 @@ from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.system.checkpoint import System, find_model, load_language_model
-from asr.whisper.loading import is_whisper
+from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class OwnDecoding(Config):
 
 def load_own_decoding(model: str | Path) -> OwnDecoding | None:
     """That of a model folder, if it has one."""
-    if is_whisper(model):
+    if find_family(model) is not None:
         return None
     path = find_model(model) / OWN_DECODING
     return load_config(OwnDecoding, path) if path.is_file() else None

@@ -30,6 +30,7 @@ from asr.models.clock import make_clock
 from asr.models.decoder import Decoder
 from asr.models.precision import Precision
 from asr.system.checkpoint import System, find_model, load_state, load_system
+from asr.transcription.families import find_family
 from asr.transcription.joining import (
     Recognized,
     Recording,
@@ -46,9 +47,6 @@ from asr.transcription.timestamps import (
 )
 from asr.transcription.transcriber import Request, Transcriber, choose_device, pad_audio
 from asr.transcripts.transcript import Segment
-from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.loading import is_whisper, load_whisper
-from asr.whisper.recognizer import WhisperRecognizer
 
 __all__ = [
     "AudioFile",
@@ -57,7 +55,6 @@ __all__ = [
     "Recognizer",
     "Request",
     "Transcriber",
-    "WhisperRecognizer",
     "choose_device",
     "find_default_model",
     "load_model",
@@ -81,15 +78,15 @@ def load_model(
     segmentation: SegmentationConfig | None = None,
     checks: ChecksConfig | None = None,
 ) -> Transcriber:
-    """The model of a run or checkpoint, both folders, or a Whisper model: its files, or its name on the hub.
+    """The model of a run or checkpoint, both folders, or a ready model: its files, or its name on the hub.
 
     Without `source`: what the environment names in ASR_MODEL, else whisper-base. `auto` takes a GPU if there
     is one. `precision` auto: 8 bits for Whisper on a CPU with instructions for them, else float32.
     """
     source = find_default_model() if source is None else source
     recognizer: Transcriber
-    if is_whisper(source):
-        recognizer = WhisperRecognizer(load_whisper(source), device, precision, segmentation, checks)
+    if (family := find_family(source)) is not None:
+        recognizer = family.load(source, device, precision, segmentation, checks)
     else:
         folder = find_model(source)
         heard = load_state(folder).get("longest_seconds")
@@ -146,10 +143,10 @@ class Recognizer(Transcriber):
 
     def check(self, request: Request) -> None:
         resolve_method(self.model, request.decoding.method)
-        if request.whisper != WhisperDecodingConfig():
+        if request.options is not None:
             raise UserError(
-                "the settings of whisper (language, task, prompt ...) are for Whisper models, and this is "
-                "none; leave them out"
+                f"{type(request.options).__name__} is for ready models, and this one was trained here; "
+                "leave it out"
             )
 
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:

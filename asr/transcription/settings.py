@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pydantic
 
@@ -20,11 +21,10 @@ from asr.system.checkpoint import find_model
 from asr.text.english import normalize_english
 from asr.text.english_letters import join_letters
 from asr.text.normalization import Rule, check_rules, normalize
+from asr.transcription.families import Family, find_families, find_family
 from asr.transcription.knowledge import Knowledge
 from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
-from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.loading import find_whisper_weights, is_whisper
 
 
 class EvaluationSettings(Config):
@@ -35,7 +35,7 @@ class EvaluationSettings(Config):
 
 
 class ScoringConfig(Config):
-    """How the texts of a Whisper model, which knows no rules of a run, and the references are made alike."""
+    """How texts of a ready model, which knows no rules of a run, and the references are normalised."""
 
     english: bool = True
     """By the rules for English: numbers, contractions, spelling, no case and punctuation. False: `rules`."""
@@ -63,11 +63,20 @@ class ScoringConfig(Config):
         return join_letters(text) if self.join_letters else text
 
 
-class WhisperEvaluationSettings(Config):
-    """What `asr evaluate` can be told about a Whisper model."""
+if TYPE_CHECKING:
+    FamilySections = Config
+else:
+    # One for each family of ready models that is there, such as whisper.
+    FamilySections = pydantic.create_model(
+        "FamilySections",
+        __base__=Config,
+        **{family.section: (family.decoding, family.decoding()) for family in find_families()},
+    )
 
-    whisper: WhisperDecodingConfig = WhisperDecodingConfig()
-    """How the model is asked."""
+
+class ReadyEvaluationSettings(FamilySections):
+    """What `asr evaluate` can be told about a ready model, such as Whisper."""
+
     checks: ChecksConfig = ChecksConfig()
     """When a text is not believed, and another is drawn."""
     segmentation: SegmentationConfig = SegmentationConfig()
@@ -79,13 +88,11 @@ class WhisperEvaluationSettings(Config):
     auto: one of these where the processor has instructions for them, and float32 otherwise."""
 
 
-class TranscriptionSettings(Config):
+class TranscriptionSettings(FamilySections):
     """What `asr transcribe` can be told."""
 
     decoding: DecodingConfig = DecodingConfig()
     """How the text is found."""
-    whisper: WhisperDecodingConfig = WhisperDecodingConfig()
-    """How a Whisper model is asked."""
     checks: ChecksConfig = ChecksConfig()
     """When the decoder is not believed, and another decoding is taken."""
     segmentation: SegmentationConfig = SegmentationConfig()
@@ -137,11 +144,23 @@ def merge_settings(
     return list(given.values())
 
 
+def find_options(settings: FamilySections, family: Family | None) -> Config | None:
+    """The section of a model's family. Settings of other families are refused."""
+    for other in find_families():
+        if other is not family and getattr(settings, other.section) != other.decoding():
+            raise UserError(
+                f"the settings of {other.section} (language, task, prompt ...) are for {other.name} models, "
+                "and this is none; leave them out"
+            )
+    return None if family is None else getattr(settings, family.section)
+
+
 def describe_making(
     model: str, knowledge: Knowledge, settings: TranscriptionSettings, arithmetic: str
 ) -> dict[str, object]:
     """All that a transcript depends on, but for the audio; for an OutputFolder."""
-    weights = find_whisper_weights(model) if is_whisper(model) else find_model(model) / "model.safetensors"
+    family = find_family(model)
+    weights = find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
     files = {"model": weights, **knowledge.files}
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]

@@ -13,7 +13,7 @@ decoded S / step_seconds times, so the real-time factor is about S / (2 * step_s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pydantic
@@ -67,8 +67,7 @@ class LiveTranscriber:
     ) -> None:
         self.recognizer = recognizer
         self.request = request or Request()
-        if self.request.whisper.windows != "pauses":
-            raise UserError("live speech is cut in pauses; leave whisper.windows out")
+        recognizer.check_live(self.request)
         self.config = config or StreamingConfig()
         self.sample_rate = recognizer.sample_rate
         segmentation = recognizer.segmentation.limited(self.config.max_seconds)
@@ -143,7 +142,7 @@ class LiveTranscriber:
         """Without a language, it is told by the segment itself."""
         request = self.request
         if language is not None:
-            request = replace(request, whisper=request.whisper.model_copy(update={"language": language}))
+            request = self.recognizer.in_language(request, language)
         (found,) = self.recognizer.recognize([segment], request)
         return found
 

@@ -32,6 +32,7 @@ from asr.audio.sources import (
     read_source,
     split_channels,
 )
+from asr.config import Config
 from asr.decoding.fusion import FusionModel
 from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
@@ -39,7 +40,6 @@ from asr.models.precision import Precision, describe_arithmetic, resolve_precisi
 from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
 from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript
-from asr.whisper.decoding import WhisperDecodingConfig
 
 # B segments, S samples
 
@@ -58,7 +58,8 @@ class Request:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     language_model: FusionModel | None = None
     batch_size: int = 8
-    whisper: WhisperDecodingConfig = field(default_factory=WhisperDecodingConfig)
+    options: Config | None = None
+    """Of the model's family, such as WhisperDecodingConfig; None: the defaults."""
     tokens: bool = False
     """Whether segments hold their tokens."""
     report: Callable[[float], None] = lambda seconds: None
@@ -96,6 +97,8 @@ class Transcriber(abc.ABC):
     separator: str
     """Between two words, and two segments."""
     segmentation: SegmentationConfig
+    window_samples: int | None = None
+    """The most that it can hear at once; None: there is no limit."""
 
     def __init__(self, device: str, precision: Precision, has_int8: bool = False) -> None:
         self.device = choose_device(device)
@@ -116,6 +119,17 @@ class Transcriber(abc.ABC):
     @abc.abstractmethod
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
         """One batch, from samples to text."""
+
+    def read_texts(self, segments: Sequence[AudioSegment], request: Request) -> list[str]:
+        """The texts of any number of segments, without times."""
+        return [found.segment.text for found in self.recognize(segments, request)]
+
+    def check_live(self, request: Request) -> None:  # noqa: B027
+        """Refuse what does not go with live speech."""
+
+    def in_language(self, request: Request, language: str) -> Request:
+        """The same request, of speech in this language."""
+        return request
 
     def separator_in(self, language: str | None) -> str:
         """Between two words, where this language is spoken."""
@@ -138,7 +152,7 @@ class Transcriber(abc.ABC):
         *,
         decoding: DecodingConfig | None = None,
         language_model: FusionModel | None = None,
-        whisper: WhisperDecodingConfig | None = None,
+        options: Config | None = None,
         batch_size: int = 8,
         channels: Channels = "mix",
         tokens: bool = False,
@@ -147,11 +161,12 @@ class Transcriber(abc.ABC):
         their sample rate, or both as a pair; a file as bytes or opened; an audio of Hugging Face's datasets.
 
         `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
-        model says. `whisper` is for Whisper's. `channels` "separate": each channel is a speaker's. Raises
-        UserError where nothing can be read. A damaged file gives a transcript of all that can be decoded,
-        which says in `incomplete` what is missing. With `tokens`, segments hold theirs.
+        model says. `options` are for ready models: a WhisperDecodingConfig, say. `channels` "separate": each
+        channel is a speaker's. Raises UserError where nothing can be read. A damaged file gives a transcript
+        of all that can be decoded, which says in `incomplete` what is missing. With `tokens`, segments hold
+        theirs.
         """
-        request = self._make_request(decoding, language_model, whisper, batch_size)
+        request = self._make_request(decoding, language_model, options, batch_size)
         request = replace(request, channels=channels, tokens=tokens)
         *_, (_, result) = self._transcribe_channels([make_source(source, sample_rate)], request)
         if isinstance(result, UserError):
@@ -166,7 +181,7 @@ class Transcriber(abc.ABC):
         *,
         decoding: DecodingConfig | None = None,
         language_model: FusionModel | None = None,
-        whisper: WhisperDecodingConfig | None = None,
+        options: Config | None = None,
         batch_size: int = 1,
         tokens: bool = False,
     ) -> Iterator[Segment]:
@@ -175,7 +190,7 @@ class Transcriber(abc.ABC):
         The audio is read as it is decoded, so that memory stays flat. A larger `batch_size` is quicker in
         all, but the first segments come later. Raises UserError where nothing can be read.
         """
-        request = self._make_request(decoding, language_model, whisper, batch_size)
+        request = self._make_request(decoding, language_model, options, batch_size)
         request = replace(request, tokens=tokens)
         for _, result in self._transcribe_channels([make_source(source, sample_rate)], request):
             if isinstance(result, UserError):
@@ -190,7 +205,7 @@ class Transcriber(abc.ABC):
         *,
         decoding: DecodingConfig | None = None,
         language_model: FusionModel | None = None,
-        whisper: WhisperDecodingConfig | None = None,
+        options: Config | None = None,
         channels: Channels = "mix",
         report: Callable[[float], None] = lambda seconds: None,
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
@@ -199,7 +214,7 @@ class Transcriber(abc.ABC):
         `batch_size` segments, of several files where these are short, are decoded at once. What is heard in a
         file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
-        request = self._make_request(decoding, language_model, whisper, batch_size)
+        request = self._make_request(decoding, language_model, options, batch_size)
         request = replace(request, channels=channels, report=report)
         for source, result in self.transcribe_events(files, request):
             if not isinstance(result, Segment):
@@ -335,14 +350,12 @@ class Transcriber(abc.ABC):
         self,
         decoding: DecodingConfig | None,
         language_model: FusionModel | None,
-        whisper: WhisperDecodingConfig | None,
+        options: Config | None,
         batch_size: int,
     ) -> Request:
         if decoding is None and language_model is None:
             decoding, language_model = self.usual_decoding()
-        return Request(
-            decoding or DecodingConfig(), language_model, batch_size, whisper or WhisperDecodingConfig()
-        )
+        return Request(decoding or DecodingConfig(), language_model, batch_size, options)
 
     # --- for subclasses ---------------------------------------------------------------------------
 

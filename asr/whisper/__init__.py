@@ -1,3 +1,3 @@
 """Whisper: checkpoints of any form, model, tokenizer, search, word times and the recogniser."""
 
-import asr.models  # noqa: F401 - the unions of its configs still take Whisper's: they come first
+import asr.models  # noqa: F401 - it reads `sections` from here, which imports parts of it: it must begin

@@ -18,9 +18,9 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.whisper.ggml import MappedFile
 from asr.whisper.huggingface import MAX_JSON_BYTES, parse_alignment_heads
-from asr.whisper.model import WhisperConfig
 from asr.whisper.naming import Checkpoint, check_weight, expected_shapes
 from asr.whisper.openai import make_config
+from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import (
     END,
     MAX_BYTES,

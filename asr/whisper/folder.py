@@ -16,8 +16,8 @@ from asr.config import dump_config, load_config
 from asr.errors import UserError
 from asr.files import replace_file, usual_mode
 from asr.whisper.huggingface import read_safetensors
-from asr.whisper.model import WhisperConfig
 from asr.whisper.naming import Checkpoint, check_weight, expected_shapes
+from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import FILE_NAME, read_ranks, write_ranks
 
 

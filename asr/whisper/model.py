@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
 
-import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.config import Config
 from asr.errors import UserError
 from asr.models.attention import KeyValueCache, Memory
 from asr.models.decoder import Weights, WeightsOf
+from asr.models.encoder import Encoder
+from asr.models.int8 import Int8Linear
 from asr.models.layers import Dropout, length_mask, without_weights
 from asr.models.positions import PositionConfig
-from asr.models.subsampling import SubsamplingConfig
 from asr.models.transformer import (
     EncoderLayer,
     TransformerDecoder,
@@ -24,91 +22,11 @@ from asr.models.transformer import (
     TransformerDecoderState,
     TransformerEncoderConfig,
 )
-from asr.whisper.int8 import Int8Linear
+from asr.whisper.sections import FRAMES_PER_STEP, MAX_STEPS, WhisperConfig
 
 # B batch, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
-FRAMES_PER_STEP = 2
 EXPANSION = 4  # of the feed-forward blocks
-MAX_LAYERS = 200  # and heads
-MAX_STEPS = 1500  # of 20 ms: 30 seconds
-
-
-class WhisperConfig(Config):
-    """Sizes of a Whisper model. The limits only keep a damaged file from asking for the moon."""
-
-    type: Literal["whisper"] = "whisper"
-    num_mels: Literal[80, 128]
-    """Bands of the log-mel features: 128 in large-v3 and turbo, 80 in all others."""
-    vocab_size: int = pydantic.Field(gt=0, le=200_000)
-    """Tokens of text, of language and task, and of time."""
-    dim: int = pydantic.Field(gt=0, le=8192)
-    """Width of encoder and decoder."""
-    encoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    encoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    decoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    decoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
-    max_steps: int = pydantic.Field(default=MAX_STEPS, gt=0, le=100_000)
-    """Steps of 20 ms that the encoder has positions for: 30 seconds."""
-    max_tokens: int = pydantic.Field(default=448, gt=0, le=100_000)
-    """Tokens that the decoder has positions for, those of the prompt among them."""
-    alignment_heads: tuple[tuple[int, int], ...] | None = None
-    """Layer and head of the cross-attentions that follow the words; null where the checkpoint names none."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> WhisperConfig:
-        for part, heads in (("encoder", self.encoder_heads), ("decoder", self.decoder_heads)):
-            if self.dim % heads:
-                raise ValueError(f"dim = {self.dim} is no multiple of {part}_heads = {heads}")
-        if self.dim % 2:
-            raise ValueError(f"dim = {self.dim}: positions are pairs of sine and cosine, so it must be even")
-        for layer, head in self.alignment_heads or ():
-            if not (0 <= layer < self.decoder_layers and 0 <= head < self.decoder_heads):
-                raise ValueError(
-                    f"alignment_heads: no head {head} of layer {layer} among "
-                    f"{self.decoder_layers} layers of {self.decoder_heads} heads"
-                )
-        return self
-
-    @property
-    def is_multilingual(self) -> bool:
-        """English-only models have one token of text less."""
-        return self.vocab_size >= 51_865
-
-
-class WhisperEncoderConfig(Config):
-    """Whisper's encoder in a model that is trained. Frames are those of features.convention: whisper."""
-
-    # The geometry of its two convolutions.
-    subsampling: ClassVar[SubsamplingConfig] = SubsamplingConfig(type="conv1d", factor=2)
-
-    type: Literal["whisper"] = "whisper"
-    sizes: WhisperConfig | None = None
-    """Of the Whisper model that this is a part of; null: those of `start_from`."""
-    dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Of the output of each block and inside the feed-forward blocks. Whisper itself was trained without."""
-
-
-class WhisperDecoderConfig(Config):
-    """Whisper's decoder in a model that is trained."""
-
-    type: Literal["whisper"] = "whisper"
-    sizes: WhisperConfig | None = None
-    """Of the Whisper model that this is a part of; null: those of `start_from`."""
-    language: str | None = None
-    """Of the texts, for a model that knows many: a code such as en, or its English name."""
-    prompt: tuple[pydantic.NonNegativeInt, ...] | None = None
-    """Tokens that follow the start and stand before each text; null: those of `start_from` that say to
-    transcribe this language without times, and none where tokenizer.type is not whisper."""
-    dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Of the embeddings, the output of each block and inside the feed-forward blocks."""
-
-    @property
-    def cross_attention(self) -> tuple[int, int]:
-        """Layers and heads; the most there may be as long as the sizes are not known."""
-        if self.sizes is None:
-            return MAX_LAYERS, MAX_LAYERS
-        return self.sizes.decoder_layers, self.sizes.decoder_heads
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
@@ -121,7 +39,7 @@ def sinusoids(length: int, dim: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
-class WhisperEncoder(nn.Module):
+class WhisperEncoder(Encoder):
     """Two convolutions over time, the second of which halves it, then layers of self-attention.
 
     Frames past an utterance's length are as if they were not there. To hear the 30 seconds that Whisper was
@@ -131,6 +49,7 @@ class WhisperEncoder(nn.Module):
     positions_TD: Tensor
 
     subsampling_factor = FRAMES_PER_STEP
+    first_frame = 0.0
 
     def __init__(self, config: WhisperConfig, dropout: float = 0.0) -> None:
         super().__init__()
@@ -231,35 +150,6 @@ class WhisperDecoder(TransformerDecoder):
         if bias_BUT is not None:  # the last of the prompt predicts the first token
             bias_BUT = nn.functional.pad(bias_BUT, (0, 0, len(self.prompt), 0))
         return super().attend(tokens_BN, state, caches, weights_of, skip + len(self.prompt), bias_BUT)
-
-
-def build_whisper_encoder(config: WhisperEncoderConfig, num_features: int) -> WhisperEncoder:
-    sizes = _require_sizes(config)
-    if num_features != sizes.num_mels:
-        raise UserError(
-            f"{num_features} features, but this encoder of Whisper reads {sizes.num_mels} mel bands; set "
-            f"features.num_mels: {sizes.num_mels}"
-        )
-    return WhisperEncoder(sizes, config.dropout)
-
-
-def build_whisper_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> WhisperDecoder:
-    sizes = _require_sizes(config)
-    if memory_dim != sizes.dim:
-        raise UserError(
-            f"model.encoder makes steps of {memory_dim} dimensions, but this decoder of Whisper reads "
-            f"{sizes.dim}; take the encoder of the same model (type: whisper)"
-        )
-    return WhisperDecoder(sizes, vocab_size, config.prompt or (), config.dropout)
-
-
-def _require_sizes(config: WhisperEncoderConfig | WhisperDecoderConfig) -> WhisperConfig:
-    if config.sizes is None:
-        raise UserError(
-            "an encoder or decoder of type whisper has no sizes yet: they come with the weights of "
-            "start_from, when training starts"
-        )
-    return config.sizes
 
 
 class Whisper(nn.Module):

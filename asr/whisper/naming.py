@@ -10,7 +10,8 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.models.layers import without_weights
-from asr.whisper.model import Whisper, WhisperConfig
+from asr.whisper.model import Whisper
+from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import Vocabulary
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -8,9 +8,9 @@ from typing import Any
 import pydantic
 
 from asr.errors import UserError
-from asr.whisper.model import WhisperConfig
 from asr.whisper.naming import Checkpoint, rename_weights
 from asr.whisper.pickles import check_tensors, read_pickled
+from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import read_ranks
 
 # Their name of a size to ours.

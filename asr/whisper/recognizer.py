@@ -82,6 +82,8 @@ class OpenedSegment(AudioSegment):
 class WhisperRecognizer(Transcriber):
     """A Whisper model."""
 
+    window_samples: int
+
     def __init__(
         self,
         system: WhisperSystem,
@@ -111,10 +113,17 @@ class WhisperRecognizer(Transcriber):
                 "a language model, a lexicon and the settings of decoding are for models trained here; "
                 "Whisper has its own: whisper.beam, whisper.prompt, whisper.hotwords ..."
             )
-        require_known(self.system.tokenizer, request.whisper, self.model.config.max_tokens)
+        require_known(self.system.tokenizer, _options(request), self.model.config.max_tokens)
 
     def padded_length(self, num_samples: int, request: Request) -> int:
-        return count_window_samples(self.system, num_samples, request.whisper.padding_seconds)
+        return count_window_samples(self.system, num_samples, _options(request).padding_seconds)
+
+    def check_live(self, request: Request) -> None:
+        if _options(request).windows != "pauses":
+            raise UserError("live speech is cut in pauses; leave whisper.windows out")
+
+    def in_language(self, request: Request, language: str) -> Request:
+        return replace(request, options=_options(request).model_copy(update={"language": language}))
 
     def separator_in(self, language: str | None) -> str:
         return "" if language in WITHOUT_SPACES else self.separator
@@ -125,7 +134,7 @@ class WhisperRecognizer(Transcriber):
         """Where Whisper passes over speech, all stretches of the segment are heard again, each by itself."""
         results = self._recognize_once(segments, request)
         rows = [row for row, segment in enumerate(segments) if self._is_passed_over(segment, results[row])]
-        if request.whisper.task == "translate":  # the times of its words are not those of the speech
+        if _options(request).task == "translate":  # the times of its words are not those of the speech
             rows.clear()
         pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
         heard = iter(self._in_batches(pieces, request, lambda batch: self._recognize_once(batch, request)))
@@ -147,10 +156,10 @@ class WhisperRecognizer(Transcriber):
 
     @torch.inference_mode()
     def _recognize_once(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-        asked = self.encode(segments, request.whisper)
-        readings = self.decode(asked, request.whisper)
+        asked = self.encode(segments, _options(request))
+        readings = self.decode(asked, _options(request))
         tokens = [[token for token in one.tokens if token < self.system.tokenizer.end] for one in readings]
-        timed = self.time(segments, asked, tokens, request.whisper)
+        timed = self.time(segments, asked, tokens, _options(request))
         results = []
         for segment, reading, words in zip(segments, readings, timed, strict=True):
             own = shift_words(words, segment.start)
@@ -209,11 +218,16 @@ class WhisperRecognizer(Transcriber):
         return timed
 
     @torch.inference_mode()
-    def read(self, segments: Sequence[AudioSegment], request: Request) -> list[WhisperReading]:
-        """Any number of segments, without times, in batches of equal windows."""
+    def read_texts(self, segments: Sequence[AudioSegment], request: Request) -> list[str]:
+        """In batches of equal windows."""
+        if _options(request).windows != "pauses":
+            raise UserError(
+                "whisper.windows is about recordings; utterances are decoded as they are, remove it"
+            )
 
-        def read_batch(batch: Sequence[AudioSegment]) -> list[WhisperReading]:
-            return self.decode(self.encode(batch, request.whisper), request.whisper)
+        def read_batch(batch: Sequence[AudioSegment]) -> list[str]:
+            readings = self.decode(self.encode(batch, _options(request)), _options(request))
+            return [reading.text for reading in readings]
 
         return self._in_batches(segments, request, read_batch)
 
@@ -241,7 +255,7 @@ class WhisperRecognizer(Transcriber):
     ) -> Iterator[tuple[Recording, AudioSegment | End]]:
         """Where the language is to be told, each segment brings the first speech of its recording."""
         events = super()._read(sources, request)
-        if request.whisper.language is not None or not self.system.tokenizer.is_multilingual:
+        if _options(request).language is not None or not self.system.tokenizer.is_multilingual:
             yield from events
             return
         held: list[AudioSegment] = []
@@ -290,7 +304,7 @@ class WhisperRecognizer(Transcriber):
     # --- windows one after the other --------------------------------------------------------------
 
     def _transcribe_all(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
-        if request.whisper.windows == "pauses":
+        if _options(request).windows == "pauses":
             yield from super()._transcribe_all(sources, request)
             return
         self.check(request)
@@ -337,7 +351,7 @@ class WhisperRecognizer(Transcriber):
 
     def _read_window(self, place: AudioSegment, before: Window | None, request: Request) -> Window:
         """What is said in a window that follows on another one."""
-        config, previous = request.whisper, [] if before is None else list(before.previous)
+        config, previous = _options(request), [] if before is None else list(before.previous)
         if before is not None:
             config = config.model_copy(update={"language": before.language})
         asked = replace(self.encode([place], config), with_times=True, previous=previous)
@@ -430,3 +444,10 @@ def make_segments(
 
 def shift_words(words: Sequence[TimedWord], seconds: float) -> list[Word]:
     return [Word(word.text, seconds + word.start, seconds + word.end, word.confidence) for word in words]
+
+
+def _options(request: Request) -> WhisperDecodingConfig:
+    options = request.options or WhisperDecodingConfig()
+    if not isinstance(options, WhisperDecodingConfig):
+        raise UserError(f"{type(options).__name__} is not for Whisper models; give a WhisperDecodingConfig")
+    return options

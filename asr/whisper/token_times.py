@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.models.decoder import WeightsOf
-from asr.whisper.model import Whisper, WhisperConfig
+from asr.whisper.model import Whisper
+from asr.whisper.sections import WhisperConfig
 from asr.whisper.tokenizer import WhisperTokenizer
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary

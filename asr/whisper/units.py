@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from asr.errors import UserError
-from asr.text.tokenizer import UNITS
 from asr.whisper.tokenizer import WhisperTokenizer
 
 NUM_RESERVED = 5
@@ -92,4 +91,4 @@ def _to_bytes(name: str) -> bytes:
         raise UserError(f"{name[:40]!r} cannot be a token of type whisper") from None
 
 
-UNITS["whisper"] = WhisperUnits
+UNITS = {"whisper": WhisperUnits}

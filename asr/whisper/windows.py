@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from asr.errors import UserError
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.model import FRAMES_PER_STEP
+from asr.whisper.sections import FRAMES_PER_STEP
 
 # B batch, S samples, T frames, F features
 

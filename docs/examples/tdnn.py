@@ -8,14 +8,14 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
+from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.layers import Dropout, length_mask
 from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps, F features, D model dimension
 
 
-class TDNNEncoderConfig(Config):
+class TDNNEncoderConfig(EncoderConfig):
     """Subsampling, then dilated convolutions, each with a residual connection (Peddinti et al. 2015)."""
 
     type: Literal["tdnn"] = "tdnn"
@@ -29,13 +29,12 @@ class TDNNEncoderConfig(Config):
     """How frames become steps."""
 
 
-class TDNNEncoder(nn.Module):
+class TDNNEncoder(Encoder):
     """(B, T, F) features to (B, T / factor, D) encoded steps."""
 
     def __init__(self, config: TDNNEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = config.dim
-        self.subsampling_factor = config.subsampling.factor
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         gaps = [2**index for index in range(config.num_layers)]
         self.convolutions = nn.ModuleList(

@@ -12,7 +12,7 @@ PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` w
 @functools.cache
 def find_commit() -> str:
     """Of this package, as it is at the first call: the checkout may change while a process runs."""
-    return describe_commit(Path(__file__).resolve().parent.parent)
+    return describe_commit(Path(__file__).resolve().parent.parent.parent)
 
 
 def describe_commit(root: Path) -> str:
