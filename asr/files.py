@@ -28,23 +28,27 @@ MAX_UNPACKED_PIPE = 1_000_000_000
 """Bytes that a pipe, whose size nobody knows, may unpack to."""
 
 
-def unpack(file: IO[bytes], name: str | Path) -> IO[bytes]:
-    """The same file, or what gzip packed into it, which is read piece by piece."""
+def unpack(file: IO[bytes], name: str | Path, max_bytes: int | None = None) -> IO[bytes]:
+    """The same file, or what gzip packed into it, read piece by piece, up to a limit that no text reaches."""
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, file))
-    return io.BufferedReader(_Gunzip(buffered, name)) if buffered.peek(2)[:2] == b"\x1f\x8b" else buffered
+    if buffered.peek(2)[:2] != b"\x1f\x8b":
+        return buffered
+    return io.BufferedReader(_Gunzip(buffered, name, max_bytes or _limit_expansion(buffered)))
+
+
+def _limit_expansion(file: IO[bytes]) -> int:
+    with contextlib.suppress(OSError):  # not a file of the system
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode):
+            return MAX_FREE_EXPANSION + MAX_EXPANSION * status.st_size
+    return MAX_UNPACKED_PIPE
 
 
 class _Gunzip(io.RawIOBase):
-    """Unpacks gzip up to a limit that no honest text reaches."""
-
-    def __init__(self, file: IO[bytes], name: str | Path) -> None:
+    def __init__(self, file: IO[bytes], name: str | Path, max_bytes: int) -> None:
         self._unpacked = gzip.GzipFile(fileobj=file)
         self._name = name
-        self._left = MAX_UNPACKED_PIPE
-        with contextlib.suppress(OSError):  # not a file of the system
-            status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode):
-                self._left = MAX_FREE_EXPANSION + MAX_EXPANSION * status.st_size
+        self._left = self._max_bytes = max_bytes
 
     def readable(self) -> bool:
         return True
@@ -54,13 +58,13 @@ class _Gunzip(io.RawIOBase):
             data = self._unpacked.read(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(
-                f"{self._name}: gzip file that is damaged or not whole ({error}); pack it again"
+                f"{self._name}: gzip file that is damaged, or not whole ({error}); get it or pack it again"
             ) from None
         self._left -= len(data)
         if self._left < 0:
             raise UserError(
-                f"{self._name}: unpacks to over {MAX_EXPANSION} times its size, which no text does; "
-                "unpack it by gunzip if you trust it"
+                f"{self._name}: unpacks to more than {self._max_bytes:,} bytes, which is too much for its "
+                "size; unpack it by gunzip if you trust it"
             )
         buffer[: len(data)] = data
         return len(data)

