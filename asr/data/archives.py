@@ -218,7 +218,8 @@ def _extract_tar(archive: Path, unpacked: IO[bytes], folder: Path, max_bytes: in
         size += member.size
         is_plain = member.isdir() or (member.isreg() and not member.issparse())
         _require_harmless(archive, member.name, is_plain, size, max_bytes)
-        return tarfile.data_filter(member, path).replace(mode=None, deep=False)  # no program
+        mode = 0o755 if member.isdir() else 0o644  # no program comes out
+        return tarfile.data_filter(member, path).replace(mode=mode, deep=False)
 
     with tarfile.open(fileobj=unpacked, mode="r|") as tar:
         tar.extractall(folder, filter=admit)
