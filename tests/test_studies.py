@@ -1,24 +1,45 @@
-"""The studies of the recipes: every variant builds; tools/study.py reports what the runs have left."""
+"""The studies of the recipes: every variant builds; the report says what the runs have left."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_recipe
 
-from asr.config import load_config
+from asr.cli import main
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import load_recipe
-from asr.recipe.results import read_texts, write_texts
+from asr.recipe.definition import Job, Recipe, SystemConf, load_recipe
+from asr.recipe.results import describe_score, read_texts, write_texts
 from asr.recipe.stages import run_recipe
+from asr.recipe.study import (
+    NUM_TOKENS,
+    Study,
+    build_cases,
+    count_parameters,
+    find_speakers,
+    load_study,
+    load_variants,
+    publish_study,
+    read_runs,
+    write_study_report,
+)
+from asr.recipe.study_report import format_page
+from asr.recipe.study_scores import (
+    beam_suffix,
+    find_rates,
+    pool,
+    read_validations,
+    reread,
+    score_lengths,
+    score_study,
+    write_left_out,
+)
+from asr.recipe.systems import load_conf
 from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,25 +47,13 @@ STUDIES = sorted((ROOT / "recipes").glob("*/*.yaml"))
 PUBLISHED = sorted((ROOT / "recipes").glob("*/studies/*/study.json"))
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "tools"))  # where its modules are
-    return importlib.import_module("study")
-
-
-@pytest.fixture(scope="module")
-def figures(tool: ModuleType) -> ModuleType:
-    return importlib.import_module("study_figures")
-
-
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_variant_of_a_study_builds(
-    tool: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_variant_of_a_study_builds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    study = load_config(tool.Study, path)
-    assert study.corpus == path.parent.name
-    configs = tool.load_variants(study)  # refuses sizes that differ
+    recipe = load_recipe(path.parent.name)
+    study = load_study(recipe, path.stem)
+    variants = load_variants(study, recipe)  # refuses sizes that differ
+    configs = {name: load_conf(conf) for name, conf in variants.items()}
     assert len(configs) == len(study.variants)
     systems = {name: config.model_dump(exclude={"output_dir"}) for name, config in configs.items()}
     assert len({json.dumps(tree, default=str) for tree in systems.values()}) == len(systems), (
@@ -52,7 +61,7 @@ def test_every_variant_of_a_study_builds(
     )
     assert len({(config.train.steps, config.seed) for config in configs.values()}) == 1, "equal budgets"
     if study.parameters is not None:
-        counts = [tool.count_parameters(config) for config in configs.values()]
+        counts = [count_parameters(config) for config in configs.values()]
         assert max(abs(count - study.parameters) for count in counts) <= 0.1 * study.parameters
 
 
@@ -64,22 +73,24 @@ def test_the_manifests_of_the_studies_are_those_of_the_recipe() -> None:
             assert name == "train" or f'"{name}"' in recipe
 
 
-def test_the_baseline_of_leave_one_out_is_that_of_the_corpus(
-    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_baseline_of_leave_one_out_is_that_of_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    study = load_config(tool.Study, ROOT / "recipes" / "fsdd" / "leave_one_out.yaml")
-    for name, config in tool.load_variants(study).items():
+    recipe = load_recipe("fsdd")
+    for name, conf in load_variants(load_study(recipe, "leave_one_out"), recipe).items():
+        config = load_conf(conf)
         own = RunConfig.load(f"conf/fsdd/{name}.yaml")
         for section in ("tokenizer", "features", "augment", "batches", "model", "optim"):
             assert getattr(config, section) == getattr(own, section), f"{name}: {section}"
 
 
-def write_study(tmp_path: Path, text: str) -> Path:
-    conf = write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
-    path = tmp_path / "study.yaml"
-    path.write_text(f"question: which?\ncorpus: tones\nconf: {conf}\n{text}")
-    return path
+def write_study(tmp_path: Path, text: str) -> Recipe:
+    """The study `s` beside a recipe with one system."""
+    write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    recipes_dir = tmp_path / "recipes"
+    (recipes_dir / "tones").mkdir(parents=True, exist_ok=True)
+    (recipes_dir / "tones" / "recipe.py").write_text(RECIPE.format(tones="", fields=""))
+    (recipes_dir / "tones" / "s.yaml").write_text(f"question: which?\nsystem: ctc_lstm\n{text}")
+    return load_recipe("tones", recipes_dir)
 
 
 @pytest.mark.parametrize(
@@ -98,38 +109,44 @@ def write_study(tmp_path: Path, text: str) -> Path:
         ("baseline: a\nvariants: {a: [], b: [model.encoder.dims=3]}", "unknown key model.encoder.dims"),
     ],
 )
-def test_a_study_that_cannot_be(tool: ModuleType, tmp_path: Path, text: str, message: str) -> None:
+def test_a_study_that_cannot_be(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        tool.load_variants(load_config(tool.Study, write_study(tmp_path, text)))
+        recipe = write_study(tmp_path, text)
+        load_variants(load_study(recipe, "s"), recipe)
 
 
-def test_parameters_are_counted(tool: ModuleType, tmp_path: Path) -> None:
+def test_a_study_that_is_not_there(tmp_path: Path) -> None:
+    recipe = write_study(tmp_path, "baseline: a\nvariants: {a: [], b: []}")
+    with pytest.raises(UserError, match=r"no study 'ss' of tones; did you mean tones/s\?"):
+        load_study(recipe, "ss")
+    study = load_study(recipe, "s").model_copy(update={"system": "lstm"})
+    with pytest.raises(UserError, match=r"system = lstm: no lstm\.yaml in "):
+        load_variants(study, recipe)
+
+
+def test_parameters_are_counted(tmp_path: Path) -> None:
     """Of one bidirectional layer of 16 cells, by hand."""
     write_study(tmp_path, "")
     config = RunConfig.load(tmp_path / "conf" / "tones" / "ctc_lstm.yaml")
     convolutions = (1 * 4 * 9 + 4) + (4 * 4 * 9 + 4)
     project = (5 * 4 * 16 + 16) + 2 * 16
     cells = 2 * (4 * 16 * (16 + 16) + 2 * 4 * 16) + 2 * 32
-    head = 32 * tool.NUM_TOKENS + tool.NUM_TOKENS
-    assert tool.count_parameters(config) == convolutions + project + cells + head
+    head = 32 * NUM_TOKENS + NUM_TOKENS
+    assert count_parameters(config) == convolutions + project + cells + head
 
 
 # --- from training to the report ----------------------------------------------------------------
 
 
-def test_a_report(
-    tool: ModuleType, figures: ModuleType, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From training to the page; the texts of the longer utterances are made up, so that their rates are known."""
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("tones", write_tones_recipe(tmp_path, tones))
-    wanted = {"seeds": (0, 1), "only": ("ctc_lstm",), "study": Path("s.yaml")}
-    job = tool.StudyJob(recipe, tmp_path / "out", **wanted)
+    job = Job(recipe, tmp_path / "out", seeds=(0, 1), only=("ctc_lstm",), study="s")
     run_recipe(job)
-    study = tool.Study(
+    study = Study(
         question="which?",
-        corpus="tones",
-        conf="conf/tones/ctc_lstm.yaml",
+        system="ctc_lstm",
         baseline="ctc_lstm",
         variants={"ctc_lstm": (), "transformer": ()},
         lengths=("long",),
@@ -146,16 +163,16 @@ def test_a_report(
         texts = {"x": {"text": wrong}, "y": references["y"]}
         write_texts(job.runs_dir / run / "evaluation" / "long.ctc_greedy.jsonl", texts)
 
-    cases = tool.build_cases(study, job.data_dir)
-    runs = tool.read_runs(job, study, cases)
+    cases = build_cases(study, load_variants(study, recipe), job.data_dir)
+    runs = read_runs(job, study, cases)
     assert [(run["name"], run["variant"]) for run in runs] == [
         ("ctc_lstm", "ctc_lstm"),
         ("ctc_lstm-seed-1", "ctc_lstm"),
     ]
     assert {run["decoding"] for run in runs} == {"ctc_greedy"}, "the first that CTC offers"
     with pytest.raises(UserError, match=r"ctc_lstm was decoded by ctc_greedy.*there is none: attention"):
-        tool.read_runs(job, study.model_copy(update={"methods": ("attention",)}), cases)
-    scores = figures.score_lengths(job, runs, study.lengths)
+        read_runs(job, study.model_copy(update={"methods": ("attention",)}), cases)
+    scores = score_lengths(job, runs, study.lengths)
     assert scores["ctc_lstm"][5].error_rate == pytest.approx(1 / 20), "one word of two runs of ten"
     test = read_texts(job.results_dir / "reference.jsonl")
     lengths = {len(fields["text"].split()) for fields in test.values()}
@@ -163,16 +180,16 @@ def test_a_report(
     words = sum(scores["ctc_lstm"][length].counts.reference_length for length in lengths)
     assert words == 2 * sum(len(fields["text"].split()) for fields in test.values())
 
-    tool.report(job, study, cases, tmp_path / "report")
+    write_study_report(job, study, cases, tmp_path / "report")
     page = (tmp_path / "report" / "report.md").read_text()
-    assert page.startswith("# s\n\nwhich?\n\n`python tools/study.py s.yaml --output-dir OUT --seeds 0,1`: 6 ")
+    assert page.startswith("# s\n\nwhich?\n\n`asr recipe study tones/s --only ctc_lstm --seeds 0,1`: 6 ")
     assert "| variant | parameters | updates to 50% |" in page and "| never | never |" in page
     assert "| 5.00 [" in page, "of the five words"
     assert "## WER on test by the number of words, beam 3" in page
     svg = (tmp_path / "report" / "lengths_beam_3.svg").read_text()
     assert "<svg" in svg and "ctc_lstm" in svg and "words in the utterance" in svg
     assert not (tmp_path / "report" / "attention.png").exists(), "CTC does not look"
-    tool.publish(job, study, tmp_path / "report", tmp_path / "published")
+    publish_study(job, study, tmp_path / "report", tmp_path / "published")
     assert {path.name for path in (tmp_path / "published").iterdir()} == {
         *("study.json", "report.md", "curves.svg", "reference.jsonl", "long.reference.jsonl"),
         *(f"lengths_beam_{beam}.svg" for beam in (3, 10)),
@@ -185,16 +202,15 @@ def test_a_report(
     }
     for run in runs:  # the checkpoint reads as the log says
         folder = job.runs_dir / run["name"]
-        for line in figures.read_validations(folder / "log.jsonl"):
-            again = figures.reread(folder, line["step"], job.data_dir / "dev.jsonl")
+        for line in read_validations(folder / "log.jsonl"):
+            again = reread(folder, line["step"], job.data_dir / "dev.jsonl")
             assert again == pytest.approx({"loss": line["loss"], "wer": line["wer"]}, rel=1e-5)
 
 
-def test_folds_are_the_manifests_without_one_speaker(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     conf = write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    variants = {name: SystemConf(path=conf, overrides=(f"seed={n}",)) for n, name in enumerate("ab")}
     people = dict.fromkeys(("train", "dev", "test"), ("ann", "bob", "bob", "cem"))
     for split, speakers in people.items():
         spoken = [
@@ -202,28 +218,26 @@ def test_folds_are_the_manifests_without_one_speaker(
             for n, speaker in enumerate(speakers)
         ]
         write_manifest(tmp_path / "data" / f"{split}.jsonl", spoken)
-    study = tool.Study(
+    study = Study(
         question="who?",
-        corpus="tones",
-        conf=str(conf),
+        system="ctc_lstm",
         baseline="a",
         folds="speaker",
         variants={"a": (), "b": ("seed=1",)},
     )
-    cases = tool.build_cases(study, tmp_path / "data")
+    cases = build_cases(study, variants, tmp_path / "data")
     assert list(cases) == [f"{name}_without_{who}" for name in "ab" for who in ("ann", "bob", "cem")]
     for case in cases.values():
         for split in ("train", "dev"):
-            path = Path(getattr(case.config.data, split))
+            path = Path(getattr(load_conf(case.conf).data, split))
             assert path.parent == Path("data/tones"), "as the conf says it; a job moves it to its folder"
             kept = [u.id for u in read_manifest(tmp_path / "data" / path.name)]
             assert kept == [f"{split}{n}" for n in range(4) if people[split][n] != case.left_out]
-        assert case.config.output_dir == f"runs/tones/{case.name}"
 
 
 @pytest.mark.slow
 def test_leaving_speakers_out(
-    tool: ModuleType, figures: ModuleType, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """The whole tool: a run for each variant and speaker, who is in neither its train nor its dev."""
@@ -235,76 +249,67 @@ def test_leaving_speakers_out(
         "    for number, utterance in enumerate(read_manifest(path)):\n"
         "        yield utterance.model_copy(update={'speaker': 'ann' if number % 3 else 'bob'})\n"
     )
-    monkeypatch.setattr(tool, "load_recipe", lambda name: load_recipe(name, folder))
-    study = tmp_path / "voices.yaml"
-    study.write_text(
-        "question: who?\ncorpus: tones\nconf: conf/tones/transformer.yaml\nbaseline: long\nfolds: speaker\n"
+    (folder / "tones" / "voices.yaml").write_text(
+        "question: who?\nsystem: transformer\nbaseline: long\nfolds: speaker\n"
         "variants: {long: [], short: [train.steps=2, model.decoder=null, model.ctc_weight=1.0, "
         "model.guided_attention=null]}\n"
     )
 
     def run(*options: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["study.py", str(study), "--output-dir", "out", *options])
-        return int(tool.main())
+        return main(["recipe", "study", "tones/voices", "--recipes-dir", "recipes", *options])
 
     assert run("--only", "shor") == 2
-    assert "study: --only shor: no such variant; there are long, short" in capsys.readouterr().err
-    assert run("--smoke", "--publish", "published") == 2
-    assert run("--publish", "published") == 0
-    work = tmp_path / "out" / "work"
+    assert "asr: --only shor: no such variant; there are long, short" in capsys.readouterr().err
+    assert run("--smoke", "--publish") == 2
+    assert run("--publish", "--jobs", "2") == 0
+    runs_dir, published_dir = tmp_path / "runs" / "tones-voices", folder / "tones" / "studies" / "voices"
     names = [f"{variant}_without_{speaker}" for variant in ("long", "short") for speaker in ("ann", "bob")]
-    published = json.loads((tmp_path / "published" / "study.json").read_text())
+    published = json.loads((published_dir / "study.json").read_text())
     assert [run["name"] for run in published["runs"]] == names
     assert [len(run["known_speakers"]) > 0 for run in published["runs"]] == [True] * 4
-    assert find_wrong_figures(figures, tmp_path / "published") == []
-    page = (tmp_path / "published" / "report.md").read_text()
+    assert find_wrong_figures(published_dir) == []
+    page = (published_dir / "report.md").read_text()
     assert "| left out | long: WER % | the others | short: WER % | the others |" in page
-    assert (tmp_path / "published" / "attention.png").stat().st_size < 200_000
+    assert (published_dir / "attention.png").stat().st_size < 200_000
     assert "| all | " in capsys.readouterr().out
 
-    before = {
-        name: (work / "runs" / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names
-    }
+    before = {name: (runs_dir / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names}
     assert run() == 0
-    after = {
-        name: (work / "runs" / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names
-    }
+    after = {name: (runs_dir / name / "model" / "model.safetensors").stat().st_mtime_ns for name in names}
     assert before == after, "all was done"
 
 
-def test_publishing_spares_other_folders(tool: ModuleType, tmp_path: Path) -> None:
+def test_publishing_spares_other_folders(tmp_path: Path) -> None:
     (tmp_path / "precious.jsonl").write_text("{}")
     with pytest.raises(UserError, match=r"has files, but no study\.json of an earlier study"):
-        tool.publish(None, None, tmp_path, tmp_path)
+        publish_study(None, None, tmp_path, tmp_path)
     assert (tmp_path / "precious.jsonl").exists()
 
 
-def test_speakers_must_be_known(tool: ModuleType, tones: Path) -> None:
+def test_speakers_must_be_known(tones: Path) -> None:
     with pytest.raises(UserError, match="expected a speaker of each utterance, and two"):
-        tool.find_speakers(tones / "dev.jsonl")
+        find_speakers(tones / "dev.jsonl")
 
 
 # --- figures ------------------------------------------------------------------------------------
 
 
-def find_wrong_figures(figures: ModuleType, folder: Path) -> list[str]:
+def find_wrong_figures(folder: Path) -> list[str]:
     """What a fresh scoring of the hypotheses in `folder` finds otherwise than study.json says."""
     published = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-    fresh = json.loads(json.dumps(figures.score_study(folder, published["baseline"], published["runs"])))
+    fresh = json.loads(json.dumps(score_study(folder, published["baseline"], published["runs"])))
     wrong = [name for name in fresh if fresh[name] != published[name]]
     for title, lengths in published["lengths"].items():
         beam = int(title.rpartition("beam ")[2])
         for run in published["runs"]:
-            found = score_published_lengths(figures, folder, run, beam)
+            found = score_published_lengths(folder, run, beam)
             wrong += [title] * (json.loads(json.dumps(found)) != lengths[run["variant"]])
     return wrong
 
 
-def score_published_lengths(
-    figures: ModuleType, folder: Path, run: dict[str, Any], beam: int
-) -> dict[str, object]:
+def score_published_lengths(folder: Path, run: dict[str, Any], beam: int) -> dict[str, object]:
     """One run for each variant, as the studies of lengths have it."""
-    suffix = "" if beam == run["decoding_config"]["beam"] else figures.beam_suffix(beam)
+    suffix = "" if beam == run["decoding_config"]["beam"] else beam_suffix(beam)
     by_length: dict[str, dict[str, dict[str, str]]] = {}
     heard = read_texts(
         folder / f"{run['name']}.{'test' + suffix + '.' if suffix else ''}{run['decoding']}.jsonl"
@@ -317,31 +322,32 @@ def score_published_lengths(
     for id, fields in references.items():
         by_length.setdefault(str(len(fields["text"].split())), {})[id] = fields
     return {
-        length: figures.describe_score(figures.pool([run], by_length[length], {run["name"]: heard}))
+        length: describe_score(pool([run], by_length[length], {run["name"]: heard}))
         for length in sorted(by_length, key=int)
     }
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
-def test_published_figures_equal_a_fresh_scoring(figures: ModuleType, path: Path) -> None:
-    assert find_wrong_figures(figures, path.parent) == []
+def test_published_figures_equal_a_fresh_scoring(path: Path) -> None:
+    assert find_wrong_figures(path.parent) == []
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
-def test_published_pages_say_what_the_studies_found(tool: ModuleType, path: Path) -> None:
+def test_published_pages_say_what_the_studies_found(path: Path) -> None:
     page = path.with_name("report.md").read_text(encoding="utf-8")
     pictures = {name: shown for shown, name in re.findall(r"!\[(.*)\]\((.*)\)", page)}
-    assert page == tool.format_page(json.loads(path.read_text(encoding="utf-8")), pictures)
+    assert page == format_page(json.loads(path.read_text(encoding="utf-8")), pictures)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parts[-2])
 def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
     published = json.loads(path.read_text(encoding="utf-8"))
     assert published["smoke"] is False
-    command = f"python tools/study.py recipes/{published['corpus']}/{published['study']}.yaml"
+    corpus, name = published["corpus"], published["study"]
+    commands = (f"python tools/study.py recipes/{corpus}/{name}.yaml", f"asr recipe study {corpus}/{name}")
     for run in published["runs"]:
         for origin in (run["training"], run["evaluation"]):
-            assert origin["command"].startswith(command) and origin["commit"] and origin["machine"]
+            assert origin["command"].startswith(commands) and origin["commit"] and origin["machine"]
     page = path.with_name("report.md").read_text(encoding="utf-8")
     for variant in published["variants"]:
         assert f"{100 * variant['wer']:.2f}" in page
@@ -368,7 +374,7 @@ def write_heard(folder: Path, run: dict[str, object], texts: dict[str, str]) -> 
     return run
 
 
-def test_figures_of_folds(figures: ModuleType, made_up: Path) -> None:
+def test_figures_of_folds(made_up: Path) -> None:
     """By hand: each run counts for the two utterances of the speaker whom it does not know."""
     runs = [
         write_heard(made_up, make_run("x_ann", "x", 0, "ann"), {"ann0": "YES", "bob0": "NO", "bob1": "NO"}),
@@ -376,7 +382,7 @@ def test_figures_of_folds(figures: ModuleType, made_up: Path) -> None:
         write_heard(made_up, make_run("y_ann", "y", 0, "ann"), {}),
         write_heard(made_up, make_run("y_bob", "y", 0, "bob"), {"ann0": "", "bob0": "MAYBE"}),
     ]
-    found = figures.score_study(made_up, "y", runs)
+    found = score_study(made_up, "y", runs)
     assert [(run["errors"], run["words"]) for run in found["runs"]] == [(1, 4), (3, 4), (0, 4), (2, 4)]
     known = [(run["known_speakers"]["errors"], run["known_speakers"]["words"]) for run in found["runs"]]
     assert known == [(2, 4), (0, 4), (0, 4), (2, 4)]
@@ -388,13 +394,13 @@ def test_figures_of_folds(figures: ModuleType, made_up: Path) -> None:
     assert comparison["in_words"].startswith("x has 50.00 % WER, y 25.00 %, 25.00 points")
 
 
-def test_what_is_heard_of_speakers_left_out(figures: ModuleType, made_up: Path) -> None:
+def test_what_is_heard_of_speakers_left_out(made_up: Path) -> None:
     """One file that scores as the folds together."""
     runs = [
         write_heard(made_up, make_run("x_ann", "x", 0, "ann"), {"ann0": "YES", "bob0": "MAYBE"}),
         write_heard(made_up, make_run("x_bob", "x", 0, "bob"), {"ann0": "MAYBE", "bob1": "NO"}),
     ]
-    figures.write_unheard(made_up, runs)
+    write_left_out(made_up, runs)
     texts = read_texts(made_up / "x-seed-0.left_out.jsonl")
     assert {id: fields["text"] for id, fields in texts.items()} == {
         "ann0": "YES",
@@ -404,14 +410,14 @@ def test_what_is_heard_of_speakers_left_out(figures: ModuleType, made_up: Path) 
     }
 
 
-def test_only_seeds_that_both_have_are_compared(figures: ModuleType, made_up: Path) -> None:
+def test_only_seeds_that_both_have_are_compared(made_up: Path) -> None:
     runs = [
         write_heard(made_up, make_run("x", "x", 0, None), {}),
         write_heard(made_up, make_run("y", "y", 0, None), {"ann0": "NO"}),
         write_heard(made_up, make_run("y1", "y", 1, None), {"ann0": "", "ann1": ""}),
         write_heard(made_up, make_run("z1", "z", 1, None), {}),
     ]
-    found = figures.score_study(made_up, "x", runs)
+    found = score_study(made_up, "x", runs)
     assert [(variant["name"], variant["wer"]) for variant in found["variants"]] == [
         ("x", 0.0),
         ("y", 5 / 16),
@@ -421,28 +427,28 @@ def test_only_seeds_that_both_have_are_compared(figures: ModuleType, made_up: Pa
     assert comparison["variant"] == "y" and comparison["difference"] == pytest.approx(1 / 8)
 
 
-def test_a_changed_hypothesis_is_noticed(figures: ModuleType, made_up: Path) -> None:
+def test_a_changed_hypothesis_is_noticed(made_up: Path) -> None:
     runs = [write_heard(made_up, make_run(name, name, 0, None), {"ann0": "NO"}) for name in ("x", "y")]
     for run in runs:
         run["decoding_config"] = {"beam": 10}
-    found = figures.score_study(made_up, "x", runs)
+    found = score_study(made_up, "x", runs)
     interval = found["variants"][0]["interval"]  # all utterances have two words
     lengths = {
         name: {"2": {"wer": 1 / 8, "interval": interval, "errors": 1, "words": 8}} for name in ("x", "y")
     }
     published = {"baseline": "x", "lengths": {"by words, beam 10": lengths}, **found}
     (made_up / "study.json").write_text(json.dumps(published))
-    assert find_wrong_figures(figures, made_up) == []
+    assert find_wrong_figures(made_up) == []
     write_heard(made_up, runs[1], {})
     wrong = ["runs", "variants", "comparisons", "by words, beam 10"]
-    assert find_wrong_figures(figures, made_up) == wrong
+    assert find_wrong_figures(made_up) == wrong
 
 
-def test_the_first_validation_below_a_rate(figures: ModuleType, tmp_path: Path) -> None:
+def test_the_first_validation_below_a_rate(tmp_path: Path) -> None:
     lines = [
         {"kind": "train", "step": 1, "loss": 1.0},
         *({"kind": "dev", "step": 10 * n, "wer": wer} for n, wer in enumerate((0.9, 0.4, 0.6, 0.15))),
     ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = figures.find_rates(figures.read_validations(tmp_path / "log.jsonl"))
+    found = find_rates(read_validations(tmp_path / "log.jsonl"))
     assert {rate: line["step"] for rate, line in found.items()} == {"0.5": 10, "0.2": 30}

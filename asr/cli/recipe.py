@@ -1,4 +1,4 @@
-"""`asr recipe list`, `show CORPUS` and `run CORPUS`: from a corpus to trained, compared systems."""
+"""`asr recipe list`, `show`, `run` and `study`: from a corpus to trained, compared systems."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="list|show|run", required=True)
+    commands = parser.add_subparsers(dest="action", metavar="list|show|run|study", required=True)
     for name, help_text in (
         ("list", "name every recipe"),
         ("show", "explain one recipe: what it is, its licence, its size, its stages, its systems"),
         ("run", "download, prepare, train and compare; what is done already is skipped"),
+        ("study", "train variants of one system with the same budget, and compare them"),
     ):
         command = commands.add_parser(
             name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
         )
-        if name != "list":
+        if name in ("show", "run"):
             command.add_argument("name", metavar="CORPUS", help="one that `asr recipe list` shows")
-        if name == "run":
-            _add_run_arguments(command)
+        if name == "study":
+            command.add_argument(
+                "name", metavar="CORPUS/STUDY", help="a study that `asr recipe show CORPUS` shows"
+            )
+        if name in ("run", "study"):
+            _add_run_arguments(command, "system" if name == "run" else "variant")
         command.add_argument(
             "--recipes-dir",
             type=Path,
@@ -40,13 +45,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _add_run_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--stage", choices=list(STAGES), help="run this one only")
+def _add_run_arguments(command: argparse.ArgumentParser, system: str) -> None:
+    """`system` is what is trained, in words."""
+    if system == "system":
+        command.add_argument("--stage", choices=list(STAGES), help="run this one only")
+        command.add_argument("--dry-run", action="store_true", help="only say what would be done, and why")
     command.add_argument(
-        "--only", action="append", default=[], metavar="SYSTEM", help="this system only; may be repeated"
+        "--only",
+        action="append",
+        default=[],
+        metavar=system.upper(),
+        help=f"this {system} only; may be repeated",
     )
     command.add_argument(
-        "--seeds", type=_parse_seeds, default=(), metavar="N,N", help="train each system with each of these"
+        "--seeds",
+        type=_parse_seeds,
+        default=(),
+        metavar="N,N",
+        help=f"train each {system} with each of these",
     )
     command.add_argument(
         "--corpus-dir", type=Path, metavar="DIR", help="a copy of the corpus, instead of downloading it"
@@ -55,21 +71,20 @@ def _add_run_arguments(command: argparse.ArgumentParser) -> None:
         "--output-dir",
         type=Path,
         metavar="DIR",
-        help="where all goes, the runs below DIR/runs (default: data/CORPUS and runs/CORPUS)",
+        help="where all goes, the runs below DIR/runs (default: data/NAME and runs/NAME)",
     )
     command.add_argument(
         "--jobs",
         type=_parse_jobs,
         default=1,
         metavar="N",
-        help="train so many systems at once, each with its share of the cores (default: 1)",
+        help="train this many at once, each with its share of the cores (default: 1)",
     )
-    command.add_argument("--dry-run", action="store_true", help="only say what would be done, and why")
     command.add_argument(
         "--smoke", action="store_true", help="little of everything: shows in seconds whether all works"
     )
     command.add_argument(
-        "--publish", action="store_true", help="keep results and hypotheses beside the recipe, in results/"
+        "--publish", action="store_true", help="keep results and hypotheses beside the recipe"
     )
 
 
@@ -87,7 +102,7 @@ def _parse_jobs(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"list": _list, "show": _show, "run": _run}[args.action](args)
+    return {"list": _list, "show": _show, "run": _run, "study": _study}[args.action](args)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -122,6 +137,8 @@ def _show(args: argparse.Namespace) -> int:
         print(f"stage     {name}: {does}")
     for name, conf in recipe.find_systems().items():
         print(f"system    {name}: {conf.path}")
+    for name in recipe.find_studies():
+        print(f"study     {name}: asr recipe study {recipe.name}/{name}")
     if (model := recipe.shipped_model).is_dir():
         megabytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
         print(f"model     {model} ({megabytes:.1f} MB): asr transcribe FILE --model {model}")
@@ -130,19 +147,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from asr.recipe.definition import Job, load_recipe
-
-    recipe = load_recipe(args.name, args.recipes_dir)
-    job = Job(
-        recipe,
-        args.output_dir,
-        args.corpus_dir,
-        only=tuple(args.only),
-        seeds=args.seeds,
-        smoke=args.smoke,
-        jobs=args.jobs,
-        publish=args.publish,
-    )
+    job = _build_job(args, args.name)
     if args.dry_run:
         print("\n".join(explain_plan(build_plan(job, args.stage))))
         return 0
@@ -153,6 +158,38 @@ def _run(args: argparse.Namespace) -> int:
         return 1
     _print_results(job, args.stage)
     return 0
+
+
+def _study(args: argparse.Namespace) -> int:
+    from asr.recipe.study import PAGE, load_study, run_study
+
+    corpus, slash, name = args.name.partition("/")
+    if not slash:
+        raise UserError(f"{args.name!r}: expected CORPUS/STUDY, such as fsdd/systems")
+    job = _build_job(args, corpus, name)
+    try:
+        folder = run_study(job, load_study(job.recipe, name))
+    except PartError as error:
+        logger.error("asr: %s", error)
+        return 1
+    print((folder / PAGE).read_text(encoding="utf-8"), end="")
+    return 0
+
+
+def _build_job(args: argparse.Namespace, corpus: str, study: str | None = None) -> Job:
+    from asr.recipe.definition import Job, load_recipe
+
+    return Job(
+        load_recipe(corpus, args.recipes_dir),
+        args.output_dir,
+        args.corpus_dir,
+        only=tuple(args.only),
+        seeds=args.seeds,
+        smoke=args.smoke,
+        jobs=args.jobs,
+        publish=args.publish,
+        study=study,
+    )
 
 
 def _print_results(job: Job, stage: str | None) -> None:

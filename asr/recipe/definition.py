@@ -112,6 +112,10 @@ class Recipe(Config):
             return self.systems
         return {path.stem: SystemConf(path=path) for path in sorted(self.conf_dir.glob("*.yaml"))}
 
+    def find_studies(self) -> dict[str, Path]:
+        """Name and file of each study, which lie beside the recipe."""
+        return {path.stem: path for path in sorted(self.path.parent.glob("*.yaml"))}
+
     def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> None:
         """Call `prepare`; wrong values for a record are an error of its file."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
@@ -192,6 +196,8 @@ class Job:
     """Trainings at once, each in a process of its own with its share of the cores."""
     publish: bool = False
     """Write the results beside the recipe, to be kept with it."""
+    study: str | None = None
+    """The study whose variants are the systems; None: no study."""
 
     @property
     def data_dir(self) -> Path:
@@ -215,12 +221,15 @@ class Job:
 
     @property
     def _folder(self) -> str:
-        return f"{self.recipe.name}-smoke" if self.smoke else self.recipe.name
+        return "-".join([self.recipe.name, *filter(None, [self.study]), *["smoke"] * self.smoke])
 
     @property
     def command(self) -> str:
         """What gives the same numbers anywhere; folders are left open, since they do not matter."""
-        words = ["asr recipe run", self.recipe.name]
+        words = [
+            "asr recipe",
+            f"study {self.recipe.name}/{self.study}" if self.study else f"run {self.recipe.name}",
+        ]
         words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
         words += [f"--only {system}" for system in self.only]
         words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)

@@ -6,7 +6,7 @@ import html
 import os
 import shutil
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,14 +17,15 @@ from asr.recipe.definition import Job
 from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
 from asr.recipe.results import score_run
 from asr.recipe.systems import Run
+from asr.scoring.tables import Rows, html_table, markdown_table, percent, show_interval
 
 NUM_WORST = 5
 Results = Mapping[str, Any]  # of results.json
 SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
 _HEADINGS = ("system", "WER %", "95 % interval", "CER %", "decoding", "parameters", "training", "real time")
 _LEGEND = (
-    "WER and CER: word and character errors on test. Decoding: the way that did best on dev. What chose the "
-    "settings of the confs is not recorded here. Training: time of the updates. Real time: seconds of "
+    "WER and CER: word and character errors on test. Decoding: the setup that did best on dev. What chose "
+    "the settings of the confs is not recorded here. Training: time of the updates. Real time: seconds of "
     "computing for a second of audio, in batches."
 )
 
@@ -67,27 +68,30 @@ def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
 # --- rows, for both forms -----------------------------------------------------------------------
 
 
-def make_rows(results: Results) -> list[tuple[str, ...]]:
-    """One for each run, the best first; then one for each system with several seeds."""
+def tabulate_runs(results: Results) -> Rows:
+    """One row for each run, the best first; then one for each system with several seeds."""
     runs = sorted(results["runs"], key=lambda run: (run["wer"], run["name"]))
     rows: list[tuple[str, ...]] = [
-        (
-            run["name"],
-            _percent(run["wer"]),
-            _interval(run["interval"]),
-            _percent(run["cer"]),
-            _decoding(run),
-            f"{run['parameters'] / 1e6:.2f}M",
-            f"{_duration(run['training']['seconds'])}, {run['training']['updates']:,} updates",
-            f"{run['real_time_factor']:.3f}",
-        )
-        for run in runs
+        _HEADINGS,
+        *(
+            (
+                run["name"],
+                percent(run["wer"]),
+                show_interval(run["interval"], unknown="unknown"),
+                percent(run["cer"]),
+                _decoding(run),
+                f"{run['parameters'] / 1e6:.2f}M",
+                f"{_duration(run['training']['seconds'])}, {run['training']['updates']:,} updates",
+                f"{run['real_time_factor']:.3f}",
+            )
+            for run in runs
+        ),
     ]
     for system in dict.fromkeys(run["system"] for run in runs):
         rates = [run["wer"] for run in runs if run["system"] == system]
         if len(rates) > 1:
-            spread = f"{_percent(min(rates))} to {_percent(max(rates))}"
-            mean = _percent(statistics.mean(rates))
+            spread = f"{percent(min(rates))} to {percent(max(rates))}"
+            mean = percent(statistics.mean(rates))
             rows.append((f"{system}, mean of {len(rates)} seeds", mean, spread, "", "", "", "", ""))
     return rows
 
@@ -97,22 +101,24 @@ def _decoding(run: Mapping[str, Any]) -> str:
     return run["decoding"] if guide == run["name"] else f"{run['decoding']}, as chosen for {guide}"
 
 
-def make_way_rows(results: Results) -> list[tuple[str, ...]]:
-    """Each way of decoding of each run: dev, by which one is chosen, and test."""
-    rows: list[tuple[str, ...]] = []
+def tabulate_setups(results: Results) -> Rows:
+    """Each decoding setup of each run: dev, by which one is chosen, and test."""
+    rows = [("run", "decoding", "dev WER %", "test WER %", "real time", "")]
     for run in results["runs"]:
-        for way, test in run["ways"]["test"].items():
-            dev = run["ways"]["dev"].get(way)
-            mark = "chosen" if way == run["decoding"] else ""
+        for setup, test in run["ways"]["test"].items():
+            dev = run["ways"]["dev"].get(setup)
+            mark = "chosen" if setup == run["decoding"] else ""
             speed = f"{test['real_time_factor']:.3f}"
-            heard = "" if dev is None else _percent(dev["wer"])
-            rows.append((run["name"], way, heard, _percent(test["wer"]), speed, mark))
+            dev_wer = "" if dev is None else percent(dev["wer"])
+            rows.append((run["name"], setup, dev_wer, percent(test["wer"]), speed, mark))
     return rows
 
 
-def make_origin_rows(results: Results) -> list[tuple[str, ...]]:
+def tabulate_origins(results: Results) -> Rows:
     """How each run came about."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = [
+        ("run", "seed", "trained by", "commit", "machine", "tested with", "versions"),
+    ]
     for run in results["runs"]:
         made, tested = run["training"], run["evaluation"]
         versions = ", ".join(f"{name} {tested[name]}" for name in ("asr", "torch", "numpy", "python"))
@@ -128,10 +134,6 @@ def make_origin_rows(results: Results) -> list[tuple[str, ...]]:
             )
         )
     return rows
-
-
-_WAY_HEADINGS = ("run", "decoding", "dev WER %", "test WER %", "real time", "")
-_ORIGIN_HEADINGS = ("run", "seed", "trained by", "commit", "machine", "tested with", "versions")
 
 
 def title_of(results: Results) -> str:
@@ -155,20 +157,13 @@ def format_markdown(results: Results) -> str:
     if results["smoke"]:
         parts += [f"**{SMOKE_WARNING}**", ""]
     parts += [f"`{results['command']}`: {describe_test(results)}", ""]
-    parts += [*markdown_table(_HEADINGS, make_rows(results)), "", _LEGEND, ""]
+    parts += [markdown_table(tabulate_runs(results)), _LEGEND, ""]
     if results["comparisons"]:
         parts += [f"## Against {results['baseline']}", ""]
         parts += [f"- {comparison['in_words']}" for comparison in results["comparisons"]] + [""]
-    parts += ["## Ways of decoding", "", *markdown_table(_WAY_HEADINGS, make_way_rows(results)), ""]
-    parts += ["## How it came about", "", *markdown_table(_ORIGIN_HEADINGS, make_origin_rows(results))]
-    return "\n".join(parts) + "\n"
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(headings)} |"
-    yield "|" + "---|" * len(headings)
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+    parts += ["## Decoding setups", "", markdown_table(tabulate_setups(results))]
+    parts += ["## How it came about", "", markdown_table(tabulate_origins(results))]
+    return "\n".join(parts)
 
 
 # --- HTML ---------------------------------------------------------------------------------------
@@ -196,7 +191,7 @@ def format_html(
     if results["smoke"]:
         parts.append(f'<p class="smoke">{SMOKE_WARNING}</p>')
     parts.append(f"<p><code>{_text(results['command'])}</code>: {_text(describe_test(results))}</p>")
-    parts += [_html_table(_HEADINGS, make_rows(results)), f"<p>{_text(_LEGEND)}</p>"]
+    parts += [html_table(tabulate_runs(results)), f"<p>{_text(_LEGEND)}</p>"]
     if results["comparisons"]:
         sentences = "".join(f"<li>{_text(item['in_words'])}</li>" for item in results["comparisons"])
         parts.append(f"<h2>Against {_text(results['baseline'])}</h2><ul>{sentences}</ul>")
@@ -204,8 +199,8 @@ def format_html(
     if maps:
         parts.append(_html_maps(results, maps, folder))
     parts += ["<h2>Worst utterances</h2>", *(_html_worst(name, rows, folder) for name, rows in worst.items())]
-    parts += ["<h2>Ways of decoding</h2>", _html_table(_WAY_HEADINGS, make_way_rows(results))]
-    parts += ["<h2>How it came about</h2>", _html_table(_ORIGIN_HEADINGS, make_origin_rows(results))]
+    parts += ["<h2>Decoding setups</h2>", html_table(tabulate_setups(results))]
+    parts += ["<h2>How it came about</h2>", html_table(tabulate_origins(results))]
     head = f'<meta charset="utf-8"><title>{_text(title_of(results))}</title><style>{_STYLE}</style>'
     head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return (
@@ -242,27 +237,21 @@ def _html_worst(name: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> s
         f"<td>{row['errors']}</td><td>{_text(row['reference'])}</td><td>{_mark_errors(row['operations'])}</td></tr>"
         for row in rows
     ]
-    head = "<tr><th>utterance</th><th>errors</th><th>said</th><th>heard</th></tr>"
+    head = "<tr><th>utterance</th><th>errors</th><th>reference</th><th>hypothesis</th></tr>"
     return f"<h3>{_text(name)}</h3><table>{head}{''.join(cells)}</table>"
 
 
 def _mark_errors(operations: Sequence[tuple[str, str]]) -> str:
-    """(said, heard) pairs, of which one is empty for a word that was left out or added."""
+    """Of (reference, hypothesis) pairs, one is empty for a word that was left out or added."""
     words = []
-    for said, heard in operations:
-        if said == heard:
-            words.append(_text(heard))
-        elif not heard:
-            words.append(f"<del>{_text(said)}</del>")
+    for reference, hypothesis in operations:
+        if reference == hypothesis:
+            words.append(_text(hypothesis))
+        elif not hypothesis:
+            words.append(f"<del>{_text(reference)}</del>")
         else:
-            words.append(f"<ins>{_text(heard)}</ins>")
+            words.append(f"<ins>{_text(hypothesis)}</ins>")
     return " ".join(words)
-
-
-def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_text(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def write_page(path: Path, text: str) -> None:
@@ -282,20 +271,8 @@ def _link(path: Path, folder: Path) -> str:
     return html.escape(quote(os.path.relpath(path, folder)))
 
 
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.2f}"
-
-
-def _interval(bounds: Sequence[float] | None) -> str:
-    return "unknown" if bounds is None else f"{_percent(bounds[0])} to {_percent(bounds[1])}"
-
-
 def _duration(seconds: float) -> str:
     minutes = seconds / 60
-    return (
-        f"{seconds:.0f} s"
-        if minutes < 2
-        else f"{minutes:.0f} min"
-        if minutes < 120
-        else f"{minutes / 60:.1f} h"
-    )
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -18,6 +18,7 @@ from asr.scoring.intervals import Interval
 from asr.scoring.significance import compare
 
 RESULTS, REFERENCES = "results.json", "reference.jsonl"
+SIGNIFICANCE_TEST = "matched pairs of segments (MAPSSWE), two-sided"
 
 Texts = dict[str, dict[str, str]]  # id -> text and, where it is known, speaker
 
@@ -66,7 +67,8 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
             ways[way] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
             if way == summary["decoding"]:
                 chosen[name] = found
-        runs.append({**summary, **_figures(chosen[name]), "ways": {**summary["ways"], "test": ways}})
+        figures = describe_score(chosen[name]) | {"cer": chosen[name].character_error_rate}
+        runs.append({**summary, **figures, "ways": {**summary["ways"], "test": ways}})
     first = next(iter(chosen.values()))
     test = {
         "utterances": len(references),
@@ -78,8 +80,8 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
         opponent = _find_opponent(summary, baseline, summaries)
         if opponent is not None:
             name = summary["name"]
-            verdict = _compare((name, opponent), chosen[name], chosen[opponent])
-            comparisons.append({"system": name, "baseline": opponent, **verdict})
+            verdict = compare_scores((name, opponent), chosen[name], chosen[opponent])
+            comparisons.append({"system": name, "baseline": opponent, "test": SIGNIFICANCE_TEST, **verdict})
     return {"test": test, "runs": runs, "comparisons": comparisons}
 
 
@@ -92,17 +94,6 @@ def _find_opponent(
     candidates = [other for other in summaries if other["system"] == baseline]
     same_seed = [other for other in candidates if other["seed"] == run["seed"]]
     return str((same_seed or candidates)[0]["name"])
-
-
-def _figures(found: Score) -> dict[str, Any]:
-    interval = found.interval
-    return {
-        "wer": found.error_rate,
-        "interval": None if interval is None else [interval.low, interval.high],
-        "cer": found.character_error_rate,
-        "errors": found.counts.errors,
-        "words": found.counts.reference_length,
-    }
 
 
 def publish_results(job: Job) -> None:
@@ -150,16 +141,25 @@ def score_texts(references: Texts, hypotheses: Texts) -> Score:
     )
 
 
-def _compare(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
+def describe_score(found: Score) -> dict[str, Any]:
+    """WER with its interval, as numbers."""
+    interval = found.interval
+    return {
+        "wer": found.error_rate,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "errors": found.counts.errors,
+        "words": found.counts.reference_length,
+    }
+
+
+def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
     """The first against the second, as numbers and as a sentence."""
     found = compare(first, second, names)
-    bootstrap = found.bootstrap
-    interval = None if bootstrap is None or bootstrap.interval is None else bootstrap.interval
+    interval = None if found.bootstrap is None else found.bootstrap.interval
     return {
         "difference": found.difference,
         "interval": None if interval is None else [interval.low, interval.high],
         "p": found.p,
-        "test": "matched pairs of segments (MAPSSWE), two-sided",
         "verdict": found.verdict,
         "in_words": explain_comparison(names, found.error_rates, found.verdict, found.p, interval),
     }

@@ -112,7 +112,7 @@ def build_runs(job: Job) -> list[Run]:
     for system, conf in confs.items():
         if job.only and system not in job.only:
             continue
-        own = _load(conf)
+        own = load_conf(conf)
         _refuse_other_corpus(job, conf.path, own)
         if reason := _find_reason_to_wait(job, own):
             if job.only:
@@ -129,7 +129,7 @@ def find_all_runs(job: Job) -> list[Run]:
     """Those of `build_runs` for all systems, and those of other seeds that have been trained before."""
     runs = []
     for system, conf in job.recipe.find_systems().items():
-        own = _load(conf)
+        own = load_conf(conf)
         folders = job.runs_dir.glob(f"{system}-seed-*")
         found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
         seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
@@ -168,13 +168,14 @@ def _build_run(job: Job, system: str, conf: SystemConf, own: RunConfig, seed: in
     """`own` is the conf as it stands. Its seed has the plain name: `asr train CONF` makes the same run."""
     folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     overrides = [*_move_paths(job, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    config = _load(conf, overrides)
+    config = load_conf(conf, overrides)
     if job.smoke:
-        config = _load(conf, [*overrides, *_shrink(config)])
+        config = load_conf(conf, [*overrides, *_shrink(config)])
     return Run(system, conf, folder, seed, config)
 
 
-def _load(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
+def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a conf with its overrides, then with more."""
     return RunConfig.load(conf.path, [*conf.overrides, *overrides])
 
 

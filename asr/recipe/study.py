@@ -1,39 +1,24 @@
-"""Trains variants of one system with the same budget and several seeds, and compares them.
+"""Studies: variants of one system, trained with the same budget and the same seeds, and compared.
 
-    python tools/study.py recipes/fsdd/guided_attention.yaml --corpus-dir DIR --seeds 0,1,2 --output-dir OUT
-
-The study is a YAML file; class Study below says what stands in it. Each variant becomes a conf of its own
-in OUT/recipes, or in a study with folds one conf for each speaker that is left out, and the stages of the
-recipe do the rest; called again, it goes on where it was cut off. OUT/report has the page with its pictures
-and all figures; `--publish DIR` keeps them with the hypotheses that they follow from.
+A study is a YAML file beside recipe.py; class Study says what it holds. Its variants take the place of the
+recipe's systems, in a study with folds once for each speaker that is left out, and the stages of the recipe
+do the rest. The report has a page with pictures and all figures; published, it stands beside the hypotheses
+that they follow from.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
+import difflib
+import json
 import logging
-import os
 import shutil
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import pydantic
 import torch
-import yaml
-from study_figures import (
-    Record,
-    add_learning,
-    beam_suffix,
-    describe_score,
-    score_lengths,
-    score_study,
-    write_unheard,
-)
-from study_report import draw_learning, draw_lengths, draw_maps, format_page
 
 from asr.config import Config, load_config
 from asr.data.manifest import read_manifest, write_manifest
@@ -41,11 +26,21 @@ from asr.decoding.search import Method
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
-from asr.recipe.definition import Job, SystemConf, load_recipe
+from asr.recipe.definition import Job, Recipe, SystemConf
 from asr.recipe.figures import choose_utterances
-from asr.recipe.results import REFERENCES, RESULTS, hypotheses_name
-from asr.recipe.stages import build_tasks, run_recipe
-from asr.recipe.tasks import PartError, read_record, run_task, write_record
+from asr.recipe.results import REFERENCES, RESULTS, describe_score, hypotheses_name
+from asr.recipe.stages import build_tasks, choose_stages, run_recipe
+from asr.recipe.study_report import draw_learning, draw_lengths, draw_maps, format_page
+from asr.recipe.study_scores import (
+    Record,
+    add_learning,
+    beam_suffix,
+    score_lengths,
+    score_study,
+    write_left_out,
+)
+from asr.recipe.systems import load_conf
+from asr.recipe.tasks import read_record, run_task, write_record
 from asr.system.run_config import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -60,10 +55,8 @@ class Study(Config):
 
     question: str
     """What the study asks: the first lines of its report."""
-    corpus: str
-    """Name of the recipe."""
-    conf: str
-    """The system that is varied."""
+    system: str
+    """The system of the recipe that is varied."""
     all: tuple[str, ...] = ()
     """Overrides for all variants."""
     baseline: str
@@ -81,7 +74,7 @@ class Study(Config):
     """WER is drawn for each of these beams; empty: for that of all else. A wide beam prefers short texts."""
     methods: tuple[Method, ...] = ()
     """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
-    chooses among all ways. Then a CTC head beside a decoder may hide what the decoder cannot do."""
+    chooses among all. Then a CTC head beside a decoder may hide what the decoder cannot do."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Study:
@@ -95,34 +88,66 @@ class Study(Config):
         return self
 
 
-@dataclass(frozen=True)
-class StudyJob(Job):
-    """A recipe whose systems are the variants of a study."""
+def load_study(recipe: Recipe, name: str) -> Study:
+    """Read the study of this name beside the recipe."""
+    studies = recipe.find_studies()
+    if name not in studies:
+        near = difflib.get_close_matches(name, studies, n=1)
+        hint = (
+            f"did you mean {recipe.name}/{near[0]}?" if near else f"there are {', '.join(studies) or 'none'}"
+        )
+        raise UserError(f"no study {name!r} of {recipe.name}; {hint}")
+    return load_config(Study, studies[name])
 
-    study: Path = Path()
-    variants: tuple[str, ...] = ()
-    """Those that are wanted; empty: all of them."""
 
-    @property
-    def command(self) -> str:
-        words = [f"python tools/study.py {Path(os.path.relpath(self.study)).as_posix()}"]
-        words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None) + ["--output-dir OUT"]
-        words += [f"--only {variant}" for variant in self.variants]
-        words += [f"--seeds {','.join(map(str, self.seeds))}", *[f"--jobs {self.jobs}"] * (self.jobs > 1)]
-        words += ["--smoke"] * self.smoke
-        return " ".join(words)
+def run_study(job: Job, study: Study) -> Path:
+    """Train and compare the variants; return the folder of the report. What is done already is skipped."""
+    choose_stages(job, None)  # for its checks
+    recipe = job.recipe.model_copy(update={"systems": {}, "baseline": study.baseline})
+    variants = load_variants(study, job.recipe)
+    for stage in ("download", "prepare"):
+        for task in build_tasks(replace(job, recipe=recipe, only=()), stage):
+            run_task(task)
+    cases = build_cases(study, variants, job.data_dir)
+    recipe = recipe.model_copy(update={"systems": {name: case.conf for name, case in cases.items()}})
+    only = [[name for name, case in cases.items() if wanted in (name, case.variant)] for wanted in job.only]
+    if unknown := [wanted for wanted, found in zip(job.only, only, strict=True) if not found]:
+        raise UserError(f"--only {unknown[0]}: no such variant; there are {', '.join(study.variants)}")
+    run_recipe(
+        replace(job, recipe=recipe, only=tuple(name for found in only for name in found), publish=False)
+    )
+    folder = job.runs_dir / "study"
+    write_study_report(job, study, cases, folder)
+    if job.publish:
+        publish_study(job, study, folder, job.recipe.path.parent / "studies" / str(job.study))
+    return folder
 
 
 # --- variants -----------------------------------------------------------------------------------
 
 
-def load_variants(study: Study) -> dict[str, RunConfig]:
-    """The whole config of each; refuses sizes that cannot be compared."""
-    configs = {}
+@dataclass(frozen=True)
+class Case:
+    """What becomes a system: a variant, in a study with folds without one of the speakers."""
+
+    variant: str
+    conf: SystemConf
+    left_out: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.variant if self.left_out is None else f"{self.variant}_without_{self.left_out}"
+
+
+def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
+    """The conf of each; refuses sizes that cannot be compared."""
+    base = recipe.find_systems().get(study.system)
+    if base is None:
+        raise UserError(f"system = {study.system}: no {study.system}.yaml in {recipe.conf_dir}")
+    variants = {}
     for name, overrides in study.variants.items():
-        output_dir = f"output_dir=runs/{study.corpus}/{name}"
-        configs[name] = RunConfig.load(study.conf, [*study.all, *overrides, output_dir])
-        count = count_parameters(configs[name])
+        variants[name] = SystemConf(path=base.path, overrides=(*base.overrides, *study.all, *overrides))
+        count = count_parameters(load_conf(variants[name]))
         logger.info("%-28s %9s parameters", name, f"{count:,}")
         wanted = study.parameters
         if wanted is not None and abs(count - wanted) > TOLERANCE * wanted:
@@ -130,7 +155,7 @@ def load_variants(study: Study) -> dict[str, RunConfig]:
                 f"variant {name} has {count:,} parameters; expected {wanted:,} give or take {TOLERANCE:.0%}. "
                 "Change its sizes, or `parameters` of the study"
             )
-    return configs
+    return variants
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -139,22 +164,9 @@ def count_parameters(config: RunConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@dataclass(frozen=True)
-class Case:
-    """What becomes a conf: a variant, in a study with folds without one of the speakers."""
-
-    variant: str
-    config: RunConfig
-    left_out: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.variant if self.left_out is None else f"{self.variant}_without_{self.left_out}"
-
-
-def build_cases(study: Study, data_dir: Path) -> dict[str, Case]:
+def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -> dict[str, Case]:
     """By name; those with folds need the prepared manifests, and write the parts of them."""
-    cases = [Case(variant, config) for variant, config in load_variants(study).items()]
+    cases = [Case(variant, conf) for variant, conf in variants.items()]
     if study.folds == "speaker":
         speakers = find_speakers(data_dir / "test.jsonl")
         cases = [leave_out(case, speaker, data_dir) for case in cases for speaker in speakers]
@@ -172,44 +184,16 @@ def find_speakers(manifest: Path) -> list[str]:
 
 def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
     """The case on manifests beside those it had, which have all utterances but those of the speaker."""
-    paths = {}
+    data = load_conf(case.conf).data
+    overrides = []
     for key in ("train", "dev"):
-        whole = Path(getattr(case.config.data, key))
+        whole = Path(getattr(data, key))
         part = whole.with_name(f"{whole.stem}_without_{speaker}.jsonl")
         kept = [u for u in read_manifest(data_dir / whole.name) if u.speaker != speaker]
         write_manifest(data_dir / part.name, kept)
-        paths[key] = part.as_posix()
-    changes = {
-        "data": case.config.data.model_copy(update=paths),
-        "output_dir": f"{case.config.output_dir}_without_{speaker}",
-    }
-    return Case(case.variant, case.config.model_copy(update=changes), speaker)
-
-
-# --- the recipe ---------------------------------------------------------------------------------
-
-
-def write_confs(cases: dict[str, Case], folder: Path) -> dict[str, SystemConf]:
-    """The systems of the study."""
-    folder.mkdir(parents=True, exist_ok=True)
-    systems = {name: SystemConf(path=folder / f"{name}.yaml") for name in cases}
-    for name, case in cases.items():
-        text = yaml.safe_dump(case.config.model_dump(mode="json"), sort_keys=False)
-        systems[name].path.write_text(text, encoding="utf-8")
-    return systems
-
-
-def prepare_and_run(study: Study, job: StudyJob) -> dict[str, Case]:
-    """All stages of the recipe; folds are made of what the first two have left."""
-    for stage in ("download", "prepare"):
-        for task in build_tasks(job, stage):
-            run_task(task)
-    cases = build_cases(study, job.data_dir)
-    systems = write_confs(cases, job.data_dir / "conf")
-    recipe = job.recipe.model_copy(update={"systems": systems, "baseline": study.baseline})
-    wanted = tuple(name for name, case in cases.items() if case.variant in job.variants)
-    run_recipe(dataclasses.replace(job, recipe=recipe, only=wanted))
-    return cases
+        overrides.append(f"data.{key}={json.dumps(part.as_posix())}")
+    conf = SystemConf(path=case.conf.path, overrides=(*case.conf.overrides, *overrides))
+    return Case(case.variant, conf, speaker)
 
 
 # --- the report ---------------------------------------------------------------------------------
@@ -246,8 +230,8 @@ def choose_method(run: Record, methods: Sequence[Method]) -> Record:
     return {**run, "decoding": method, "decoding_config": config, "real_time_factor": speed}
 
 
-def report(job: StudyJob, study: Study, cases: dict[str, Case], folder: Path) -> None:
-    """Write study.json, the page and its pictures, and print the page."""
+def write_study_report(job: Job, study: Study, cases: dict[str, Case], folder: Path) -> None:
+    """Write study.json, the page and its pictures."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     runs = [add_learning(job, run) for run in read_runs(job, study, cases)]
@@ -276,16 +260,14 @@ def report(job: StudyJob, study: Study, cases: dict[str, Case], folder: Path) ->
         pictures["attention.png"] = (
             "Attention of the decoder's last layer, mean of its heads, to dev utterances under the true text"
         )
-    results: Record = {"study": job.study.stem, "question": study.question, "corpus": study.corpus}
+    results: Record = {"study": job.study, "question": study.question, "corpus": job.recipe.name}
     results |= {"smoke": job.smoke, "command": job.command, "baseline": study.baseline}
     results |= score_study(job.results_dir, study.baseline, runs) | {"lengths": lengths}
     write_record(folder / FIGURES, results)
-    page = format_page(results, pictures)
-    (folder / PAGE).write_text(page, encoding="utf-8")
-    print(page)
+    (folder / PAGE).write_text(format_page(results, pictures), encoding="utf-8")
 
 
-def publish(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
+def publish_study(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
     """Keep the report, and all texts that its figures follow from; what was published before is replaced."""
     if folder.exists() and any(folder.iterdir()) and not (folder / FIGURES).exists():
         raise UserError(f"{folder}: has files, but no {FIGURES} of an earlier study; give an empty folder")
@@ -306,54 +288,4 @@ def publish(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
             for path in evaluation.glob(f"{name}.*.jsonl"):
                 shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
     if study.folds is not None:
-        write_unheard(folder, runs)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(int(seed) for seed in text.split(",")))
-
-
-def run(args: argparse.Namespace) -> None:
-    study = load_config(Study, args.study)
-    if unknown := [variant for variant in args.only if variant not in study.variants]:
-        raise UserError(f"--only {unknown[0]}: no such variant; there are {', '.join(study.variants)}")
-    if args.smoke and args.publish:
-        raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
-    job = StudyJob(
-        load_recipe(study.corpus).model_copy(update={"systems": {}}),
-        args.output_dir / "work",
-        args.corpus_dir,
-        seeds=args.seeds,
-        smoke=args.smoke,
-        jobs=args.jobs,
-        study=args.study,
-        variants=tuple(args.only),
-    )
-    cases = prepare_and_run(study, job)
-    report_dir = args.output_dir / "report"
-    report(job, study, cases, report_dir)
-    if args.publish is not None:
-        publish(job, study, report_dir, args.publish)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("study", type=Path, metavar="STUDY.yaml")
-    parser.add_argument("--corpus-dir", type=Path, metavar="DIR")
-    parser.add_argument("--output-dir", type=Path, required=True, metavar="OUT")
-    parser.add_argument("--seeds", type=parse_seeds, default=(0,), metavar="N,N")
-    parser.add_argument("--only", action="append", default=[], metavar="VARIANT")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once")
-    parser.add_argument("--smoke", action="store_true", help="little of everything: does it work?")
-    parser.add_argument("--publish", type=Path, metavar="DIR")
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        run(parser.parse_args())
-    except UserError as error:
-        print(f"study: {error}", file=sys.stderr)
-        return 1 if isinstance(error, PartError) else 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        write_left_out(folder, runs)

@@ -20,7 +20,8 @@ from asr.recipe.figures import read_batches
 from asr.recipe.results import (
     REFERENCES,
     Texts,
-    explain_comparison,
+    compare_scores,
+    describe_score,
     hypotheses_name,
     read_texts,
     score_texts,
@@ -28,7 +29,6 @@ from asr.recipe.results import (
 )
 from asr.recipe.tasks import Task, hash_file, read_record, run_task
 from asr.scoring.counting import Score
-from asr.scoring.significance import compare
 from asr.system.checkpoint import find_model, load_state, load_system
 from asr.system.run_config import RunConfig
 from asr.text.normalization import normalize_for_scoring
@@ -55,14 +55,18 @@ def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> Record:
     Anyone can compute them again; tests do so with published studies.
     """
     references = read_texts(folder / REFERENCES)
-    heard = {run["name"]: read_texts(folder / hypotheses_name(run["name"], run["decoding"])) for run in runs}
+    hypotheses = {
+        run["name"]: read_texts(folder / hypotheses_name(run["name"], run["decoding"])) for run in runs
+    }
     variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
-    scores = {name: pool(own, references, heard) for name, own in variants.items()}
-    comparisons = [
-        {"variant": name, "baseline": baseline, **_compare(own, variants[baseline], references, heard)}
-        for name, own in variants.items()
-        if name != baseline and baseline in variants and share_folds(own, variants[baseline])[0]
-    ]
+    scores = {name: pool(own, references, hypotheses) for name, own in variants.items()}
+    comparisons = []
+    for name, own in variants.items():
+        shared, others = share_folds(own, variants.get(baseline, []))
+        if name != baseline and shared:
+            first, second = (pool(side, references, hypotheses) for side in (shared, others))
+            verdict = compare_scores((name, baseline), first, second)
+            comparisons.append({"variant": name, "baseline": baseline, **verdict})
     first = next(iter(scores.values()))
     return {
         "test": {
@@ -70,18 +74,18 @@ def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> Record:
             "words": sum(len(fields["text"].split()) for fields in references.values()),
             "resampled_by": first.resampled_by,
         },
-        "runs": [{**run, **_score_run(run, references, heard)} for run in runs],
+        "runs": [{**run, **_score_run(run, references, hypotheses)} for run in runs],
         "variants": [{"name": name, **describe_score(found)} for name, found in scores.items()],
         "comparisons": comparisons,
     }
 
 
-def pool(runs: Sequence[Record], references: Texts, heard: Mapping[str, Texts]) -> Score:
+def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Texts]) -> Score:
     """All runs as if their utterances were one test set; of a fold, only those of the speaker left out."""
-    said = {run["name"]: choose_references(run, references) for run in runs}
+    spoken = {run["name"]: choose_references(run, references) for run in runs}
     return score_texts(
-        {f"{run['seed']} {id}": fields for run in runs for id, fields in said[run["name"]].items()},
-        {f"{run['seed']} {id}": heard[run["name"]][id] for run in runs for id in said[run["name"]]},
+        {f"{run['seed']} {id}": fields for run in runs for id, fields in spoken[run["name"]].items()},
+        {f"{run['seed']} {id}": hypotheses[run["name"]][id] for run in runs for id in spoken[run["name"]]},
     )
 
 
@@ -91,13 +95,13 @@ def choose_references(run: Record, references: Texts) -> Texts:
     return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
 
 
-def write_unheard(folder: Path, runs: Sequence[Record]) -> None:
-    """For each variant and seed what is heard in all of test, each speaker by the run that left it out."""
+def write_left_out(folder: Path, runs: Sequence[Record]) -> None:
+    """For each variant and seed the texts of all of test, each speaker by the run that left it out."""
     references = read_texts(folder / REFERENCES)
     texts: dict[str, Texts] = defaultdict(dict)
     for run in runs:
-        heard = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
-        own = {id: heard[id] for id in choose_references(run, references)}
+        hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
+        own = {id: hypotheses[id] for id in choose_references(run, references)}
         texts[hypotheses_name(f"{run['variant']}-seed-{run['seed']}", "left_out")] |= own
     for name, all_texts in texts.items():
         write_texts(folder / name, all_texts)
@@ -111,42 +115,14 @@ def share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list
     return kept[0], kept[1]
 
 
-def describe_score(found: Score) -> Record:
-    interval = found.interval
-    return {
-        "wer": found.error_rate,
-        "interval": None if interval is None else [interval.low, interval.high],
-        "errors": found.counts.errors,
-        "words": found.counts.reference_length,
-    }
-
-
-def _score_run(run: Record, references: Texts, heard: Mapping[str, Texts]) -> Record:
-    found = pool([run], references, heard)
+def _score_run(run: Record, references: Texts, hypotheses: Mapping[str, Texts]) -> Record:
+    found = pool([run], references, hypotheses)
     figures = describe_score(found) | {"cer": found.character_error_rate}
     if run["left_out"] is not None:  # and the speakers that it knows
         known = {id: fields for id, fields in references.items() if fields["speaker"] != run["left_out"]}
-        texts = {id: heard[run["name"]][id] for id in known}
+        texts = {id: hypotheses[run["name"]][id] for id in known}
         figures["known_speakers"] = describe_score(score_texts(known, texts))
     return figures
-
-
-def _compare(
-    own: Sequence[Record], baseline: Sequence[Record], references: Texts, heard: Mapping[str, Texts]
-) -> Record:
-    """One variant against the baseline, as numbers and as a sentence."""
-    runs = share_folds(own, baseline)
-    first, second = (pool(side, references, heard) for side in runs)
-    names = (own[0]["variant"], baseline[0]["variant"])
-    found = compare(first, second, names)
-    interval = None if found.bootstrap is None else found.bootstrap.interval
-    return {
-        "difference": found.difference,
-        "interval": None if interval is None else [interval.low, interval.high],
-        "p": found.p,
-        "verdict": found.verdict,
-        "in_words": explain_comparison(names, found.error_rates, found.verdict, found.p, interval),
-    }
 
 
 # --- what the logs and the checkpoints tell -----------------------------------------------------
@@ -242,12 +218,12 @@ def score_lengths(
     for name in dict.fromkeys(run["variant"] for run in runs):
         own = [run for run in runs if run["variant"] == name]
         read = {run["name"]: decode_lengths(job, run, manifests, beam) for run in own}
-        heard = {run: hypotheses for run, (_, hypotheses) in read.items()}
+        hypotheses = {run: hypotheses for run, (_, hypotheses) in read.items()}
         references = next(iter(read.values()))[0]
         by_length: dict[int, Texts] = defaultdict(dict)
         for id, fields in references.items():
             by_length[len(fields["text"].split())][id] = fields
-        scores[name] = {length: pool(own, by_length[length], heard) for length in sorted(by_length)}
+        scores[name] = {length: pool(own, by_length[length], hypotheses) for length in sorted(by_length)}
     return scores
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from study_figures import RATES, TRAIN_UTTERANCES, Record
 
 from asr.data.manifest import read_manifest
 from asr.models.model import Targets
 from asr.recipe.figures import COLOURS, draw_curves, read_batches, read_curve
-from asr.recipe.report import SMOKE_WARNING, describe_test, make_origin_rows, markdown_table
+from asr.recipe.report import SMOKE_WARNING, describe_test, tabulate_origins
+from asr.recipe.study_scores import RATES, TRAIN_UTTERANCES, Record
 from asr.scoring.counting import Score
+from asr.scoring.tables import markdown_table, percent, show_interval
 from asr.system.checkpoint import find_model, load_system
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def format_page(results: Record, pictures: Mapping[str, str]) -> str:
     for title, lengths in results["lengths"].items():
         parts += [f"## {title}", "In percent, with its 95 % interval.", tabulate_lengths(lengths)]
     parts += ["## Pictures", *(f"{shown}\n\n![{shown}]({name})" for name, shown in pictures.items())]
-    parts += ["## How it came about", tabulate_origins(results)]
+    parts += ["## How it came about", tabulate_shared_origins(results)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -84,13 +85,13 @@ def tabulate_variants(results: Record) -> str:
         row += [_median([run["reached"].get(str(rate), {}).get("step") for run in runs]) for rate in RATES]
         row += [_median([run["reached"].get(str(RATES[-1]), {}).get("seconds") for run in runs])]
         dev = statistics.median(run["ways"]["dev"][run["decoding"]]["wer"] for run in runs)
-        row += [percent(dev), percent(variant["wer"]), show_interval(variant["interval"])]
+        row += [percent(dev), percent(variant["wer"]), _interval(variant["interval"])]
         row += [] if has_folds else [", ".join(percent(run["wer"]) for run in runs)]
         row += [", ".join(dict.fromkeys(run["decoding"] for run in runs))]
         row += [f"{statistics.median(run['training']['seconds'] for run in runs) / 60:.1f}"]
         row += [f"{statistics.median(run['real_time_factor'] for run in runs):.4f}"]
         rows.append(row)
-    return write_table([head, *rows])
+    return markdown_table([head, *rows])
 
 
 def tabulate_folds(results: Record) -> str:
@@ -110,8 +111,8 @@ def tabulate_folds(results: Record) -> str:
     for variant in results["variants"]:
         known = [run["known_speakers"] for run in runs_of(results, variant["name"])]
         rate = sum(own["errors"] for own in known) / sum(own["words"] for own in known)
-        total += [f"{percent(variant['wer'])} {show_interval(variant['interval'])}", percent(rate)]
-    return write_table([*rows, total])
+        total += [f"{percent(variant['wer'])} {_interval(variant['interval'])}", percent(rate)]
+    return markdown_table([*rows, total])
 
 
 def tabulate_learning(results: Record) -> str:
@@ -132,7 +133,7 @@ def tabulate_learning(results: Record) -> str:
             row += [f"{train['loss']:.3f}" if train else "-", f"{dev['loss']:.3f}" if dev else "-"]
             row += [percent(train["wer"]) if train else "-", percent(dev["wer"]) if dev else "-"]
             rows.append(row)
-    return write_table(rows)
+    return markdown_table(rows)
 
 
 def tabulate_lengths(lengths: Mapping[str, Mapping[str, Record]]) -> str:
@@ -141,38 +142,30 @@ def tabulate_lengths(lengths: Mapping[str, Mapping[str, Record]]) -> str:
     rows = [["variant", *(f"{count} words" for count in counts)]]
     for name, own in lengths.items():
         cells = (own[str(count)] for count in counts)
-        rows.append([name, *(f"{percent(cell['wer'])} {show_interval(cell['interval'])}" for cell in cells)])
-    return write_table(rows)
+        rows.append([name, *(f"{percent(cell['wer'])} {_interval(cell['interval'])}" for cell in cells)])
+    return markdown_table(rows)
 
 
-def tabulate_origins(results: Record) -> str:
+def tabulate_shared_origins(results: Record) -> str:
     """The command, the commit and the machine of each run, and what it was tested with."""
+    (_, _, *head), *rows = tabulate_origins(results)
     runs: dict[tuple[str, ...], list[str]] = {}
-    for name, _, *origin in make_origin_rows(results):
+    for name, _, *origin in rows:
         runs.setdefault(tuple(origin), []).append(name)
-    head = ["runs", "trained by", "commit", "machine", "tested with", "versions"]
-    return write_table([head, *([", ".join(names), *origin] for origin, names in runs.items())])
+    return markdown_table([["runs", *head], *([", ".join(names), *origin] for origin, names in runs.items())])
 
 
 def runs_of(results: Record, variant: str) -> list[Record]:
     return [run for run in results["runs"] if run["variant"] == variant]
 
 
-def percent(rate: float) -> str:
-    return f"{100 * rate:.2f}"
-
-
-def show_interval(bounds: Sequence[float] | None) -> str:
-    return "-" if bounds is None else f"[{percent(bounds[0])}, {percent(bounds[1])}]"
+def _interval(bounds: Sequence[float] | None) -> str:
+    return show_interval(bounds, "[{}, {}]", unknown="-")
 
 
 def _median(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{statistics.median(known):,.0f}" if len(known) == len(values) else "never"
-
-
-def write_table(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join([*markdown_table(rows[0], rows[1:]), ""])
 
 
 # --- pictures -----------------------------------------------------------------------------------
