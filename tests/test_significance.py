@@ -204,6 +204,33 @@ def test_without_speakers_or_resamples_the_parts_are_left_out() -> None:
     assert "[" not in str(comparison)
 
 
+@pytest.mark.parametrize("num_utterances", [40, 1500])
+def test_the_order_of_two_systems_is_of_no_matter(num_utterances: int) -> None:
+    """Neither that of utterances in a file: 1,500 of different lengths are drawn one by one."""
+    rng = np.random.default_rng(0)
+    said = {str(n): " ".join(rng.choice(list("abcdef"), rng.integers(3, 500))) for n in range(num_utterances)}
+    heard = [
+        {id: " ".join(w for w in text.split() if rng.random() > rate) for id, text in said.items()}
+        for rate in (0.1, 0.11)
+    ]
+    backwards = dict(reversed(list(said.items())))
+    first, second = score(said, heard[0]), score(backwards, heard[1])
+    there, back = compare(first, second), compare(second, first)
+    assert there.difference == -back.difference != 0
+    assert there.bootstrap.interval.low == pytest.approx(-back.bootstrap.interval.high, abs=1e-12)
+    assert there.bootstrap.interval.high == pytest.approx(-back.bootstrap.interval.low, abs=1e-12)
+    assert there.bootstrap.probability_of_improvement + back.bootstrap.probability_of_improvement == 1
+
+
+def test_order_of_equals_is_of_no_matter() -> None:
+    said = [f"{n} a b c d e f g" for n in range(40)]
+    one = [text.replace(" a", "") if n < 10 else text for n, text in enumerate(said)]
+    other = [text.replace(" b c", "") if n > 34 else text for n, text in enumerate(said)]
+    there = compare(score(said, one), score(said, other)).bootstrap.interval
+    back = compare(score(said, other), score(said, one)).bootstrap.interval
+    assert (there.low, there.high) == (-back.high, -back.low)
+
+
 def test_order_of_ids_is_of_no_matter() -> None:
     one, other = make_scores((0.05, 0.1), 40)
     reverse = other.select(list(range(len(other)))[::-1])

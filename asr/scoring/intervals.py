@@ -55,6 +55,7 @@ def resample(sums_GK: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     rows_UK, counts_U = np.unique(sums_GK, axis=0, return_counts=True)
     num_groups = len(sums_GK)
     if len(rows_UK) > MAX_MULTINOMIAL:
+        sums_GK = np.repeat(rows_UK, counts_U, axis=0)  # whatever their order was
         drawn = [
             np.bincount(random.integers(num_groups, size=num_groups), minlength=num_groups) @ sums_GK
             for _ in range(resamples)

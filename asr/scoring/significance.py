@@ -296,10 +296,26 @@ def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
 
 def _bootstrap(first: Score, differences_P: np.ndarray) -> PairedBootstrap:
     sums_G2 = sum_groups(np.stack([differences_P, first.lengths_P], axis=1), first.groups_P)
+    sign = _sign_of_the_better(sums_G2)
+    sums_G2[:, 0] *= sign
     difference_S = resample(sums_G2, first.resamples, first.seed)[:, 0]
     better = float(np.mean(difference_S < 0) + np.mean(difference_S == 0) / 2)
     interval = find_ratio_interval(sums_G2, first.resamples, first.confidence, first.seed)
+    if sign < 0:
+        better, interval = 1 - better, interval and Interval(-interval.high, -interval.low)
     return PairedBootstrap(first.resamples, first.resampled_by, interval, better)
+
+
+def _sign_of_the_better(sums_G2: np.ndarray) -> int:
+    """1, or -1 where the second system has fewer errors.
+
+    Resampling draws by the numbers in their order: with the better system always first, both orders of two
+    systems have the same interval.
+    """
+    total = sums_G2[:, 0].sum()
+    if total:
+        return -1 if total > 0 else 1
+    return 1 if sorted(sums_G2.tolist()) <= sorted((sums_G2 * (-1, 1)).tolist()) else -1
 
 
 def _format_p(p: float) -> str:
