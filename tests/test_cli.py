@@ -123,6 +123,7 @@ WITH_SETTINGS = {  # what each such command also needs, and a setting that it ha
     "tokenizer": (["CONF"], "train.steps=3"),
     "ngram": (["CONF"], "train.steps=3"),
     "info": (["CONF"], "train.steps=3"),
+    "serve": ([], "batch_size=4"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ PACKAGES = [
     "scoring",
     "transcription",
 ]
-PACKAGES += ["evaluation", "train", "whisper", "recipe", "cli"]
+PACKAGES += ["evaluation", "train", "whisper", "recipe", "serve", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "transcripts", "scoring")
 MAX_SINGLE_FILES = 8
 # torchaudio is in maintenance: the fewer modules depend on it, the easier it is to replace.
@@ -121,12 +122,14 @@ def test_recipes_do_not_import_each_other() -> None:
 def test_every_module_imports_alone_and_leaves_no_trace() -> None:
     """No logging set up, no thread count, seed or environment changed by an import, nor by a model without weights;
     and PyTorch's compiler, a second to import, is left alone by both."""
+    extras = {name for name in ("starlette", "prometheus_client") if importlib.util.find_spec(name) is None}
+    libraries = {m: {name.split(".")[0] for name in imported_names(m)} for m in MODULES if m != "__main__"}
     script = f"""
 import importlib, logging, os, random, sys
 import torch
 environment = dict(os.environ)
 threads, seed, generator = torch.get_num_threads(), torch.initial_seed(), random.getstate()
-for name in {[m.replace("/", ".") for m in MODULES if m != "__main__"]!r}:
+for name in {[m.replace("/", ".") for m, names in libraries.items() if not names & extras]!r}:
     importlib.import_module("asr." + name.removesuffix(".__init__"))
     assert dict(os.environ) == environment, name + " changes the environment"
     assert not logging.getLogger().handlers, name + " sets up logging"

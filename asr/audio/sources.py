@@ -7,7 +7,7 @@ import queue
 import shutil
 import tempfile
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, TypeVar
@@ -37,6 +37,8 @@ class AudioPart:
     """Counted from 0; None: their mean."""
     id: str | None = None
     """Of the transcript; None: the stem of the path."""
+    on_read: Callable[[float], None] | None = None
+    """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,8 @@ def read_source(
         yield from _read_content(source, sample_rate, on_damage)
         return
     part = source if isinstance(source, AudioPart) else AudioPart(source)
-    yield from audio.read_blocks(
+    seconds = 0.0
+    for block in audio.read_blocks(
         part.path,
         sample_rate,
         block_seconds=BLOCK_SECONDS,
@@ -169,7 +172,11 @@ def read_source(
         channel=part.channel,
         allow_silence=True,
         on_damage=on_damage,
-    )
+    ):
+        seconds += len(block) / sample_rate
+        if part.on_read is not None:
+            part.on_read(seconds)
+        yield block
 
 
 def _read_content(

@@ -27,6 +27,7 @@ GROUPS = {
     },
     "use": {
         "transcribe": ("transcribe", "transcribe recordings, as text, subtitles or tables"),
+        "serve": ("serve", "a server that speaks OpenAI's audio API, with a page for files and microphone"),
         "align": ("align", "find the times of the words of a manifest's texts"),
         "convert": ("convert", "write the model of a run, or a Whisper model, as a folder to pass on"),
         "info": ("info", "explain every setting of a config, or what is in a trained model"),

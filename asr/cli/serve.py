@@ -1,0 +1,145 @@
+"""`asr serve --model MODEL`: a server for programs that speak OpenAI's audio API, and a page for people."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.cli.options import add_device, add_settings, limit_threads, whole_number
+from asr.errors import UserError
+
+if TYPE_CHECKING:
+    from asr.transcription.transcriber import Transcriber
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="[NAME=]MODEL",
+        action="append",
+        default=[],
+        help="as in `asr transcribe`, and the name that clients ask for (default: the last part of MODEL); "
+        "may be given several times",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="to listen at (default: 127.0.0.1, this machine)")
+    parser.add_argument(
+        "--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--keys", metavar="FILE", help="API keys, a line NAME:SHA256 for each (default: anyone may ask)"
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML")
+    add_settings(parser, "any setting, such as max_upload_mb=500; `--set list` explains them all")
+    parser.add_argument(
+        "--threads",
+        type=whole_number(1),
+        metavar="N",
+        help="threads of the CPU (default: one for each core but one, which answers)",
+    )
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.config import build_config, load_config
+    from asr.serve.settings import ServeConfig
+    from asr.transcription.settings import print_settings
+
+    if args.set == ["list"]:
+        print_settings(ServeConfig())
+        return 0
+    if args.config:
+        config = load_config(ServeConfig, args.config, args.set)
+    else:
+        config = build_config(ServeConfig, args.set)
+    try:
+        import uvicorn
+
+        from asr.serve.app import build_app
+        from asr.serve.limits import Keys
+        from asr.serve.metrics import JsonFormatter
+    except ModuleNotFoundError as error:
+        raise UserError(f"the server needs {error.name}: pip install 'asr[serve]'") from None
+    limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
+    keys = Keys.load(args.keys) if args.keys else Keys()
+    transcribers = load_models(args, config)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonFormatter())
+    if not args.keys and args.host not in ("127.0.0.1", "localhost", "::1"):
+        logger.warning("anyone who can reach %s may use this server; --keys names who may", args.host)
+    app = build_app(transcribers, config, keys)
+    settings = uvicorn.Config(
+        app,
+        host=args.host,
+        port=args.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="websockets-sansio",
+        ws_max_size=1 << 22,
+        ws_max_queue=8,
+        timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
+    )
+    server = make_server(settings, app.state.service)
+    server.run()
+    app.state.service.close()
+    return 0 if server.started else 1
+
+
+def load_models(args: argparse.Namespace, config: Any) -> dict[str, Transcriber]:
+    """Each model under its name."""
+    from asr.transcription.recognizer import find_default_model, load_model
+
+    found: dict[str, Transcriber] = {}
+    for given in args.model or [find_default_model()]:
+        name, equals, source = given.partition("=")
+        name, source = (name, source) if equals else (Path(given).name, given)
+        if name in found:
+            raise UserError(f"--model {given}: {name} is given already; give NAME=MODEL with another name")
+        found[name] = load_model(
+            source, args.device, config.precision, segmentation=config.segmentation, checks=config.checks
+        )
+        logger.info("%s: %s", name, found[name].arithmetic)
+    return found
+
+
+def make_server(settings: Any, service: Any) -> Any:
+    """A server that, told to end, first finishes what it has begun; meanwhile it is not ready."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                for listener in self.servers:
+                    for host, port, *_ in (one.getsockname() for one in listener.sockets):
+                        print(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+                sys.stdout.flush()
+                self._loop = asyncio.get_running_loop()
+
+        def handle_exit(self, number: int, frame: Any) -> None:
+            if service.admission.is_draining or not self.started:
+                super().handle_exit(number, frame)  # the second time: at once
+                return
+            service.admission.is_draining = True
+            logger.info("shutting down by %s", signal.Signals(number).name)
+            self._loop.call_soon_threadsafe(
+                lambda: setattr(self, "_draining", self._loop.create_task(self._drain()))
+            )
+
+        async def _drain(self) -> None:
+            service.drain()
+            for _ in range(round(10 * service.config.drain_seconds)):
+                if service.is_idle:
+                    break
+                await asyncio.sleep(0.1)
+            self.should_exit = True
+
+    return Server(settings)

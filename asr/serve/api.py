@@ -1,0 +1,290 @@
+"""The formats of OpenAI's audio API, as pure functions: form fields in; bodies, events and errors out"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+import pydantic
+
+from asr.audio.segmentation import SegmentationConfig
+from asr.config import Config
+from asr.transcripts.subtitles import SubtitlesConfig
+from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcripts.writers import format_transcript
+from asr.whisper.languages import LANGUAGES
+
+MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
+JSON_FORMATS = ("json", "verbose_json")
+
+
+class ApiError(Exception):
+    """What a client is told in place of an answer."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        # The official client sends a request again after 408, 409, 429 and 5xx, unless it is told not to.
+        self.headers = {"x-should-retry": "true" if status in (408, 429, 503) else "false", **(headers or {})}
+
+    def describe(self) -> dict[str, object]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+
+    @property
+    def body(self) -> dict[str, object]:
+        return {"error": self.describe()}
+
+
+def refuse(param: str, message: str, code: str | None = None) -> ApiError:
+    return ApiError(400, f"{param}: {message}", param, code)
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+class ServerVad(Config):
+    """Where speech is cut: chunking of files, turns of live sessions."""
+
+    type: Literal["server_vad"]
+    threshold: float | None = pydantic.Field(default=None, gt=0.15, lt=1)
+    """Probability at which speech begins."""
+    prefix_padding_ms: int | None = pydantic.Field(default=None, ge=0, le=10_000)
+    """Kept before and after speech."""
+    silence_duration_ms: int | None = pydantic.Field(default=None, ge=100, le=10_000)
+    """A pause that ends a segment."""
+
+    def apply(self, config: SegmentationConfig) -> SegmentationConfig:
+        changed: dict[str, object] = {}
+        if self.threshold is not None:
+            changed["speech_threshold"] = self.threshold
+        if self.prefix_padding_ms is not None:
+            changed["padding_seconds"] = self.prefix_padding_ms / 1000
+        if self.silence_duration_ms is not None:
+            pause = self.silence_duration_ms / 1000
+            changed |= {
+                "max_pause_seconds": pause,
+                "min_pause_seconds": min(config.min_pause_seconds, pause),
+            }
+        return SegmentationConfig(**{**config.model_dump(), **changed})
+
+
+class TranslationForm(Config):
+    """Fields of a request for a translation into English."""
+
+    model: str
+    prompt: str = ""
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: float = pydantic.Field(default=0.0, ge=0, le=1)
+
+    def require_offered(self) -> None:
+        """Refuse by name what is a field of the API, but is not offered here."""
+        if self.temperature:
+            raise refuse(
+                "temperature",
+                "decoding begins at 0, and where that goes astray it is tried at higher ones by itself; "
+                "send 0 or leave it out",
+            )
+
+
+class TranscriptionForm(TranslationForm):
+    """Fields of a request for a transcription."""
+
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
+    stream: bool = False
+    include: tuple[str, ...] = ()
+    chunking_strategy: Literal["auto"] | ServerVad = "auto"
+
+    @property
+    def has_own_events(self) -> bool:
+        """Whether the stream holds segments with words and confidences as well, for the page."""
+        return "asr.segments" in self.include
+
+    def require_offered(self) -> None:
+        super().require_offered()
+        if self.timestamp_granularities and self.response_format != "verbose_json":
+            raise refuse("timestamp_granularities", "goes with response_format verbose_json")
+        if self.stream and self.response_format not in ("json", "text"):
+            raise refuse("stream", "goes with response_format json or text; leave one out")
+        if len({*self.languages, *([self.language] if self.language else [])}) > 1:
+            raise refuse("languages", "detection cannot be limited to several; give one, or none")
+        for value in self.include:
+            if value != "asr.segments":
+                raise refuse("include", f"{value!r} is not offered; leave it out")
+            if not self.stream:
+                raise refuse("include", "asr.segments goes with stream=true")
+
+
+LISTS = {"timestamp_granularities", "include", "keywords", "languages"}
+NOT_OFFERED = {
+    "known_speaker_names": "speakers are not told apart here; leave it out",
+    "known_speaker_references": "speakers are not told apart here; leave it out",
+}
+Form = TypeVar("Form", bound=TranslationForm)
+
+
+def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> Form:
+    """Check the text fields of a form. Raises ApiError."""
+    known = [*form_class.model_fields, "file"]
+    values: dict[str, Any] = {}
+    for name, value in fields:
+        key, bracket, inner = name.partition("[")
+        inner = inner.removesuffix("]")
+        if key in NOT_OFFERED and form_class is TranscriptionForm:
+            raise refuse(key, NOT_OFFERED[key])
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise refuse(name, f"unknown field; {hint}", "unknown_parameter")
+        if key in LISTS:
+            values.setdefault(key, []).append(value)
+        elif bracket and isinstance(values.setdefault(key, {}), dict):
+            values[key][inner] = value
+        elif bracket or key in values:
+            raise refuse(key, "is given twice")
+        elif value.startswith("{"):  # an object, as curl users send it
+            values[key] = _parse_json(key, value)
+        else:
+            values[key] = value
+    if values.get("response_format") == "diarized_json":
+        raise refuse("response_format", "diarized_json is not offered: speakers are not told apart here")
+    try:
+        form = form_class.model_validate(values, strict=False)  # fields are texts
+    except pydantic.ValidationError as error:
+        raise describe_fault(error) from None
+    form.require_offered()
+    return form
+
+
+def _parse_json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text if key == "prompt" else {}
+
+
+def describe_fault(error: pydantic.ValidationError) -> ApiError:
+    """The innermost fault, by the name of its field: of a union, that of the kind that was meant."""
+    faults = error.errors(include_url=False, include_context=False)
+    fault = max(faults, key=lambda fault: len(fault["loc"]))
+    names = [str(part) for part in fault["loc"] if part not in ("ServerVad", "literal['auto']")]
+    param = ".".join(names) or "the request"
+    if fault["type"] == "missing":
+        return refuse(param, "is missing; add it", "missing_required_parameter")
+    given = repr(fault["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
+    problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return refuse(param, f"{given}: {problem}")
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def format_body(
+    transcript: Transcript, form: TranslationForm, task: str, subtitles: SubtitlesConfig
+) -> dict[str, Any] | str:
+    """The body in the form that was asked for: an object, or a text."""
+    if form.response_format == "text":
+        return transcript.text + "\n"
+    if form.response_format in ("srt", "vtt"):
+        return format_transcript(form.response_format, transcript, subtitles)
+    warnings = {"warnings": list(transcript.warnings)} if transcript.warnings else {}
+    if form.response_format == "json":
+        return {"text": transcript.text, "usage": describe_usage(transcript.duration), **warnings}
+    granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
+    body = {
+        "task": task,
+        "language": LANGUAGES.get(transcript.language or "", "unknown"),
+        "duration": round(transcript.duration, 3),
+        "text": transcript.text,
+        "usage": describe_usage(transcript.duration),
+        **warnings,
+    }
+    if "word" in granularities:
+        body["words"] = [describe_word(word) for word in transcript.words]
+    if "segment" in granularities or not granularities:
+        body["segments"] = [describe_segment(number, one) for number, one in enumerate(transcript.segments)]
+    return body
+
+
+def describe_usage(seconds: float) -> dict[str, object]:
+    return {"type": "duration", "seconds": math.ceil(seconds)}
+
+
+def describe_word(word: Word) -> dict[str, object]:
+    """With a confidence, which OpenAI's words have not."""
+    return {
+        "word": word.text,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "confidence": round(word.confidence, 4),
+    }
+
+
+def describe_segment(number: int, segment: Segment) -> dict[str, object]:
+    return {
+        "id": number,
+        "seek": int(segment.start * 100),  # frames of 10 ms
+        "start": round(segment.start, 3),
+        "end": round(segment.end, 3),
+        "text": segment.text,
+        "tokens": list(segment.tokens),
+        "temperature": segment.temperature or 0.0,
+        "avg_logprob": segment.average_log_probability,
+        "compression_ratio": round(segment.compression_ratio, 4),
+        "no_speech_prob": segment.no_speech_probability,
+    }
+
+
+def format_event(event: Mapping[str, object]) -> str:
+    """A server-sent event."""
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+LAST_EVENT = "data: [DONE]\n\n"
+
+
+class EventStream:
+    """The events of one transcription: deltas join to the text."""
+
+    def __init__(self, form: TranscriptionForm) -> None:
+        self._form = form
+        self._num_segments = 0
+        self._has_text = False
+
+    def add(self, segment: Segment, separator: str) -> str:
+        """`separator`: between its text and that of the segment before."""
+        events = ""
+        if segment.text:
+            delta = (separator if self._has_text else "") + segment.text
+            self._has_text = True
+            events += format_event({"type": "transcript.text.delta", "delta": delta})
+        if self._form.has_own_events:
+            words = [describe_word(word) for word in segment.words]
+            described = describe_segment(self._num_segments, segment) | {"words": words}
+            events += format_event({"type": "asr.segment", **described})
+        self._num_segments += 1
+        return events
+
+    def end(self, transcript: Transcript) -> str:
+        done: dict[str, object] = {"type": "transcript.text.done", "text": transcript.text}
+        done["usage"] = describe_usage(transcript.duration)
+        if transcript.warnings:
+            done["warnings"] = list(transcript.warnings)
+        if self._form.has_own_events:
+            done |= {"language": transcript.language, "duration": round(transcript.duration, 3)}
+        return format_event(done) + LAST_EVENT

@@ -1,0 +1,201 @@
+"""From an uploaded file to its transcript: read and joined in a thread of its own, recognized in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from asr.audio.reading import read_info
+from asr.audio.segmentation import SegmentationConfig
+from asr.audio.sources import AudioPart
+from asr.errors import UserError
+from asr.serve.scheduler import Client, Scheduler, WithdrawnError
+from asr.transcription.transcriber import Request, Transcriber
+from asr.transcripts.transcript import Segment, Transcript
+from asr.whisper.decoding import WhisperDecodingConfig
+from asr.whisper.recognizer import WhisperRecognizer
+
+USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
+
+
+class TooLongError(Exception):
+    """More seconds of audio than allowed."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model, under the name that clients know."""
+
+    name: str
+    scheduler: Scheduler
+    options: WhisperDecodingConfig | None
+    """Of requests that say nothing about it; None: the model is no Whisper model, and has none."""
+    batch_size: int
+
+    @property
+    def transcriber(self) -> Transcriber:
+        return self.scheduler.transcriber
+
+    @property
+    def languages(self) -> list[str]:
+        """Codes of those that can be asked for; none where there is no choice."""
+        transcriber = self.transcriber
+        if not isinstance(transcriber, WhisperRecognizer) or not transcriber.system.tokenizer.is_multilingual:
+            return []
+        return list(transcriber.system.tokenizer.languages)
+
+    def make_request(self, **whisper: object) -> Request:
+        """Settings of Whisper that are given replace the usual ones. Raises UserError for wrong ones."""
+        decoding, language_model = self.transcriber.usual_decoding()
+        given = {name: value for name, value in whisper.items() if value not in (None, "", ())}
+        options = self.options
+        if given and options is None:
+            raise UserError(f"{', '.join(given)}: {self.name} is no Whisper model; leave it out")
+        if given and options is not None:
+            options = WhisperDecodingConfig(**{**options.model_dump(), **given})
+        request = Request(decoding, language_model, self.batch_size, options, tokens=True)
+        self.transcriber.check(request)
+        return request
+
+
+class Upload:
+    """An uploaded file on disk, deleted by `close`. Its name is only shown, never opened."""
+
+    def __init__(self, content: IO[bytes], name: str) -> None:
+        self.name = name or "the file"
+        self._file = tempfile.NamedTemporaryFile(prefix="asr-")  # noqa: SIM115 (closed by `close`)
+        try:
+            shutil.copyfileobj(content, self._file, 1 << 20)
+            self._file.flush()
+            self.path = Path(self._file.name)
+            self.num_bytes = os.path.getsize(self.path)
+            self.seconds: float | None = None
+            """By its header; None where that does not tell."""
+            with contextlib.suppress(UserError):  # what is wrong is said when it is read
+                self.seconds = read_info(self.path).seconds
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def likely_seconds(self) -> float:
+        return self.seconds or self.num_bytes / USUAL_BYTES_PER_SECOND
+
+    def close(self) -> None:
+        self._file.close()
+
+    def clean(self, message: str) -> str:
+        """A message about the file on disk as one about the file that was sent."""
+        return message.replace(str(self.path), self.name)
+
+
+Event = Segment | Transcript | Exception
+"""A final segment; at the end the transcript, or why there is none."""
+
+
+class Job:
+    """A file that is being transcribed. Made and awaited on the event loop."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        client: Client,
+        upload: Upload,
+        request: Request,
+        segmentation: SegmentationConfig | None = None,
+        max_seconds: float = math.inf,
+    ) -> None:
+        self.client = client
+        self.separator = model.transcriber.separator
+        """Between the texts of two segments, in the language of the newest one."""
+        self._model = model
+        self._upload = upload
+        self._request = request
+        self._segmentation = segmentation
+        self._max_seconds = max_seconds
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        client.expected_seconds = min(upload.likely_seconds, max_seconds)
+        threading.Thread(target=self._work, name="file", daemon=True).start()
+
+    async def events(self) -> AsyncGenerator[Segment | Transcript]:
+        """Segments as they become final, then the transcript. Raises what went wrong; cancels when left."""
+        try:
+            while True:
+                event = await self._events.get()
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+                if isinstance(event, Transcript):
+                    return
+        finally:
+            self.cancel()
+
+    async def transcript(self) -> Transcript:
+        async with contextlib.aclosing(self.events()) as events:
+            async for event in events:
+                if isinstance(event, Transcript):
+                    return event
+        raise AssertionError("a job ends with a transcript or an error")
+
+    def cancel(self) -> None:
+        self._model.scheduler.cancel(self.client)
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._transcribe()
+        except Exception as error:
+            self._put(error)
+        finally:
+            self._upload.close()
+
+    def _transcribe(self) -> None:
+        transcriber = self._model.scheduler.transcriber_for(self.client)
+        if self._segmentation is not None:
+            transcriber.segmentation = self._segmentation
+        usual_separator_in = transcriber.separator_in
+
+        def separator_in(language: str | None) -> str:
+            self.separator = usual_separator_in(language)
+            return self.separator
+
+        transcriber.separator_in = separator_in  # type: ignore[method-assign]
+        source = AudioPart(self._upload.path, id=Path(self._upload.name).stem, on_read=self._count)
+        for _, result in transcriber.transcribe_events([source], self._request):
+            if isinstance(result, Transcript):
+                result = replace(
+                    result,
+                    audio=self._upload.name,
+                    warnings=self._clean(result.warnings),
+                    incomplete=result.incomplete
+                    and replace(result.incomplete, message=self._upload.clean(result.incomplete.message)),
+                )
+            elif isinstance(result, UserError):
+                result = UserError(self._upload.clean(str(result)))
+            self._put(result)
+
+    def _count(self, seconds: float) -> None:
+        """Called in the reading thread after each block."""
+        if self.client.is_cancelled:
+            raise WithdrawnError
+        if seconds > self._max_seconds:
+            raise TooLongError
+        self.client.expected_seconds = max(self.client.expected_seconds, seconds)
+
+    def _clean(self, warnings: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self._upload.clean(warning) for warning in warnings)
+
+    def _put(self, event: Event) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)

@@ -1,0 +1,218 @@
+"""One thread that owns a model, and decides whose segments it recognizes next. Knows nothing of HTTP.
+
+Segments of all clients go through together: those of equal padded length make a batch, as they do in
+`asr transcribe`, where the text of a segment does not depend on its company.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from asr.audio.segmentation import AudioSegment
+from asr.transcription.joining import Recognized
+from asr.transcription.transcriber import Request, Transcriber
+
+logger = logging.getLogger(__name__)
+
+# A client gives way to those who were served less; each second of waiting makes up for so many seconds of
+# audio, so that a stream of short clips never holds up a long file for ever.
+PATIENCE = 10.0
+NEWEST_SHARE = 0.3  # of the newest batch in the running means of speed
+
+
+class WithdrawnError(Exception):
+    """The request was withdrawn: nobody waits for the result."""
+
+
+@dataclass(eq=False)
+class Client:
+    """Who has segments recognized: a file, or a live session."""
+
+    key: str = ""
+    """Name of the API key."""
+    is_live: bool = False
+    """Live sessions are served before files."""
+    expected_seconds: float = 0.0
+    """Of audio in all, as far as is known."""
+    position: float = 0.0
+    """Up to where its audio is recognized, in seconds."""
+    served_seconds: float = 0.0
+    is_cancelled: bool = False
+
+    @property
+    def waiting_seconds(self) -> float:
+        return max(0.0, self.expected_seconds - self.position)
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A segment that waits for its turn."""
+
+    client: Client
+    segment: AudioSegment
+    request: Request
+    group: Hashable
+    """Segments of one group may be in one batch."""
+    since: float
+    result: concurrent.futures.Future[Recognized]
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a batch was, and what it took."""
+
+    num_segments: int
+    audio_seconds: float
+    wall_seconds: float
+    longest_wait: float
+    """Seconds until it began."""
+
+
+class Scheduler:
+    """Recognizes segments in its own thread until `close`."""
+
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        batch_size: int,
+        max_batch_seconds: float,
+        report: Callable[[BatchReport], None] = lambda batch: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_batch_seconds`: batches are as large as the model is likely to recognize in that time."""
+        self.transcriber = transcriber
+        self.speed = 0.0
+        """Seconds of audio recognized in a second, lately; 0 before the first batch."""
+        self._batch_size = batch_size
+        self._max_batch_seconds = max_batch_seconds
+        self._report = report
+        self._clock = clock
+        self._segment_seconds = 0.0  # that a segment took, lately
+        self._waiting: list[_Waiting] = []
+        self._changed = threading.Condition()
+        self._busy_since: float | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
+        self._thread.start()
+
+    def transcriber_for(self, client: Client) -> Transcriber:
+        """The same transcriber, but its segments are recognized in turn with those of others."""
+        front = copy.copy(self.transcriber)
+        front.recognize = functools.partial(self.recognize, client)  # type: ignore[method-assign]
+        return front
+
+    def recognize(
+        self, client: Client, segments: Sequence[AudioSegment], request: Request
+    ) -> list[Recognized]:
+        """Wait until all are recognized. Raises WithdrawnError, or what the model raises for one of them."""
+        now, waiting = self._clock(), []
+        for segment in segments:
+            group = (request, self.transcriber.padded_length(len(segment.audio_S), request))
+            future: concurrent.futures.Future[Recognized] = concurrent.futures.Future()
+            waiting.append(_Waiting(client, segment, request, group, now, future))
+        with self._changed:
+            if client.is_cancelled or self._is_closed:
+                raise WithdrawnError
+            self._waiting += waiting
+            self._changed.notify_all()
+        return [one.result.result() for one in waiting]
+
+    def cancel(self, client: Client) -> None:
+        """Forget its segments. Those in the current batch are finished, for nobody."""
+        with self._changed:
+            client.is_cancelled = True
+            self._drop(lambda one: one.client is client)
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._drop(lambda one: True)
+            self._changed.notify_all()
+
+    def stuck_seconds(self) -> float:
+        """How long the current batch has taken; 0 when idle."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock() - since
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
+                batch = self._take_batch()
+                started = self._busy_since = self._clock()
+            self._recognize(batch)
+            took = self._clock() - started
+            self._busy_since = None
+            self._note(batch, started, took)
+
+    def _take_batch(self) -> list[_Waiting]:
+        """The first in line, and others that may go with it, as they stand in line."""
+        now = self._clock()
+
+        def rank(one: _Waiting) -> tuple[bool, float]:
+            waited = now - one.since
+            if one.client.is_live:
+                return False, -waited
+            return True, one.client.served_seconds - PATIENCE * waited
+
+        self._waiting.sort(key=rank)
+        limit = self._batch_size
+        if self._segment_seconds:
+            limit = min(limit, max(1, round(self._max_batch_seconds / self._segment_seconds)))
+        group = self._waiting[0].group
+        batch = [one for one in self._waiting if one.group == group][:limit]
+        self._waiting = [one for one in self._waiting if one not in batch]
+        return batch
+
+    def _recognize(self, batch: list[_Waiting]) -> None:
+        """Where that fails, by halves: only the segment that is to blame, or is too large, fails."""
+        fault: Exception | None = None
+        try:
+            results = self.transcriber.recognize([one.segment for one in batch], batch[0].request)
+            for one, result in list(zip(batch, results, strict=True)):
+                one.client.served_seconds += len(one.segment.audio_S) / one.segment.sample_rate
+                one.client.position = max(one.client.position, one.segment.end)
+                one.result.set_result(result)
+        except Exception as error:
+            fault = error
+        if fault is None:
+            return
+        if len(batch) == 1:
+            batch[0].result.set_exception(fault)
+            return
+        logger.warning("a batch of %d segments failed (%s); it is halved", len(batch), type(fault).__name__)
+        del fault  # with its traceback, which keeps memory of the device
+        self._recognize(batch[: len(batch) // 2])
+        self._recognize(batch[len(batch) // 2 :])
+
+    def _note(self, batch: list[_Waiting], started: float, took: float) -> None:
+        seconds = sum(len(one.segment.audio_S) / one.segment.sample_rate for one in batch)
+        share = NEWEST_SHARE if self.speed else 1.0
+        self._segment_seconds += share * (took / len(batch) - self._segment_seconds)
+        self.speed += share * (seconds / max(took, 1e-6) - self.speed)
+        longest_wait = max(started - one.since for one in batch)
+        self._report(BatchReport(len(batch), seconds, took, longest_wait))
+
+    def _drop(self, is_dropped: Callable[[_Waiting], bool]) -> None:
+        kept = []
+        for one in self._waiting:
+            if is_dropped(one):
+                one.result.set_exception(WithdrawnError())
+            else:
+                kept.append(one)
+        self._waiting = kept

@@ -1,0 +1,62 @@
+"""Settings of the server as one typed tree"""
+
+from __future__ import annotations
+
+import pydantic
+
+from asr.audio.segmentation import SegmentationConfig
+from asr.config import Config
+from asr.decoding.checks import ChecksConfig
+from asr.models.precision import Precision
+from asr.transcription.streaming import StreamingConfig
+from asr.transcripts.subtitles import SubtitlesConfig
+from asr.whisper.decoding import WhisperDecodingConfig
+
+
+class ServeConfig(Config):
+    """What `asr serve` can be told."""
+
+    whisper: WhisperDecodingConfig = WhisperDecodingConfig()
+    """How a Whisper model is asked, where a request does not say."""
+    checks: ChecksConfig = ChecksConfig()
+    """When the decoder is not believed, and another decoding is taken."""
+    segmentation: SegmentationConfig = SegmentationConfig()
+    """Where long recordings are cut."""
+    subtitles: SubtitlesConfig = SubtitlesConfig()
+    """How srt and vtt divide the text."""
+    streaming: StreamingConfig = StreamingConfig()
+    """When live text becomes final."""
+    precision: Precision = "auto"
+    """Of matrix products, as in `asr transcribe`."""
+    batch_size: int = pydantic.Field(default=8, ge=1)
+    """Segments recognized at once, of all requests together."""
+    max_batch_seconds: float = pydantic.Field(default=1.0, gt=0)
+    """Batches are made smaller where they would take longer than this. Less: short clips and live words wait
+    less; more: long files are done sooner."""
+    max_upload_mb: float = pydantic.Field(default=200.0, gt=0)
+    """Of a request, in units of a million bytes."""
+    max_upload_seconds: float = pydantic.Field(default=600.0, gt=0)
+    """That a request may take to arrive."""
+    max_audio_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
+    """Of a file."""
+    max_requests: int = pydantic.Field(default=64, ge=1)
+    """Served or arriving at once; more are told to come back."""
+    max_waiting_seconds: float = pydantic.Field(default=8 * 3600.0, gt=0)
+    """Of audio that waits to be recognized; beyond, new files are told to come back."""
+    max_key_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
+    """The same of one API key."""
+    max_sessions: int = pydantic.Field(default=16, ge=1)
+    """Live ones at once."""
+    drain_seconds: float = pydantic.Field(default=60.0, ge=0)
+    """After SIGTERM, for what has begun."""
+    stuck_seconds: float = pydantic.Field(default=120.0, gt=0)
+    """After which a batch counts as stuck, and the server as not ready."""
+    origins: tuple[str, ...] = ()
+    """Web pages of other hosts that may use the server, such as https://example.org."""
+
+    @pydantic.field_validator("whisper")
+    @classmethod
+    def _is_cut_at_pauses(cls, whisper: WhisperDecodingConfig) -> WhisperDecodingConfig:
+        if whisper.windows != "pauses":
+            raise ValueError("the server cuts recordings at pauses; leave whisper.windows out")
+        return whisper

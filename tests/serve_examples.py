@@ -1,0 +1,78 @@
+"""A tiny Whisper behind the server, in the process of the tests or at a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import soundfile
+import uvicorn
+from hostile_audio import make_speechlike
+from whisper_systems import build_system
+
+from asr.audio.segmentation import SegmentationConfig
+from asr.decoding.checks import ChecksConfig
+from asr.serve.app import build_app
+from asr.serve.limits import Keys
+from asr.serve.settings import ServeConfig
+from asr.whisper.decoding import WhisperDecodingConfig
+from asr.whisper.recognizer import WhisperRecognizer
+
+RATE = 16_000
+SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
+SURE = WhisperDecodingConfig(temperatures=(), max_no_speech=None)
+
+
+def load_tiny() -> WhisperRecognizer:
+    """Random weights that say much."""
+    system = build_system(True, window_steps=200)  # of four seconds
+    return WhisperRecognizer(system, "cpu", "float32", segmentation=SHORT, checks=ChecksConfig.off())
+
+
+def speak(seconds: float, seed: int = 0) -> np.ndarray:
+    """Bursts of what sounds like speech, with pauses."""
+    pieces = [np.zeros(RATE // 2, np.float32)]
+    while sum(map(len, pieces)) < seconds * RATE:
+        pieces += [make_speechlike(1.0, RATE, seed + len(pieces)), np.zeros(RATE, np.float32)]
+    return np.clip(np.concatenate(pieces), -1, 1)[: round(seconds * RATE)]
+
+
+def encode(audio_S: np.ndarray, kind: str = "WAV") -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, audio_S, RATE, format=kind)
+    return file.getvalue()
+
+
+def make_app(keys: Keys | None = None, recognizer: Any = None, **settings: Any) -> Any:
+    config = ServeConfig(**({"whisper": SURE} | settings))
+    return build_app({"tiny": recognizer or load_tiny()}, config, keys)
+
+
+@contextlib.contextmanager
+def at_a_port(app: Any) -> Iterator[str]:
+    """Its address."""
+    config = uvicorn.Config(
+        app, port=0, log_config=None, access_log=False, ws="websockets-sansio", ws_max_size=1 << 22
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+
+
+def wait_until(is_true: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.005)

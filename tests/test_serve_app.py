@@ -1,0 +1,252 @@
+"""The server over HTTP: fields, formats, streams, errors, keys and limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
+    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
+
+from hostile_audio import make_speechlike  # noqa: E402
+from serve_examples import RATE, SURE, encode, load_tiny, make_app, speak  # noqa: E402
+from starlette.testclient import TestClient  # noqa: E402
+
+from asr.transcripts.writers import format_transcript  # noqa: E402
+
+URL = "/v1/audio/transcriptions"
+AUDIO = speak(8.0)
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Any:
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def client(recognizer: Any) -> Iterator[TestClient]:
+    with TestClient(make_app(recognizer=recognizer)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def expected(recognizer: Any) -> Any:
+    return recognizer.transcribe(AUDIO, RATE, options=SURE)
+
+
+def post(client: TestClient, content: bytes | None = None, url: str = URL, **fields: Any) -> Any:
+    files = {"file": ("talk.wav", encode(AUDIO) if content is None else content)}
+    return client.post(url, files=files, data={"model": "tiny"} | fields)
+
+
+def test_json_is_the_text_and_what_was_used(client: TestClient, expected: Any) -> None:
+    answer = post(client)
+    assert answer.status_code == 200 and len(expected.segments) > 1
+    assert answer.json() == {"text": expected.text, "usage": {"type": "duration", "seconds": 8}}
+
+
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+def test_subtitles_are_those_of_the_command_line(client: TestClient, expected: Any, name: str) -> None:
+    answer = post(client, response_format=name)
+    assert answer.text == format_transcript(name, expected)
+    assert "json" not in answer.headers["content-type"]
+
+
+def test_text_is_one_line(client: TestClient, expected: Any) -> None:
+    assert post(client, response_format="text").text == expected.text + "\n"
+
+
+def test_verbose_json(client: TestClient, expected: Any) -> None:
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    body = post(client, **fields).json()
+    assert body["task"] == "transcribe" and body["duration"] == 8.0
+    assert body["text"] == expected.text
+    assert [segment["text"] for segment in body["segments"]] == [one.text for one in expected.segments]
+    assert [word["word"] for word in body["words"]] == [word.text for word in expected.words]
+    assert all(isinstance(one["tokens"], list) and one["avg_logprob"] < 0 for one in body["segments"])
+    assert body["language"] not in ("", "unknown") and body["language"].islower()
+
+
+@pytest.mark.parametrize(
+    ("granularities", "keys"),
+    [
+        ([], {"segments"}),
+        (["word"], {"words"}),
+        (["segment"], {"segments"}),
+        (["word", "segment"], {"words", "segments"}),
+    ],
+)
+def test_times_are_given_as_asked_for(client: TestClient, granularities: list[str], keys: set[str]) -> None:
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": granularities}
+    assert post(client, **fields).json().keys() & {"words", "segments"} == keys
+
+
+def read_events(text: str) -> list[Any]:
+    assert text.endswith("data: [DONE]\n\n")
+    lines = text.removesuffix("data: [DONE]\n\n").strip().split("\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_streamed_deltas_join_to_the_text(client: TestClient, expected: Any) -> None:
+    answer = post(client, stream="true")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *deltas, done = read_events(answer.text)
+    assert len(deltas) == len(expected.segments)
+    assert {event["type"] for event in deltas} == {"transcript.text.delta"}
+    assert "".join(event["delta"] for event in deltas) == done["text"] == expected.text
+    assert done["type"] == "transcript.text.done" and done["usage"]["seconds"] == 8
+
+
+def test_streamed_segments_hold_their_words(client: TestClient, expected: Any) -> None:
+    events = read_events(post(client, stream="true", **{"include[]": "asr.segments"}).text)
+    segments = [event for event in events if event["type"] == "asr.segment"]
+    words = [word["word"] for segment in segments for word in segment["words"]]
+    assert words == [word.text for word in expected.words]
+
+
+REFUSED = [
+    ({"temperature": "0.5"}, "temperature"),
+    ({"temperature": "2"}, "temperature"),
+    ({"response_format": "diarized_json"}, "response_format"),
+    ({"response_format": "mp3"}, "response_format"),
+    ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
+    ({"timestamp_granularities[]": "letter", "response_format": "verbose_json"}, "timestamp_granularities.0"),
+    ({"include[]": "logprobs"}, "include"),
+    ({"stream": "true", "response_format": "srt"}, "stream"),
+    ({"stream": "perhaps"}, "stream"),
+    ({"known_speaker_names[]": "Ann"}, "known_speaker_names"),
+    ({"languages[]": ["de", "fr"]}, "languages"),
+    ({"langage": "de"}, "langage"),
+    (
+        {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "7"},
+        "chunking_strategy.threshold",
+    ),
+    ({"chunking_strategy": "never"}, "chunking_strategy"),
+    ({"model": ["tiny", "tiny"]}, "model"),
+    ({"language": "klingon"}, None),
+    ({"prompt": "word " * 1000}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_is_not_offered_is_refused_by_name(client: TestClient, fields: Any, param: str | None) -> None:
+    answer = post(client, **fields)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == param, error
+    assert error["type"] == "invalid_request_error" and (
+        param is None or param.split(".")[0] in error["message"]
+    )
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_an_unknown_field_names_the_nearest(client: TestClient) -> None:
+    assert "did you mean language?" in post(client, langage="de").json()["error"]["message"]
+
+
+ACCEPTED: list[dict[str, Any]] = [
+    {"temperature": "0"},
+    {"language": "German"},
+    {"languages[]": "de"},
+    {"keywords[]": ["ab", "ba"]},
+    {"prompt": "a"},
+    {"chunking_strategy": "auto"},
+    {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 400}'},
+    {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "100"},
+    {"timestamp_granularities": "word", "response_format": "verbose_json"},
+]
+
+
+@pytest.mark.parametrize("fields", ACCEPTED, ids=str)
+def test_what_is_offered_is_taken(client: TestClient, fields: dict[str, Any]) -> None:
+    assert post(client, **fields).status_code == 200
+
+
+def test_settings_of_a_request_reach_the_model(client: TestClient, recognizer: Any) -> None:
+    german = SURE.model_copy(update={"language": "de", "prompt": "a", "hotwords": ("ab",)})
+    expected = recognizer.transcribe(AUDIO, RATE, options=german).text
+    fields = {"language": "de", "prompt": "a", "keywords[]": "ab"}
+    assert post(client, **fields).json()["text"] == expected != post(client).json()["text"]
+
+
+def test_chunking_changes_the_segments(client: TestClient) -> None:
+    pause = np.zeros(round(0.8 * RATE), np.float32)
+    audio = encode(np.concatenate([make_speechlike(0.8, RATE), pause, make_speechlike(0.8, RATE, 1)]))
+    verbose = {"response_format": "verbose_json"}
+    strategy = {"chunking_strategy[type]": "server_vad", "chunking_strategy[silence_duration_ms]": "400"}
+    many = post(client, audio, **verbose, **strategy).json()["segments"]
+    assert len(many) > len(post(client, audio, **verbose).json()["segments"])
+
+
+def test_translation(client: TestClient, recognizer: Any) -> None:
+    translated = recognizer.transcribe(AUDIO, RATE, options=SURE.model_copy(update={"task": "translate"}))
+    answer = post(client, url="/v1/audio/translations", response_format="verbose_json").json()
+    assert answer["task"] == "translate" and answer["text"] == translated.text
+    refused = post(client, url="/v1/audio/translations", language="de")
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "language"
+
+
+def test_models(client: TestClient) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list" and [one["id"] for one in listed["data"]] == ["tiny"]
+    assert listed["data"][0] == client.get("/v1/models/tiny").json()
+    missing = client.get("/v1/models/huge")
+    assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
+    assert post(client, model="huge").status_code == 404
+
+
+def test_other_bodies_are_refused(client: TestClient) -> None:
+    assert client.post(URL, json={"model": "tiny"}).status_code == 400
+    assert client.post(URL, data={"model": "tiny"}).status_code == 400
+    no_file = client.post(URL, files={"sound": ("a.wav", b"x")}, data={"model": "tiny"})
+    assert no_file.status_code == 400 and no_file.json()["error"]["param"] == "file"
+    broken = client.post(
+        URL, content=b"--x\r\nnonsense", headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert broken.status_code == 400 and "error" in broken.json()
+    assert client.get("/v1/nonsense").json()["error"]["message"]
+
+
+def test_every_answer_has_an_id_and_the_headers_of_a_page(client: TestClient) -> None:
+    for path in ("/", "/health", "/v1/nonsense"):
+        headers = client.get(path).headers
+        assert len(headers["x-request-id"]) == 32
+        assert headers["content-security-policy"].startswith("default-src 'self'")
+
+
+def test_health_and_metrics(client: TestClient) -> None:
+    post(client)
+    assert client.get("/health").text == "ok\n" and client.get("/ready").text == "ready\n"
+    text = client.get("/metrics").text
+    assert 'asr_audio_seconds_total{model="tiny"}' in text and "asr_waiting_seconds 0.0" in text
+    assert 'asr_request_seconds_count{route="/v1/audio/transcriptions",status="200"}' in text
+
+
+def test_a_bad_file_is_named_as_it_was_sent(client: TestClient) -> None:
+    answer = client.post(URL, files={"file": ("../../etc/passwd", b"no audio")}, data={"model": "tiny"})
+    message = answer.json()["error"]["message"]
+    assert (
+        answer.status_code == 400 and "passwd" in message and "/tmp" not in message and "asr-" not in message
+    )
+
+
+def test_a_damaged_file_gives_what_can_be_decoded_and_says_so(client: TestClient) -> None:
+    cut = encode(AUDIO)[: -4 * RATE]
+    body = post(client, cut).json()
+    assert body["text"] and "cut short" in body["warnings"][0] and "asr-" not in body["warnings"][0]
+    assert "cut short" in post(client, cut, response_format="text").headers["x-asr-warnings"]
+    assert "cut short" in read_events(post(client, cut, stream="true").text)[-1]["warnings"][0]
+
+
+def test_nothing_is_left_on_the_disk(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for content in (None, b"no audio"):
+        post(client, content)
+        post(client, content, stream="true")
+    assert not list(tmp_path.iterdir())
