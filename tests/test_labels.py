@@ -14,8 +14,8 @@ from asr.data.labels import (
     FrameLabels,
     RecordingLabels,
     encode_labels,
-    format_stretches,
-    read_stretches,
+    format_spans,
+    read_spans,
 )
 from asr.data.manifest import Utterance
 from asr.errors import UserError
@@ -89,7 +89,7 @@ def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
         covering = [label for label, begin, end in stretches if begin <= time / 100 < end]
         assert len(covering) <= 1
         expected.append(covering[0] if covering else SILENCE)
-    utterance = make_timed(format_stretches(stretches))
+    utterance = make_timed(format_spans(stretches))
     assert FrameLabels("extras.word_times").at(utterance, np.array(times) / 100) == expected
     assert FrameLabels("extras.word_times").names(utterance) == [
         SILENCE,
@@ -98,10 +98,10 @@ def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
 
 
 def test_as_the_recipe_writes_it() -> None:
-    found = read_stretches(make_timed("TWO:0.1060-0.4364 a:b:1-2"), "extras.word_times")
+    found = read_spans(make_timed("TWO:0.1060-0.4364 a:b:1-2"), "extras.word_times")
     assert found.labels == ("TWO", "a:b")
     assert found.begins_K.tolist() == [0.106, 1.0] and found.ends_K.tolist() == [0.4364, 2.0]
-    assert read_stretches(make_timed(""), "extras.word_times").labels == ()
+    assert read_spans(make_timed(""), "extras.word_times").labels == ()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_as_the_recipe_writes_it() -> None:
 )
 def test_times_that_make_no_sense(times: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as caught:
-        read_stretches(make_timed(times), "extras.word_times")
+        read_spans(make_timed(times), "extras.word_times")
     assert str(caught.value).startswith("utterance u1, extras.word_times: ")
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_pauses, _find_stretches
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_pauses, _find_spans
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
@@ -74,7 +74,7 @@ def test_stretches_of_speech_are_told() -> None:
 def test_stretches_of_any_frames(frames: list[bool], min_pause: int) -> None:
     text = "".join("x" if frame else "." for frame in frames)
     words = re.finditer(rf"x(?:\.{{0,{min_pause - 1}}}x)*", text)
-    assert _find_stretches(np.array(frames, bool), min_pause) == [word.span() for word in words]
+    assert _find_spans(np.array(frames, bool), min_pause) == [word.span() for word in words]
 
 
 @given(st.integers(0, 5), st.lists(st.booleans(), max_size=30), st.integers(1, 4))

@@ -15,7 +15,7 @@ from system_examples import save_talker
 from tone_examples import TONES_HZ
 
 from asr import cli
-from asr.data.labels import read_stretches
+from asr.data.labels import read_spans
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.evaluation.word_times import align_utterances
 from asr.models.clock import make_clock
@@ -45,7 +45,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CTC head that says each word of this utterance in the middle of its sound, and else blank."""
-    clock, times = make_clock(system.config.features, system.model), read_stretches(utterance, FIELD)
+    clock, times = make_clock(system.config.features, system.model), read_spans(utterance, FIELD)
 
     def log_probabilities(encoded_BTD: torch.Tensor) -> torch.Tensor:
         scores_1TV = torch.full((1, encoded_BTD.size(1), len(system.tokenizer)), -10.0)
@@ -63,11 +63,11 @@ def test_words_are_where_they_sound(talker: Path, corpus: Path, monkeypatch: pyt
     for utterance in read_manifest(corpus / "dev.jsonl"):
         make_knowing(system, utterance, monkeypatch)
         times, faults = align_utterances(system, [utterance], device=CPU, batch_size=1)
-        found = read_stretches(
+        found = read_spans(
             Utterance.model_validate(utterance.model_dump() | {"extras": {"t": times[utterance.id]}}),
             "extras.t",
         )
-        true = read_stretches(utterance, FIELD)
+        true = read_spans(utterance, FIELD)
         assert faults == {} and found.labels == true.labels
         assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
         assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
@@ -80,7 +80,7 @@ def test_any_alignment_can_be_read_again(batch_size: int, talker: Path, corpus: 
     times, _ = align_utterances(load_system(talker), utterances, device=CPU, batch_size=batch_size)
     for item in utterances:
         aligned = item.model_copy(update={"extras": {"t": times[item.id]}})
-        found = read_stretches(aligned, "extras.t")
+        found = read_spans(aligned, "extras.t")
         assert " ".join(found.labels) == item.text
         assert (found.ends_K <= item.duration + 0.01).all()
 

@@ -1,4 +1,4 @@
-"""Opens any audio file as frames of float32: by libsndfile if it knows the format, else by FFmpeg, fenced in.
+"""Open any audio file as frames of float32: by libsndfile if it knows the format, else by FFmpeg, fenced in.
 
 The content decides, never the suffix. Where sound is damaged, decoding goes on behind it, with silence in its
 place. Whatever else goes wrong with a file becomes an `AudioError`.
@@ -170,7 +170,7 @@ def _open_libsndfile(file: BinaryIO, stack: contextlib.ExitStack) -> Any:
 
 
 def _count_promised_frames(sound: Any) -> int:
-    """What the header says: of a file that was cut short, `sound.frames` is what there is of it."""
+    """Count the frames that the header promises; `sound.frames` has those present of a file cut short."""
     lengths = _SHORT_CHUNK.findall(sound.extra_info)
     if not lengths:
         return int(sound.frames)
@@ -333,7 +333,7 @@ class _FFmpegDecoder:
         return regroup(self._cut(first, count), max(1, PIECE_SAMPLES // self.num_channels))
 
     def _cut(self, first: int, count: int | None) -> Iterator[np.ndarray]:
-        """From frame `first`, `count` frames. What pads the last packet beyond the known end is dropped."""
+        """Decode `count` frames from `first` on, without what pads the last packet beyond the known end."""
         padding = None
         for position, piece in self._decode(first):
             if padding is not None:
@@ -381,7 +381,7 @@ class _FFmpegDecoder:
             position += len(piece)
 
     def _is_gap(self, position: int, num_lacking: int) -> bool:
-        """Whether so many frames are missing here, and not rather the time stamp wrong."""
+        """Tell missing frames from a wrong time stamp."""
         room = self._silence_left
         if self.num_frames is not None:
             room = min(room, self.num_frames - position)

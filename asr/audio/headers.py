@@ -1,4 +1,4 @@
-"""Reads from the first and last bytes what no library tells: not audio, MP3 with a length, Ogg cut short."""
+"""Detect from first and last bytes what no library tells: not audio, MP3 with a length, Ogg cut short."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_OGG_PAGE = 65_307  # bytes
 
 
 def name_other_kind(head: bytes) -> str | None:
-    """What people mistake for audio; None: it may be audio."""
+    """Name a kind of file that people mistake for audio; None: it may be audio."""
     for start, kind in _OTHER_KINDS.items():
         if head.lstrip().startswith(start):
             return kind
@@ -44,7 +44,7 @@ def name_other_kind(head: bytes) -> str | None:
 
 
 def is_container(head: bytes) -> bool:
-    """Whether a stream that begins so names its format; raw PCM does not. `head`: the first 4 kB."""
+    """Tell a stream that names its format from raw PCM. `head`: the first 4 kB."""
     if head.startswith(_CONTAINERS) or head[4:8] == b"ftyp" or head[::188][:3] == b"GGG":  # MP4, MPEG-TS
         return True
     place = num_frames = 0
@@ -70,7 +70,7 @@ def _measure_frame(header: bytes) -> int:
 
 
 def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:
-    """Whether the last page of an Ogg file is cut, and whether it is of another stream than the first."""
+    """Find out whether the last page of an Ogg file is cut, and whether it is of another stream."""
     file.seek(0)
     head = file.read(18)
     if not head.startswith(b"OggS"):
@@ -83,7 +83,7 @@ def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:
 
 
 def has_length_tag(file: BinaryIO) -> bool:
-    """Whether the first frame of an MP3 file tells how many follow, and those make up the file.
+    """Find out whether the first frame of an MP3 file tells how many follow, and those make up the file.
 
     Where much more follows, such as pictures or a second recording, FFmpeg guesses the length from it all.
     """

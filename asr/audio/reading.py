@@ -47,7 +47,7 @@ MAX_SPANS_SHOWN = 5  # of damage
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the header of an audio file says."""
+    """The header of an audio file."""
 
     path: Path
     sample_rate: int
@@ -59,7 +59,7 @@ class AudioInfo:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is missing in a file, or in the part of it that was read."""
+    """The parts missing in a file, or in the part of it that was read."""
 
     promised: float | None
     """Seconds by the header; None where it does not tell."""
@@ -76,7 +76,7 @@ OnDamage = Callable[[Damage], None]
 
 @dataclass(frozen=True)
 class _Request:
-    """What is wanted of a file. Checked before the file is opened."""
+    """The wanted part of a file, checked before the file is opened."""
 
     path: Path
     sample_rate: int
@@ -132,7 +132,7 @@ def read_blocks(
     allow_silence: bool = False,
     on_damage: OnDamage | None = None,
 ) -> Iterator[np.ndarray]:
-    """What `read` returns, in blocks of `block_seconds`, of which the last may be shorter.
+    """Read the same in blocks of `block_seconds`, of which the last may be shorter.
 
     Memory does not grow with the file, but for the index of MP4, 5 MB for an hour. Some faults show at
     the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is

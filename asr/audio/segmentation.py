@@ -1,7 +1,7 @@
-"""Cuts recordings of any length, read block by block, into stretches of speech between pauses.
+"""Segmentation: cut recordings of any length, read block by block, into segments of speech between pauses.
 
 Speech is found by the model of the package silero-vad, or by its energy over the noise. Memory holds one
-stretch and what the search for the next cut looks ahead, however long the recording is.
+segment and what the search for the next cut looks ahead, however long the recording is.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from asr.config import Config
 # S samples, T frames of 10 ms
 
 SHORTEST_SECONDS = 0.05  # of a recording with a word in it
-INNER_PAUSE_SECONDS = 0.5  # between two stretches of speech of one segment
+INNER_PAUSE_SECONDS = 0.5  # between two spans of speech of one segment
 
 
 class SegmentationConfig(Config):
-    """Where a recording is cut."""
+    """Segmentation of recordings by voice activity."""
 
     method: Method = "auto"
     """silero: the model of the package silero-vad, which knows speech from music, for models that hear 8 or
@@ -83,7 +83,7 @@ class SegmentationConfig(Config):
 
 @dataclass(frozen=True)
 class AudioSegment:
-    """A stretch of a recording."""
+    """A segment of a recording."""
 
     start: float
     """Seconds from the start of the recording."""
@@ -94,7 +94,7 @@ class AudioSegment:
     cut_after: float | None = None
     """The same at the end."""
     speech: tuple[tuple[float, float], ...] = ()
-    """Begin and end of each stretch of speech in it, in seconds of the recording, with pauses of at least
+    """Begin and end of each span of speech in it, in seconds of the recording, with pauses of at least
     INNER_PAUSE_SECONDS between; empty where nobody has looked."""
 
     @property
@@ -103,7 +103,7 @@ class AudioSegment:
 
 
 def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
-    """In the middle of each pause between its stretches of speech."""
+    """Cut in the middle of each pause between its spans of speech."""
     pauses = [(end + start) / 2 - segment.start for (_, end), (start, _) in pairwise(segment.speech)]
     places = [0, *(round(pause * segment.sample_rate) for pause in pauses), len(segment.audio_S)]
     return [
@@ -111,9 +111,9 @@ def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
             segment,
             start=segment.start + first / segment.sample_rate,
             audio_S=segment.audio_S[first:past],
-            speech=(stretch,),
+            speech=(span,),
         )
-        for (first, past), stretch in zip(pairwise(places), segment.speech, strict=True)
+        for (first, past), span in zip(pairwise(places), segment.speech, strict=True)
     ]
 
 
@@ -258,15 +258,15 @@ class Segmenter:
         audio_S = self._audio[first - self._audio_first : past - self._audio_first].copy()
         time = self.offset + first / self.sample_rate
         is_speech_T = self._is_speech_T[start - self._first : math.floor(end) - self._first]
-        stretches = _find_stretches(is_speech_T, self._frames(INNER_PAUSE_SECONDS))
+        spans = _find_spans(is_speech_T, self._frames(INNER_PAUSE_SECONDS))
         speech = tuple(
             (self.offset + (start + a) / FRAMES_PER_SECOND, self.offset + (start + b) / FRAMES_PER_SECOND)
-            for a, b in stretches
+            for a, b in spans
         )
         return AudioSegment(time, audio_S, self.sample_rate, self._cut_before, cut_after, speech)
 
     def _forget(self) -> None:
-        """What no later segment can hold."""
+        """Drop audio that no later segment can hold."""
         if self.config.method == "none" or self.seconds <= self.config.unjudged_seconds:
             return
         keep = max(self._next - 1, self._first)
@@ -278,8 +278,8 @@ class Segmenter:
         self._audio_first = first_sample
 
 
-def _find_stretches(is_speech_T: np.ndarray, min_pause_frames: int) -> list[tuple[int, int]]:
-    """First and past-the-end frame of each stretch of speech, with longer pauses between."""
+def _find_spans(is_speech_T: np.ndarray, min_pause_frames: int) -> list[tuple[int, int]]:
+    """First and past-the-end frame of each span of speech, with longer pauses between."""
     edges_T = np.flatnonzero(np.diff(is_speech_T.astype(np.int8), prepend=0, append=0))
     firsts, pasts = edges_T[::2], edges_T[1::2]
     is_long = firsts[1:] - pasts[:-1] >= min_pause_frames

@@ -64,7 +64,7 @@ class SileroModel(nn.Module):
 
 
 class SileroState:
-    """What a recording's next chunks need of those before."""
+    """State of the model after the chunks so far."""
 
     def __init__(self, context_S: Tensor, memory: tuple[Tensor, Tensor] | None) -> None:
         self.context_S = context_S
@@ -82,5 +82,5 @@ def _read_weights(prefix: str) -> dict[str, Tensor]:
 
 @functools.lru_cache
 def load_silero(sample_rate: int) -> SileroModel:
-    """Without state, so that all recordings share it."""
+    """Load the model once; it has no state, so all recordings share it."""
     return SileroModel(sample_rate)

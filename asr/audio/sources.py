@@ -1,4 +1,4 @@
-"""What can be transcribed, in blocks of samples: files, their parts, arrays; reading ahead in a thread."""
+"""Sources of audio in blocks of samples: files, their parts, arrays; reading ahead in a thread."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
 
 
 def make_source(given: AudioInput, sample_rate: int | None = None) -> Source:
-    """What anything that holds audio is read as."""
+    """Turn anything that holds audio into a source."""
     if isinstance(given, Mapping):
         values = given.get("array", given.get("raw"))
         if values is not None:
@@ -132,7 +132,7 @@ def describe_source(source: Source) -> tuple[str, str, float]:
 
 
 def split_channels(source: Source, channels: Channels) -> list[Source]:
-    """What is transcribed by itself: the mean of all channels, each of them, or one."""
+    """Split a source into what is transcribed by itself: the mean of all channels, each of them, or one."""
     if channels == "mix" or isinstance(source, Samples):
         return [source]
     if isinstance(source, Content):

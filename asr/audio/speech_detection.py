@@ -1,4 +1,4 @@
-"""Where someone speaks: by the energy over the noise around, or by the model of the package silero-vad."""
+"""Voice activity detection (VAD): by the energy over the noise around, or by the model of silero-vad."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure_energies(audio_S: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 class _Energies:
-    """What `measure_energies` gives, for audio that comes in blocks."""
+    """The same as `measure_energies`, for audio that comes in blocks."""
 
     def __init__(self, sample_rate: int) -> None:
         self.frame_samples = sample_rate / FRAMES_PER_SECOND

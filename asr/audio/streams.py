@@ -26,7 +26,7 @@ NOT_STREAMED = (b"RIFX", b"wvpk", b"caff")
 
 
 class _Pipe:
-    """What FFmpeg reads from, without going back. Until decoding begins, it is kept in a file as well."""
+    """A stream that FFmpeg reads without going back. Until decoding begins, it is kept in a file as well."""
 
     def __init__(self, read: Callable[[int], bytes], copy: BinaryIO) -> None:
         self._read = read
@@ -76,7 +76,7 @@ def read_stream(
 
 
 def _read_whole(pipe: _Pipe, copy: BinaryIO, sample_rate: int, channel: int | None) -> Iterator[np.ndarray]:
-    """By way of a file, into which all is written first."""
+    """Write all into a file first, then read that."""
     logger.info("%s: cannot be decoded as it comes; it is read to its end first", NAME)
     while pipe.read(1 << 16):
         pass

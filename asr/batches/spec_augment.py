@@ -29,7 +29,7 @@ class SpecAugmentConfig(Config):
     frequency_mask_width: int = pydantic.Field(default=27, ge=1)
     """Greatest width of a band, in features; the width is drawn evenly from 0 to this."""
     num_time_masks: int = pydantic.Field(default=0, ge=0, le=1000)
-    """Stretches of frames that are masked in each utterance; with `time_masks_per_frame` the upper limit."""
+    """LabelSpans of frames that are masked in each utterance; with `time_masks_per_frame` the upper limit."""
     time_masks_per_frame: float = pydantic.Field(default=0.0, ge=0, le=1)
     """Adapts the number of time masks to the utterance: this times its frames; 0: `num_time_masks` for all.
     LibriFullAdapt (Park et al. 2020, arXiv 1912.05533): 0.04, at most 20 masks, time_mask_share 0.04."""

@@ -84,7 +84,7 @@ def download(urls: Sequence[str], target: Path, sha256: str | None, *, max_bytes
 
 
 class _FetchError(Exception):
-    """What went wrong at one address; `is_final` if another attempt there would meet the same."""
+    """A fault at one address; `is_final` if another attempt there would meet the same."""
 
     def __init__(self, message: str, is_final: bool = False) -> None:
         super().__init__(message)

@@ -94,7 +94,7 @@ def guess_source_kind(path: str | Path) -> SourceKind:
 
 
 def guess_target_kind(path: str | Path) -> Kind:
-    """By the suffix; a path without one is a Kaldi folder."""
+    """Guess by the suffix; a path without one is a Kaldi folder."""
     path = Path(path)
     kinds: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "nemo", "": "kaldi"}
     kind = "kaldi" if path.is_dir() else kinds.get(path.suffix.lower())

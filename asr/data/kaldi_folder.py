@@ -325,7 +325,7 @@ def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
 
 
 def _are_whole_files(records: list[Utterance]) -> bool:
-    """Whether each utterance is a file of its own from beginning to end; no, which is safe, if in doubt."""
+    """Check that each utterance is a whole file of its own; no, which is safe, if in doubt."""
     if any(record.start > 0 for record in records) or len({r.audio for r in records}) < len(records):
         return False
     try:

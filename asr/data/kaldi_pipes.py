@@ -13,7 +13,7 @@ from asr.errors import UserError
 
 @dataclass(frozen=True)
 class Tool:
-    """Which calls of a program only decode its input file, so that the file can take their place."""
+    """Calls of a program that only decode its input file, so that the file can take their place."""
 
     flags: str = ""  # regular expression
     options: dict[str, str] = field(default_factory=dict)  # name -> regular expression of its value

@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
 
-# T encoded steps, K labelled stretches
+# T encoded steps, K labelled spans
 
 SILENCE = "<silence>"
 """The label of each moment that has no other."""
@@ -25,13 +25,13 @@ _STRETCH = re.compile(r"(\S+):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 
 
 class Labels(Protocol):
-    """Where the labels of an utterance come from."""
+    """A source of labels for utterances."""
 
     def names(self, utterance: Utterance) -> Iterable[str]:
         """All that it is labelled with. Raises a `UserError` where there is nothing."""
 
     def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
-        """What a model should say of it whose encoded steps have their middles at these seconds."""
+        """The target labels of a model whose encoded steps have their middles at these seconds."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class FrameLabels:
     """One label for each encoded step: what is labelled at its middle, or silence."""
 
     field: str
-    """extras.NAME, in which stretches stand as LABEL:BEGIN-END, in seconds from the utterance's start."""
+    """extras.NAME, in which spans stand as LABEL:BEGIN-END, in seconds from the utterance's start."""
 
     def names(self, utterance: Utterance) -> list[str]:
-        return [SILENCE, *read_stretches(utterance, self.field).labels]
+        return [SILENCE, *read_spans(utterance, self.field).labels]
 
     def at(self, utterance: Utterance, times_T: np.ndarray) -> list[str]:
-        return read_stretches(utterance, self.field).at(times_T)
+        return read_spans(utterance, self.field).at(times_T)
 
 
 def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:
@@ -75,12 +75,12 @@ def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     return [ids[name] for name in names]
 
 
-# --- stretches ----------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Stretches:
-    """Labelled stretches of an utterance, by their begin; they do not overlap."""
+class LabelSpans:
+    """Labelled spans of an utterance, by their begin; they do not overlap."""
 
     labels: tuple[str, ...]
     begins_K: np.ndarray
@@ -96,7 +96,7 @@ class Stretches:
         ]
 
 
-def read_stretches(utterance: Utterance, field: str) -> Stretches:
+def read_spans(utterance: Utterance, field: str) -> LabelSpans:
     text = _read_field(utterance, field)
     place = f"utterance {utterance.id}, {field}"
     labels: list[str] = []
@@ -110,17 +110,17 @@ def read_stretches(utterance: Utterance, field: str) -> Stretches:
         if begin > end or (ends and begin < ends[-1]):
             raise UserError(
                 f"{place}: {shorten(word)} ends before it begins, or begins before the last one ends; "
-                "expected stretches one after the other"
+                "expected spans one after the other"
             )
         labels.append(found[1])
         begins.append(begin)
         ends.append(end)
-    return Stretches(tuple(labels), np.array(begins), np.array(ends))
+    return LabelSpans(tuple(labels), np.array(begins), np.array(ends))
 
 
-def format_stretches(stretches: Iterable[tuple[str, float, float]]) -> str:
-    """What `read_stretches` reads, of (label, begin, end)."""
-    return " ".join(f"{label}:{begin:.4f}-{end:.4f}" for label, begin, end in stretches)
+def format_spans(spans: Iterable[tuple[str, float, float]]) -> str:
+    """Format (label, begin, end) as `read_spans` reads them."""
+    return " ".join(f"{label}:{begin:.4f}-{end:.4f}" for label, begin, end in spans)
 
 
 def _read_field(utterance: Utterance, field: str) -> str | int | float | bool:

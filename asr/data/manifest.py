@@ -38,7 +38,7 @@ Name = Annotated[str, Field(pattern=r"^\P{Cc}+$")]
 
 
 class Utterance(Config):
-    """One stretch of an audio file and what is known about it."""
+    """One utterance: a span of an audio file and what is known about it."""
 
     # Kaldi files, trn and ctm separate their columns by white space.
     id: str = Field(max_length=MAX_ID_LENGTH, pattern=r"^[^\s\p{Cc}]+$")
@@ -220,7 +220,7 @@ def relative_audio(audio: str, folder: str) -> str:
 
 
 def require_line_fits(id: str, line: bytes) -> None:
-    """What is written must be short enough to be read again; `line` is without its newline."""
+    """Refuse a line that is too long to be read again; `line` is without its newline."""
     if len(line) >= MAX_LINE_BYTES:
         raise UserError(f"utterance {id}: {_too_long(line)}")
 
@@ -237,7 +237,7 @@ def _too_long(line: bytes) -> str:
 
 
 def _explain(error: pydantic.ValidationError, record: Any) -> str:
-    """What came and what was expected, for the first few faulty fields of a record."""
+    """Explain what came and what was expected, for the first few faulty fields of a record."""
     first_faults: dict[object, Any] = {}  # a bad value in extras is a fault for each type that it is not
     for fault in error.errors(include_url=False, include_context=False):
         first_faults.setdefault(fault["loc"][:1], fault)

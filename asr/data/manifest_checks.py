@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, record by record, and what is in it, in numbers."""
+"""Faults of a manifest, record by record, and its contents in numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FaultKind = Literal[
 
 @dataclass(frozen=True)
 class TextChecks:
-    """What a text must fit if a model is to learn from it."""
+    """Conditions that a text must meet if a model is to learn from it."""
 
     tokenizer: Tokenizer
     rules: Sequence[Rule] = SAFE_RULES  # `text.training` of the run
@@ -108,7 +108,7 @@ def measure_seconds(path: str | Path) -> float:
 
 
 class _AudioChecks:
-    """What can only be said with the audio file at hand."""
+    """Checks that need the audio file."""
 
     def __init__(self, decode: bool, root: str | Path | None) -> None:
         self.decode = decode

@@ -12,7 +12,7 @@ from asr.text.normalization import TextConfig, normalize_for_training
 
 
 def read_sentences(path: str | Path, config: TextConfig) -> Iterator[str]:
-    """Of a manifest, or of a file named .txt."""
+    """Read a manifest, or a file named .txt."""
     if Path(path).suffix == ".txt":
         return read_text_file(path, config)
     texts = ((f"text of utterance {utterance.id}", utterance.text) for utterance in read_manifest(path))
@@ -20,12 +20,12 @@ def read_sentences(path: str | Path, config: TextConfig) -> Iterator[str]:
 
 
 def read_text_file(path: str | Path, config: TextConfig) -> Iterator[str]:
-    """Each line of UTF-8 text that is not blank."""
+    """Yield each line of text that is not blank."""
     return _normalize(read_text_lines(path), config)
 
 
 def _normalize(texts: Iterable[tuple[str, str | None]], config: TextConfig) -> Iterator[str]:
-    """As for training; what is empty then is passed over."""
+    """Normalise as for training; texts that are empty then are left out."""
     for place, text in texts:
         try:
             sentence = normalize_for_training(text or "", config)

@@ -185,7 +185,7 @@ class Filter:
                 dropped[reason] += 1
 
     def find_reason(self, utterance: Utterance) -> str | None:
-        """Why this utterance is to be dropped; None if it is not."""
+        """Find the reason to drop this utterance; None if there is none."""
         if self.min_seconds is not None and utterance.duration < self.min_seconds:
             return f"shorter than {self.min_seconds:g} s"
         if self.max_seconds is not None and utterance.duration > self.max_seconds:
@@ -208,7 +208,7 @@ def read_names(path: str | Path) -> frozenset[str]:
 
 
 def _as_text(value: str | int | float | bool | None) -> str:
-    """As in the manifest, but strings without their quotes."""
+    """Format as in the manifest, but strings without their quotes."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

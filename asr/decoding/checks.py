@@ -145,7 +145,7 @@ def _find_still(evidence: Evidence, config: ChecksConfig) -> str:
 
 
 def _find_skips(evidence: Evidence, config: ChecksConfig) -> str:
-    """Stretches that attention passes over although the CTC head hears tokens there."""
+    """LabelSpans that attention passes over although the CTC head hears tokens there."""
     limit, heard = config.max_skipped_seconds, evidence.heard
     if limit is None or heard is None or not heard.tokens or not evidence.attended_steps[:-1]:
         return ""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from asr.batches.builder import needed_frames
-from asr.data.labels import format_stretches
+from asr.data.labels import format_spans
 from asr.data.manifest import Utterance
 from asr.errors import UserError
 from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
@@ -58,7 +58,7 @@ def align_utterances(
             aligned = align_by_ctc(scores_BTV, encoded[1], said)
             for (item, audio), ids, token_times in zip(heard, said, aligned, strict=True):
                 words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
-                times[item.id] = format_stretches((word.text, word.start, word.end) for word in words)
+                times[item.id] = format_spans((word.text, word.start, word.end) for word in words)
         report(seconds)
     return times, faults
 

@@ -1,4 +1,4 @@
-"""Pairs the units of a reference with those of a hypothesis: as jiwer does, or as NIST sclite does."""
+"""Align the units of a reference with those of a hypothesis: as jiwer does, or as NIST sclite does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Operation(NamedTuple):
 
     @property
     def is_case_only(self) -> bool:
-        """Whether it is a substitution that ignoring case would make correct."""
+        """True of a substitution that ignoring case would make correct."""
         if self.kind != "substitution" or self.reference is None or self.hypothesis is None:
             return False
         return self.reference.casefold() == self.hypothesis.casefold()
@@ -57,7 +57,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Edits:
-    """Where hypotheses differ from their references: pair after pair, each in the order of its text."""
+    """Differences of hypotheses from their references: pair after pair, each in the order of its text."""
 
     pair_E: np.ndarray
     kind_E: np.ndarray

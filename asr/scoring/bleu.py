@@ -20,7 +20,7 @@ def load_sacrebleu() -> Any:
 
 
 def count_bleu(pairs: Sequence[tuple[str, str]]) -> list[int]:
-    """Of (reference, hypothesis) pairs."""
+    """Count the n-grams of (reference, hypothesis) pairs."""
     if not pairs:
         return [0] * NUM_COUNTS
     references, hypotheses = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""How well labels are told apart: accuracy with its interval, confusions, precision and recall of each."""
+"""Classification scores: accuracy with its interval, confusions, precision and recall of each label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN_CONFUSIONS = 20
 
 @dataclass(frozen=True)
 class LabelScore:
-    """What was said of everything that has a label."""
+    """Expected and predicted labels, counted."""
 
     labels: tuple[str, ...]
     """All that were expected or said, in alphabetical order."""
@@ -43,11 +43,11 @@ class LabelScore:
         return np.asarray(self.confusions_LL.sum(axis=1))
 
     def precision(self, index: int) -> float:
-        """Of all times that the label was said, the share in which it was right; nan if it never was."""
+        """The share of its predictions that are right; nan if it was never predicted."""
         return _divide(self.confusions_LL[index, index], self.confusions_LL[:, index].sum())
 
     def recall(self, index: int) -> float:
-        """Of all times that the label was expected, the share in which it was said; nan if it never was."""
+        """The share of its occurrences that are found; nan if it never occurs."""
         return _divide(self.confusions_LL[index, index], self.expected_L[index])
 
     @property
@@ -61,7 +61,7 @@ class LabelScore:
         return sorted(found, key=lambda item: (-item[0], *item[1:]))
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain types that JSON has, but for nan."""
+        """Convert to plain types that JSON has, but for nan."""
         return {
             "accuracy": self.accuracy,
             "interval": None if self.interval is None else [self.interval.low, self.interval.high],

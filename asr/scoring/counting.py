@@ -1,4 +1,4 @@
-"""Counts the errors of hypotheses against their references, in words or in characters."""
+"""Count the errors of hypotheses against their references, in words or in characters."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class ErrorCount:
 
 
 def count_word_errors(pairs: Iterable[tuple[str, str]]) -> ErrorCount:
-    """Of (reference, hypothesis) pairs; words are separated by white space."""
+    """Count the word errors of (reference, hypothesis) pairs; words are separated by white space."""
     return _count((reference.split(), hypothesis.split()) for reference, hypothesis in pairs)
 
 
 def count_character_errors(pairs: Iterable[tuple[str, str]]) -> ErrorCount:
-    """Of (reference, hypothesis) pairs; a space is a character too."""
+    """Count the character errors of (reference, hypothesis) pairs; a space is a character too."""
     return _count((list(reference), list(hypothesis)) for reference, hypothesis in pairs)
 
 
@@ -158,7 +158,7 @@ def score(
 
 
 def are_files(references: object, hypotheses: object) -> bool:
-    """Whether both are paths of files; an error if only one is, since a name is seldom what somebody said."""
+    """Tell files from texts; one of each is an error, since a name is seldom what somebody said."""
     both = (references, hypotheses)
     if not all(isinstance(side, (str, Path)) for side in both):
         return False

@@ -1,4 +1,4 @@
-"""Brings the hypotheses of one file to the utterances of another: by id, by order of lines, or by time."""
+"""Match the hypotheses of one file with the utterances of another: by id, by order of lines, or by time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def find_ids(
 
 
 def _find_first_words(file: TranscriptFile) -> dict[str, None] | None:
-    """In their order; None if a word is there twice, which no id is."""
+    """List the first words in their order; None if a word is there twice, which no id is."""
     words = [text.split(maxsplit=1)[0] for entry in file.entries.values() if (text := entry.text)]
     found = dict.fromkeys(words)
     return found if words and len(found) == len(words) else None
@@ -121,7 +121,7 @@ def match_transcripts(reference: TranscriptFile, hypothesis: TranscriptFile) -> 
 
 
 def _are_subtitles_of_one(reference: TranscriptFile, hypothesis: TranscriptFile) -> bool:
-    """Whether one recording is on each side, named on one side by the name of a file of subtitles."""
+    """Check for one recording on each side, named on one side by the name of a file of subtitles."""
     is_alone = len(reference.entries) == len(hypothesis.entries) == 1
     return is_alone and bool({reference.format, hypothesis.format} & {"srt", "vtt"})
 
@@ -132,7 +132,7 @@ def scored_ids(reference: TranscriptFile) -> list[str]:
 
 
 def describe_reference(reference: TranscriptFile) -> list[str]:
-    """What makes some utterances of a reference special."""
+    """Note the utterances of a reference without a text."""
     notes = []
     unwritten = [id for id, entry in reference.entries.items() if entry.text is None]
     if len(unwritten) == len(reference.entries):

@@ -1,4 +1,4 @@
-"""One HTML page about a score: intervals, confusions, error by length, and utterances to search and hear."""
+"""One HTML page about a score: intervals, confusions, error by length, and utterances to search and play."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is about."""
+    """The content of the page."""
 
     reference: TranscriptFile
     systems: tuple[ScoredFile, ...]

@@ -1,4 +1,4 @@
-"""What scoring found: counts, rates with intervals, and where the errors are."""
+"""Results of scoring: counts, rates with intervals, and where the errors are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RATE_NAMES: dict[Unit, str] = {"words": "WER", "characters": "CER", "mixed": "WE
 
 @dataclass(frozen=True)
 class Counts:
-    """How the units of references and hypotheses were paired. Counts add up by `+`."""
+    """Counts of paired units. They add up by `+`."""
 
     correct: int = 0
     substitutions: int = 0
@@ -109,7 +109,7 @@ class UtteranceScore:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Score:
-    """What `score` found. Print it for a table; what takes time is found when it is first asked for."""
+    """The result of `score`. Print it for a table; what takes time is found at its first use."""
 
     ids: tuple[str, ...]
     given_references: tuple[str, ...]
@@ -131,12 +131,12 @@ class Score:
 
     @cached_property
     def counts(self) -> Counts:
-        """Of all utterances together, in units."""
+        """Counts of all utterances together, in units."""
         return Counts(*self.counts_P4.sum(axis=0).tolist())
 
     @cached_property
     def characters(self) -> Counts:
-        """Of all utterances together, in characters, by fewest edits; the space between words is one."""
+        """The same in characters, by fewest edits; the space between words is one."""
         return Counts(*count_pairs(self._pairs("characters"), "jiwer").sum(axis=0).tolist())
 
     @property
@@ -154,7 +154,7 @@ class Score:
 
     @cached_property
     def lengths_P(self) -> np.ndarray:
-        """Of the references."""
+        """Units of each reference."""
         return self.counts_P4[:, :3].sum(axis=1)
 
     @property
@@ -183,7 +183,7 @@ class Score:
 
     @cached_property
     def interval(self) -> Interval | None:
-        """Of the error rate; None with resamples=0, or of a single utterance."""
+        """Interval of the error rate; None with resamples=0, or of a single utterance."""
         if not self.resamples:
             return None
         sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
@@ -241,7 +241,7 @@ class Score:
 
     @cached_property
     def confusions(self) -> Counter[tuple[str, str]]:
-        """How often (unit of the reference, unit of the hypothesis) were substituted."""
+        """Counts of (unit of the reference, unit of the hypothesis) among the substitutions."""
         return self._errors_by_kind[0]
 
     @cached_property
@@ -375,7 +375,7 @@ def tabulate(titles: Sequence[str], scores: Sequence[tuple[Sequence[str], Score]
 
 
 def most_common(counter: Counter[Any], limit: int | None = None) -> list[tuple[Any, int]]:
-    """Of the same count, the first in the alphabet: the same list at every call."""
+    """Sort by count, then by the alphabet: the same list at every call."""
     return sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 

@@ -92,7 +92,7 @@ def name_systems(paths: Sequence[str]) -> list[str]:
 
 
 def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[str]) -> dict[str, str] | None:
-    """Of all utterances or of none: intervals by speaker need to know every one."""
+    """Find the speakers of all utterances or of none: intervals by speaker need to know every one."""
     found = {id: speaker for id in ids if (speaker := reference.entries[id].speaker) is not None}
     if found and len(found) < len(ids):
         notes.append(

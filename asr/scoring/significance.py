@@ -1,4 +1,4 @@
-"""Which of two systems is better: paired tests on the same utterances, and the verdict in plain words."""
+"""Paired tests of two systems on the same utterances, and the verdict in plain words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIN_NORMAL = 50
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """MAPSSWE: do the errors of two systems differ over the stretches where either has any?"""
+    """MAPSSWE: do the errors of two systems differ over the spans where either has any?"""
 
     segments: int
     mean_difference: float
@@ -90,18 +90,18 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """In error rate, first less second: negative if the first is better."""
+        """Difference in error rate, first less second: negative if the first is better."""
         return self.error_rates[0] - self.error_rates[1]
 
     @property
     def p(self) -> float:
-        """Of the matched pairs: the test that sees every error."""
+        """p of the matched pairs: the test that sees every error."""
         return self.matched_pairs.p
 
     @property
     def verdict(self) -> Literal["better", "worse", "undecided"]:
-        """Of the first system: better or worse only if the matched pairs and, where speakers are known, the
-        interval by speaker agree.
+        """Verdict on the first system: better or worse only if the matched pairs and, where speakers are
+        known, the interval by speaker agree.
 
         The matched pairs take all errors of a speaker for independent. Where systems differ by speaker, they
         alone were wrong in 4 of 10 simulated test sets.
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def is_unlikely_by_chance(self) -> bool:
-        """Whether the matched pairs alone tell the systems apart."""
+        """True if the matched pairs alone tell the systems apart."""
         return self.p < 1 - self.confidence
 
     @property
@@ -123,7 +123,7 @@ class Comparison:
         return interval is not None and not interval.low <= 0 <= interval.high
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain types that JSON has."""
+        """Convert to plain types that JSON has."""
         found = {"difference": self.difference, "p": self.p, "verdict": self.verdict, "summary": str(self)}
         record: dict[str, Any] = without_infinity(dataclasses.asdict(self) | found)
         return record
@@ -223,7 +223,7 @@ def count_segment_errors(
 
 
 def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> MatchedPairs:
-    """From the errors of both systems in each segment, two-sided.
+    """Test the errors of both systems in each segment, two-sided.
 
     By the normal distribution, as NIST sc_stats; below MIN_NORMAL segments, where it promises too much, or
     if all differences are the same, exactly: how often would chance, giving each to either, come as far?
@@ -242,7 +242,7 @@ def compute_matched_pairs(first_M: np.ndarray, second_M: np.ndarray) -> MatchedP
 
 
 def compute_sign_flip_p(values: np.ndarray) -> float:
-    """How likely the sum of whole numbers is as far from zero, were each sign the toss of a coin."""
+    """Compute how likely the sum of whole numbers is as far from zero, were each sign the toss of a coin."""
     weights = np.abs(values)
     total = int(weights.sum())
     below = int(weights[values < 0].sum())
@@ -257,7 +257,7 @@ def compute_sign_flip_p(values: np.ndarray) -> float:
 
 
 def compute_mcnemar(first_right_P: np.ndarray, second_right_P: np.ndarray) -> McNemar:
-    """From which sentences each system has wholly right; binomial, two-sided."""
+    """Test which sentences each system has wholly right; binomial, two-sided."""
     only_first = int(np.count_nonzero(first_right_P & ~second_right_P))
     only_second = int(np.count_nonzero(second_right_P & ~first_right_P))
     from scipy.special import bdtr
@@ -277,7 +277,7 @@ def _rank_speakers(first: Score, differences_P: np.ndarray) -> SignedRanks | Non
 
 
 def compute_signed_ranks(difference_G: np.ndarray) -> SignedRanks:
-    """From differences in error rate, first less second, one for each speaker; two-sided."""
+    """Test differences in error rate, first less second, one for each speaker; two-sided."""
     # Differences that only rounding tells apart are the same.
     difference_G = np.round(difference_G, 12)
     difference_G = difference_G[difference_G != 0]

@@ -1,4 +1,4 @@
-"""Makes English texts alike before scoring: numbers, contractions, titles, fillers and spelling.
+"""Normalise English texts for scoring: numbers, contractions, titles, fillers and spelling.
 
 In the spirit of the normaliser that Whisper is scored with: what a person would not call an error should
 not count as one. Both sides go through the same rules: one that is wrong about one is wrong about both.
@@ -111,7 +111,7 @@ def normalize_english(text: str) -> str:
 
 
 def _strip(text: str) -> str:
-    """Without accents and apostrophes; of all signs only those stay that belong to numbers."""
+    """Take off accents and apostrophes; of all signs only those stay that belong to numbers."""
     kept = []
     for character in unicodedata.normalize("NFKD", text.translate(_LETTERS)):
         category = unicodedata.category(character)[0]

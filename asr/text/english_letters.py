@@ -10,7 +10,7 @@ _DIGITS = re.compile(r"\b(?:\d+|one)(?: (?:\d+|one))+\b")
 
 
 def join_letters(text: str) -> str:
-    """Of a text without punctuation and with numbers as digits: runs of letters, and of digits, are words.
+    """Join runs of letters, and of digits. The text has no punctuation, and its numbers are digits.
 
     The rules for English write a single 1 as one; among digits it is a digit.
     """

@@ -1,4 +1,4 @@
-"""Writes English numbers in words as digits: cardinals, ordinals, years, decimals, money, percent."""
+"""Write English numbers in words as digits: cardinals, ordinals, years, decimals, money, percent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUMERAL = re.compile(r"[$£€]?(\d+(\.\d+)?|\.\d+)")
 
 @dataclass(frozen=True)
 class _Number:
-    """What `words[start:end]` means. Digits stay text: of 007 the zeros count."""
+    """The meaning of `words[start:end]`. Digits stay text: of 007 the zeros count."""
 
     digits: str
     end: int

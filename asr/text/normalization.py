@@ -1,4 +1,4 @@
-"""Rules that make texts alike before training and before scoring, chosen by name in the config."""
+"""Rules that normalise texts before training and before scoring, chosen by name in the config."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_MARKS = 100
 
 
 class TextConfig(Config):
-    """How texts are made alike. The rules of a list run from left to right, in the order of `RULES`."""
+    """Normalisation of texts. The rules of a list run from left to right, in the order of `RULES`."""
 
     training: tuple[Rule, ...] = SAFE_RULES
     """Rules for the texts that a model and its tokenizer learn from; RULES explains each."""
@@ -52,12 +52,12 @@ class TextConfig(Config):
 
 
 def normalize_for_training(text: str, config: TextConfig) -> str:
-    """What the tokenizer and the model get to see of a transcript."""
+    """Normalise a transcript for the tokenizer and the model."""
     return normalize(text, config.training)
 
 
 def normalize_for_scoring(text: str, config: TextConfig) -> str:
-    """What is compared, of a reference as of a hypothesis."""
+    """Normalise a reference or a hypothesis before they are compared."""
     return normalize(text, config.scoring)
 
 
@@ -134,7 +134,7 @@ def _nfc(text: str) -> str:
 
 
 def _nfkc(text: str) -> str:
-    """As nfc, and replace variants of form: Ａ becomes A, ﬁ fi, ² 2, ½ 1⁄2, ™ TM, ㎏ kg, ｶ カ, （ (.
+    """Do as nfc, and replace variants of form: Ａ becomes A, ﬁ fi, ² 2, ½ 1⁄2, ™ TM, ㎏ kg, ｶ カ, （ (.
 
     Thai ำ and Lao ຳ become two characters each, and Korean ㅋ another ᄏ.
     """

@@ -105,7 +105,7 @@ class Tokenizer:
         return self._units.find_unknown(text)
 
     def count_unknown(self, texts: Iterable[str]) -> tuple[int, int]:
-        """How many tokens of all texts are unknown, and how many tokens there are."""
+        """Count the unknown tokens of all texts, and all tokens."""
         unknown = total = 0
         for text in texts:
             ids = self.encode(text)

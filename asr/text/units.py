@@ -1,4 +1,4 @@
-"""How text falls into tokens: characters, words, labels, or pieces of words that sentencepiece learns."""
+"""Units of text: characters, words, labels, or pieces of words that sentencepiece learns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels", "whis
 
 
 class TokenizerConfig(Config):
-    """Which units a model reads and writes."""
+    """Units that a model reads and writes."""
 
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.

@@ -1,4 +1,4 @@
-"""Reads trn, stm, ctm, Kaldi text, plain text and subtitles: the formats that are read line by line."""
+"""Read trn, stm, ctm, Kaldi text, plain text and subtitles: the formats that are read line by line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_FIELDS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one file says about one utterance."""
+    """One utterance in a file of transcripts."""
 
     text: str | None
     """None where nobody has written it down, or where it must not be scored."""
@@ -69,7 +69,7 @@ def read_kaldi_text(lines: Lines, role: Role, notes: list[str]) -> Iterator[Reco
 
 
 def add_speakers(path: str, entries: dict[str, Entry], notes: list[str]) -> dict[str, Entry]:
-    """With the speakers of `utt2spk`, if `path` is the `text` of a Kaldi folder."""
+    """Add the speakers of `utt2spk`, if `path` is the `text` of a Kaldi folder."""
     table = os.path.join(os.path.dirname(path), "utt2spk")
     if os.path.basename(path) != "text" or not os.path.isfile(table):
         return entries

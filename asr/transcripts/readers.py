@@ -1,4 +1,4 @@
-"""Reads references and hypotheses of all usual formats, which it recognises by their content.
+"""Read references and hypotheses of all usual formats, which are recognised by their content.
 
 A file goes by line by line; what stays in memory are the texts. Nothing is guessed in silence: the format
 that was recognised is part of the result, and `kaldi:hyp.txt` says it where content leaves a doubt.

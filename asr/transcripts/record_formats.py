@@ -1,4 +1,4 @@
-"""Reads transcripts that are records: JSON Lines of ours, of NeMo and alike, one JSON value, TSV and CSV."""
+"""Read transcripts that are records: JSON Lines of ours, of NeMo and alike, one JSON value, TSV and CSV."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _read_document(lines: Lines, first_number: int, first: str) -> Iterator[tupl
 
 
 def _expand_mapping(records: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Of a file that is one object of texts by id, {"u1": "a b"}, a record for each."""
+    """Expand a file that is one object of texts by id, {"u1": "a b"}, into a record for each."""
     beginning = list(itertools.islice(records, 2))
     mapping = beginning[0][1] if len(beginning) == 1 else None
     if (
@@ -90,7 +90,7 @@ def _expand_mapping(records: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, A
 
 
 class _Chosen:
-    """Which fields the ids and texts were taken from, where it is not the obvious ones."""
+    """Fields that ids and texts were taken from, where those are not the obvious ones."""
 
     def __init__(self) -> None:
         self.id_fields: set[str] = set()

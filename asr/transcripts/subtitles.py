@@ -34,7 +34,7 @@ OPENING, CLOSING = "\"'([{“‘«„¿¡", "\"')]}”’»“"  # quotes and br
 
 
 class SubtitlesConfig(Config):
-    """How srt and vtt divide a text."""
+    """Division of a text into subtitles."""
 
     line_width: int = pydantic.Field(default=42, ge=8, le=200)
     """Columns of a line at most; a Chinese or Japanese character takes two. 42 is usual for films."""
@@ -56,7 +56,7 @@ class SubtitlesConfig(Config):
 
 @dataclass(frozen=True)
 class Cue:
-    """What is on the screen at one time."""
+    """The text on the screen at one time."""
 
     start_ms: int
     end_ms: int
@@ -67,7 +67,7 @@ class Cue:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What is not broken: a word, or a part of one that is wider than a line."""
+    """A part that is not broken: a word, or a part of one that is wider than a line."""
 
     text: str
     start: float
@@ -171,7 +171,7 @@ def _bind(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[_Piece]:
 
 
 def _is_abbreviation(text: str, following: str) -> bool:
-    """Whether the last word of `text` is one that never ends a sentence."""
+    """Tell whether the last word of `text` is one that never ends a sentence."""
     word = text.split()[-1].lstrip(OPENING)
     if not word.endswith("."):
         return False
@@ -189,7 +189,7 @@ def _ends_sentence(text: str, following: str) -> bool:
 
 
 def _with_word_times(segment: Segment) -> list[_Piece] | None:
-    """Each word at its place in the text; None if the words do not spell the text."""
+    """Place each word in the text; None if the words do not spell the text."""
     pieces: list[_Piece] = []
     place = 0
     for word in segment.words:
@@ -300,7 +300,7 @@ def _fill(group: Sequence[_Piece], line_width: int) -> list[str]:
 
 
 def _balance(group: Sequence[_Piece], config: SubtitlesConfig) -> list[str]:
-    """As few lines as can be, of nearly one length: the narrowest width that needs no more lines."""
+    """Break into as few lines as can be, of nearly one length: of the narrowest width that will do."""
     lines = _fill(group, config.line_width)
     low, high = max(piece.width for piece in group), config.line_width
     while low < high:

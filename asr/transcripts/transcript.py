@@ -1,4 +1,4 @@
-"""What was said in a recording, and when: plain records that decoding makes and writers and scoring read."""
+"""Transcripts with times: plain records that decoding makes and writers and scoring read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of speech between pauses."""
+    """A segment of speech between pauses."""
 
     start: float
     end: float
@@ -63,7 +63,7 @@ def measure_compression(text: str) -> float:
 
 @dataclass(frozen=True)
 class Transcript:
-    """All that was said in one recording."""
+    """The transcript of one recording."""
 
     id: str
     """Name of the recording: the stem of its file, or the id of its utterance."""
@@ -99,7 +99,7 @@ class Transcript:
         return tuple(word for segment in self.segments for word in segment.words)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the formats json and jsonl hold: see docs/json.md."""
+        """Build the record of the formats json and jsonl: see docs/json.md."""
         from asr.transcripts.writers import describe
 
         return describe(self)

@@ -21,7 +21,7 @@ WriteOne = Callable[[Transcript, SubtitlesConfig], str]
 
 @dataclass(frozen=True)
 class Writer:
-    """How one format writes a recording, and what stands around recordings in one file."""
+    """A format: how it writes a recording, and what stands around recordings in one file."""
 
     write: WriteOne
     """The lines of one recording."""
@@ -62,7 +62,7 @@ class TranscriptStream:
         self._num_cues = 0
 
     def add_segment(self, id: str, audio: str, segment: Segment) -> str:
-        """What to write now for the next segment of a recording that is on its way."""
+        """Return what to write now for the next segment of a recording that is on its way."""
         if self._writer.write_cue is not None:
             text = self._number(self._cues.add(_clean_segment(segment)) if _clean(segment.text) else [])
         elif self._writer.is_by_segment and _clean(segment.text):
@@ -73,8 +73,10 @@ class TranscriptStream:
         return self._begin(text) if text else ""
 
     def add(self, transcript: Transcript) -> str:
-        """What to write for this recording, but for segments that were. After an error, the stream can go on
-        with the next one."""
+        """Return what to write for this recording, but for segments that were.
+
+        After an error, the stream can go on with the next one.
+        """
         if self._writer.write_cue is not None and self._is_begun:
             text = self._number(self._cues.finish(transcript.duration))
         else:
@@ -105,7 +107,7 @@ class TranscriptStream:
         return before + text
 
     def end(self) -> str:
-        """What to write after the last recording."""
+        """Return what to write after the last recording."""
         if self._name == "json":
             return "[]\n" if self._is_empty else "\n]\n"
         return self._writer.header if self._is_empty else ""
@@ -115,7 +117,7 @@ class TranscriptStream:
 
 
 def _write_txt(transcript: Transcript, config: SubtitlesConfig) -> str:
-    """A line for each stretch between pauses."""
+    """A line for each segment between pauses."""
     return "".join(f"{_name_speaker(segment)}{_clean(segment.text)}\n" for segment in _spoken(transcript))
 
 
@@ -281,7 +283,7 @@ def _write_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
 
 
 def _write_whisper_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
-    """As openai-whisper writes it: whole milliseconds, no id, so one recording to a file."""
+    """Write as openai-whisper does: whole milliseconds, no id, so one recording to a file."""
     return "".join(
         f"{to_milliseconds(segment.start)}\t{to_milliseconds(segment.end)}\t"
         f"{_name_speaker(segment)}{_clean(segment.text)}\n"
