@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 import pydantic
 import yaml
 
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.foreign_names import FOREIGN_NAMES
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def describe_fault(error: pydantic.ValidationError) -> str:
 
 
 def _explain_fault(fault: Any, key: str, known: dict[str, str]) -> str:
-    given = _shorten(fault["input"])
+    given = shorten(fault["input"])
     if fault["type"] == "extra_forbidden":
         return f"unknown key {key} (value {given}){_suggest(key, known)}"
     if fault["type"] in ("missing", "union_tag_not_found"):
@@ -351,11 +351,6 @@ def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
             return lines[key]
         key = key.rpartition(".")[0]
     return None
-
-
-def _shorten(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _suggest(key: str, known: dict[str, str]) -> str:

@@ -1,5 +1,13 @@
-"""What a person can mend: the error that the command line prints without a traceback."""
+"""UserError, which the command line prints without a traceback, and how messages show a value."""
+
+import reprlib
 
 
 class UserError(ValueError):
     """Wrong input. The message says what came, what was expected and what to do about it."""
+
+
+def shorten(value: object) -> str:
+    """Show a value in a message, as Python does, in at most 60 characters."""
+    shown = repr(value[:100]) if isinstance(value, (str, bytes)) else reprlib.repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

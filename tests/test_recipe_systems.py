@@ -49,6 +49,15 @@ def test_only_and_seeds(recipes_dir: Path) -> None:
     assert runs[1].config.output_dir == "runs/tones/transformer-seed-7"
 
 
+def test_settings_of_the_call_are_for_the_systems_that_it_trains(recipes_dir: Path) -> None:
+    job = make_job(recipes_dir, only=("transformer",), overrides=("model.decoder.num_layers=2", "seed=3"))
+    (run,) = build_runs(job)
+    assert run.config.model.decoder.num_layers == 2 and (run.name, run.seed) == ("transformer", 3)  # type: ignore[union-attr]
+    others = [run.seed for run in find_all_runs(job) if run.system == "ctc_lstm"]
+    assert others == [0], "which has no decoder"
+    assert job.command.endswith("--only transformer --set model.decoder.num_layers=2 --set seed=3")
+
+
 def test_an_unknown_system(recipes_dir: Path) -> None:
     with pytest.raises(
         UserError, match=r"--only transfomer: no transfomer.yaml in .*; did you mean transformer\?"

@@ -18,9 +18,10 @@ from pydantic.fields import FieldInfo
 
 from asr.cli import GROUPS
 from asr.config import Config
+from asr.serve.settings import ServeConfig
 from asr.system.run_config import RunConfig
 from asr.transcription.knowledge import OwnDecoding
-from asr.transcription.settings import EvaluationSettings, TranscriptionSettings, WhisperEvaluationSettings
+from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "Made from the code by `python tools/make_reference.py`; do not edit it by hand."
@@ -31,7 +32,8 @@ ROOTS: dict[type[Config], str] = {
     RunConfig: "A run: `asr train CONF`",
     TranscriptionSettings: "`asr transcribe --set`",
     EvaluationSettings: "`asr evaluate --set` of a model trained here",
-    WhisperEvaluationSettings: "`asr evaluate --set` of a Whisper model",
+    ReadyEvaluationSettings: "`asr evaluate --set` of a Whisper model",
+    ServeConfig: "`asr serve --config` and `--set`",
     OwnDecoding: "`decoding.yaml` in the folder of a model",
 }
 PLAIN_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.cli.options import add_settings, whole_number
 from asr.errors import UserError
 from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
 from asr.recipe.tasks import PartError, explain_plan
@@ -50,6 +51,7 @@ def _add_run_arguments(command: argparse.ArgumentParser, system: str) -> None:
     if system == "system":
         command.add_argument("--stage", choices=list(STAGES), help="run this one only")
         command.add_argument("--dry-run", action="store_true", help="only say what would be done, and why")
+        add_settings(command, "a setting of the systems, such as train.steps=100; may be repeated")
     command.add_argument(
         "--only",
         action="append",
@@ -75,7 +77,7 @@ def _add_run_arguments(command: argparse.ArgumentParser, system: str) -> None:
     )
     command.add_argument(
         "--jobs",
-        type=_parse_jobs,
+        type=whole_number(1),
         default=1,
         metavar="N",
         help="train this many at once, each with its share of the cores (default: 1)",
@@ -93,12 +95,6 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     if not all(word.isascii() and word.isdigit() and len(word) <= 9 for word in words):
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers with commas, such as 0,1,2")
     return tuple(dict.fromkeys(map(int, words)))
-
-
-def _parse_jobs(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1000):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -185,6 +181,7 @@ def _build_job(args: argparse.Namespace, corpus: str, study: str | None = None) 
         args.corpus_dir,
         only=tuple(args.only),
         seeds=args.seeds,
+        overrides=() if study else tuple(args.set),  # the variants of a study differ by its settings alone
         smoke=args.smoke,
         jobs=args.jobs,
         publish=args.publish,
@@ -193,7 +190,7 @@ def _build_job(args: argparse.Namespace, corpus: str, study: str | None = None) 
 
 
 def _print_results(job: Job, stage: str | None) -> None:
-    """What there is now: the manifests after the first stages, the table after the last ones."""
+    """Print the manifests after the first stages, the table after the last ones."""
     table = job.report_dir / "report.md"
     if stage in (None, "prepare"):
         from asr.data.manifest import Manifest

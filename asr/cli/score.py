@@ -8,8 +8,10 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from asr.cli.options import whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Files are trn, stm, ctm, JSON Lines or {id: text}, TSV or CSV with a header, srt, vtt, Kaldi text "
         "(or its folder), or plain text with an utterance a line; which one is found by content, "
-        "or said as in kaldi:hyp.txt. "
-        "What is missing or odd is said on standard error."
+        "or named as in kaldi:hyp.txt. "
+        "What is missing or odd is reported on standard error."
     )
-    parser.add_argument("reference", metavar="REF", help="what was said; - for standard input")
+    parser.add_argument("reference", metavar="REF", help="the reference texts; - for standard input")
     parser.add_argument(
-        "hypotheses", metavar="HYP", nargs="+", help="what a system heard; a file for each system"
+        "hypotheses", metavar="HYP", nargs="+", help="the texts of a system; a file for each system"
     )
     parser.add_argument(
         "--by",
@@ -50,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--normalize",
         choices=NORMALIZATIONS,
         default="none",
-        help="make texts alike first: basic takes case, punctuation and [tags] away; english also writes "
-        "numbers, contractions and spelling in one way (default: none)",
+        help="normalise texts first: basic removes case, punctuation and [tags]; english also unifies "
+        "numbers, contractions and spelling (default: none)",
     )
     parser.add_argument(
         "--unit", choices=("words", "characters", "mixed"), default="words", help="default: words"
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--show",
-        type=int,
+        type=whole_number(0),
         default=10,
         metavar="N",
         help="confusions and worst utterances to list (default: 10)",
@@ -86,11 +88,9 @@ def run(args: argparse.Namespace) -> int:
     from asr.scoring.scored_files import score_files
     from asr.scoring.significance import compare
 
-    if args.show < 0:
-        raise UserError(f"--show {args.show}: expected 0 or more")
     targets = [_parse_target(path) for path in args.write]
-    options = {"normalize": args.normalize, "align": args.align, "unit": args.unit}
-    reference, systems, notes = score_files(args.reference, args.hypotheses, **options)
+    settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
+    reference, systems, notes = score_files(args.reference, args.hypotheses, **settings)
     for note in notes:
         logger.warning("%s", note)
     if targets and len(systems) > 1 and any("{}" not in path for path, _ in targets):
@@ -100,21 +100,42 @@ def run(args: argparse.Namespace) -> int:
         for first, second in itertools.combinations(systems, 2)
     ]
     groups = {field: _group_values(field, reference, systems[0].score.ids) for field in args.by}
+    result = _Result(reference, systems, comparisons, notes, settings, groups)
     # Before anything is printed: a reader such as `head` may close standard output at any line.
-    _write_files(args, targets, reference, systems, comparisons, notes, groups)
+    _write_files(result, targets, args.html)
     if args.json:
-        record = build_record(args, reference, systems, comparisons, groups, notes)
-        print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
+        print(
+            json.dumps(
+                _build_record(result, args.show, args.bleu), ensure_ascii=False, indent=2, allow_nan=False
+            )
+        )
     else:
-        _print_tables(args, reference, systems, comparisons, groups)
+        _print_tables(result, args.show, args.bleu)
     return 0
+
+
+@dataclass(frozen=True)
+class _Result:
+    """All that is printed and written."""
+
+    reference: TranscriptFile
+    systems: Sequence[ScoredFile]
+    comparisons: Sequence[Comparison]
+    notes: Sequence[str]
+    settings: Mapping[str, str]
+    groups: Mapping[str, Sequence[str]]
+    """Field -> its value in each utterance."""
+
+    def group(self, system: ScoredFile) -> dict[str, dict[str, Score]]:
+        """Field -> value -> score of a system."""
+        return {field: group_scores(system.score, field, values) for field, values in self.groups.items()}
 
 
 # --- groups -------------------------------------------------------------------------------------
 
 
 def _group_values(field: str, reference: TranscriptFile, ids: Sequence[str]) -> list[str]:
-    """What the field says about each utterance."""
+    """The value of the field in each utterance."""
     entries = [reference.entries[id] for id in ids]
     if field == "length":
         return ["length"] * len(entries)  # found by the length of each reference, in units
@@ -122,7 +143,7 @@ def _group_values(field: str, reference: TranscriptFile, ids: Sequence[str]) -> 
     if all(value is None for value in values):
         known = sorted({name for entry in entries for name in entry.fields})
         known = ["length", *(["speaker"] if any(entry.speaker for entry in entries) else []), *known]
-        raise UserError(f"--by {field}: {reference.path} says nothing about it; it has {', '.join(known)}")
+        raise UserError(f"--by {field}: {reference.path} has no such field; it has {', '.join(known)}")
     return [NONE_KNOWN if value is None else value for value in values]
 
 
@@ -132,7 +153,7 @@ def _get_field(entry: Entry, field: str) -> str | None:
 
 
 def group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, Score]:
-    """A score for each value: lengths from short to long, all else by its name."""
+    """Score each value by itself: lengths from short to long, all else by name."""
     if field != "length":
         return dict(sorted(score.group(values).items()))
     names = ["0", *(f"{a + 1}-{b}" for a, b in itertools.pairwise(LENGTHS)), f"{LENGTHS[-1] + 1} and more"]
@@ -146,43 +167,29 @@ def group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, S
 # --- output -------------------------------------------------------------------------------------
 
 
-def _print_tables(
-    args: argparse.Namespace,
-    reference: TranscriptFile,
-    systems: Sequence[ScoredFile],
-    comparisons: Sequence[Comparison],
-    groups: Mapping[str, Sequence[str]],
-) -> None:
+def _print_tables(result: _Result, show: int, with_bleu: bool) -> None:
     from asr.scoring.counting import format_table
 
-    first = systems[0].score
+    reference, systems, first = result.reference, result.systems, result.systems[0].score
     files = ", ".join(f"{system.path} ({system.format})" for system in systems)
     print(f"{reference.path} ({reference.format}) against {files}")
-    drawn = "" if first.interval is None else f", intervals by {first.resampled_by}"
-    print(f"unit: {args.unit}, normalize: {args.normalize}, align: {args.align}{drawn}\n")
+    settings = [f"{name}: {value}" for name, value in result.settings.items()]
+    settings += [] if first.interval is None else [f"intervals by {first.resampled_by}"]
+    print(", ".join(settings) + "\n")
     print(format_table({system.name: system.score for system in systems}, "system"))
-    if args.bleu:
+    if with_bleu:
         print("\nBLEU " + ", ".join(f"{system.name} {system.score.bleu():.2f}" for system in systems))
-    if comparisons:
-        print()
-        for comparison in comparisons:
-            print(comparison)
+    if result.comparisons:
+        print("", *result.comparisons, sep="\n")
     for system in systems:
         head = f"{system.name}: " if len(systems) > 1 else ""
-        for field, values in groups.items():
+        for field, scores in result.group(system).items():
             print(f"\n{head}by {field}")
-            print(_format_groups(group_scores(system.score, field, values), field))
-        if args.show:
-            _print_errors(head, system.score, args.show)
-
-
-def _format_groups(scores: dict[str, Score], field: str) -> str:
-    from asr.scoring.counting import format_table
-
-    table = format_table(scores, field)
-    if len(scores) > 1:
-        return table
-    return f"all are {next(iter(scores))}\n{table}"
+            if len(scores) == 1:
+                print(f"all are {next(iter(scores))}")
+            print(format_table(scores, field))
+        if show:
+            _print_errors(head, system.score, show)
 
 
 def _print_errors(head: str, score: Score, limit: int) -> None:
@@ -206,42 +213,28 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
             print(f"  {line.rstrip()}")
 
 
-def build_record(
-    args: argparse.Namespace,
-    reference: TranscriptFile,
-    systems: Sequence[ScoredFile],
-    comparisons: Sequence[Comparison],
-    groups: Mapping[str, Sequence[str]],
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """What --json prints. Rates are parts of 1; null stands for an infinite one."""
-    record = {
-        "reference": {"path": reference.path, "format": reference.format},
-        "normalize": args.normalize,
-        "unit": args.unit,
-        "align": args.align,
-        "notes": list(notes),
-        "systems": [_describe_system(args, system, groups) for system in systems],
-        "comparisons": [comparison.to_dict() for comparison in comparisons],
-    }
-    return record
-
-
-def _describe_system(
-    args: argparse.Namespace, system: ScoredFile, groups: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
+def _build_record(result: _Result, show: int, with_bleu: bool) -> dict[str, Any]:
+    """Build what --json prints. Rates are parts of 1; null stands for an infinite one."""
+    systems = [
+        {
+            "name": system.name,
+            "path": system.path,
+            "format": system.format,
+            **system.score.to_dict(show),
+            **({"bleu": system.score.bleu()} if with_bleu else {}),
+            "by": {
+                field: {value: score.to_dict() for value, score in scores.items()}
+                for field, scores in result.group(system).items()
+            },
+        }
+        for system in result.systems
+    ]
     return {
-        "name": system.name,
-        "path": system.path,
-        "format": system.format,
-        **system.score.to_dict(args.show),
-        **({"bleu": system.score.bleu()} if args.bleu else {}),
-        "by": {
-            field: {
-                value: group.to_dict() for value, group in group_scores(system.score, field, values).items()
-            }
-            for field, values in groups.items()
-        },
+        "reference": {"path": result.reference.path, "format": result.reference.format},
+        **result.settings,
+        "notes": list(result.notes),
+        "systems": systems,
+        "comparisons": [comparison.to_dict() for comparison in result.comparisons],
     }
 
 
@@ -252,30 +245,26 @@ def _parse_target(path: str) -> tuple[str, str]:
     return path, suffix
 
 
-def _write_files(
-    args: argparse.Namespace,
-    targets: Sequence[tuple[str, str]],
-    reference: TranscriptFile,
-    systems: Sequence[ScoredFile],
-    comparisons: Sequence[Comparison],
-    notes: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
-) -> None:
+def _write_files(result: _Result, targets: Sequence[tuple[str, str]], html: str | None) -> None:
     from asr.files import replace_file
     from asr.scoring.page import Report, write_report
     from asr.scoring.sclite_formats import SCORE_FORMATS
 
-    for system, (path, suffix) in itertools.product(systems, targets):
+    for system, (path, suffix) in itertools.product(result.systems, targets):
         name = path.replace("{}", system.name.replace(os.sep, "-"))
         with replace_file(name) as file:
             file.write(SCORE_FORMATS[suffix](system.score, system.name).encode())
         logger.info("wrote %s", name)
-    if args.html:
-        settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
-        by = {
-            field: [group_scores(system.score, field, values) for system in systems]
-            for field, values in {**groups, "length": []}.items()
-        }
-        report = Report(reference, tuple(systems), tuple(map(str, comparisons)), tuple(notes), settings, by)
-        write_report(args.html, report)
-        logger.info("wrote %s", args.html)
+    if html:
+        by_length = replace(result, groups={**result.groups, "length": []})
+        groups = [by_length.group(system) for system in result.systems]
+        report = Report(
+            result.reference,
+            tuple(result.systems),
+            tuple(map(str, result.comparisons)),
+            tuple(result.notes),
+            result.settings,
+            {field: [group[field] for group in groups] for field in by_length.groups},
+        )
+        write_report(html, report)
+        logger.info("wrote %s", html)

@@ -7,8 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
-from asr.data.manifest import shorten
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from asr.data.manifest import Utterance, shorten
-from asr.errors import UserError
+from asr.data.manifest import Utterance
+from asr.errors import UserError, shorten
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
 

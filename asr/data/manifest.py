@@ -11,7 +11,6 @@ import itertools
 import json
 import operator
 import os
-import reprlib
 import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import pydantic
 from pydantic import Field
 
 from asr.config import Config
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.files import replace_file, unpack
 
 MAX_LINE_BYTES = 1_000_000  # some 15 hours of transcript; a longer line is another kind of file
@@ -271,12 +270,6 @@ def _explain_fault(fault: Any, record: Any) -> str:
     if kind == "string_unicode":
         return f"{field}: half a character (a lone surrogate, as from a file name that is not UTF-8)"
     return f"{field} = {shorten(record.get(field))}: expected {_EXPECTED[field]}"
-
-
-def shorten(value: object) -> str:
-    """For a message: the value as Python shows it, at most 60 characters."""
-    shown = repr(value[:100]) if isinstance(value, (str, bytes)) else reprlib.repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 # --- files --------------------------------------------------------------------------------------

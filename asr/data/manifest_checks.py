@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from asr.audio.containers import TOLERANCE_SECONDS
 from asr.audio.reading import read_blocks, read_info
-from asr.data.manifest import Utterance, parse_json, parse_utterance, read_lines, shorten, with_absolute_audio
-from asr.errors import UserError
+from asr.data.manifest import Utterance, parse_json, parse_utterance, read_lines, with_absolute_audio
+from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
 from asr.text.tokenizer import Tokenizer
 

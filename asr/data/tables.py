@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifest import shorten
 from asr.data.text_lines import MAX_LINE_BYTES, Lines
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 
 COLUMNS = {
     "id": ("id", "utt_id", "utterance_id", "utt", "key", "segment_id", "utterance"),

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from asr.data.manifest import shorten
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.files import unpack
 
 BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it

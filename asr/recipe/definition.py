@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import inspect
 import re
+import shlex
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,6 +191,8 @@ class Job:
     """Systems; empty: all of them."""
     seeds: tuple[int, ...] = ()
     """Each system is trained once for each; empty: with the seed of its conf."""
+    overrides: tuple[str, ...] = ()
+    """Settings as key=value that replace those of the systems' confs."""
     smoke: bool = False
     """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
     jobs: int = 1
@@ -198,6 +201,10 @@ class Job:
     """Write the results beside the recipe, to be kept with it."""
     study: str | None = None
     """The study whose variants are the systems; None: no study."""
+
+    def overrides_for(self, system: str) -> tuple[str, ...]:
+        """`overrides` if this job trains the system; else none."""
+        return self.overrides if not self.only or system in self.only else ()
 
     @property
     def data_dir(self) -> Path:
@@ -233,6 +240,7 @@ class Job:
         words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
         words += [f"--only {system}" for system in self.only]
         words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)
+        words += [f"--set {shlex.quote(override)}" for override in self.overrides]
         words += [f"--jobs {self.jobs}"] * (self.jobs > 1)
         words += ["--smoke"] * self.smoke
         return " ".join(words)

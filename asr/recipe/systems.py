@@ -112,7 +112,7 @@ def build_runs(job: Job) -> list[Run]:
     for system, conf in confs.items():
         if job.only and system not in job.only:
             continue
-        own = load_conf(conf)
+        own = load_conf(conf, job.overrides_for(system))
         _refuse_other_corpus(job, conf.path, own)
         if reason := _find_reason_to_wait(job, own):
             if job.only:
@@ -129,7 +129,7 @@ def find_all_runs(job: Job) -> list[Run]:
     """Those of `build_runs` for all systems, and those of other seeds that have been trained before."""
     runs = []
     for system, conf in job.recipe.find_systems().items():
-        own = load_conf(conf)
+        own = load_conf(conf, job.overrides_for(system))
         folders = job.runs_dir.glob(f"{system}-seed-*")
         found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
         seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
@@ -167,7 +167,8 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
 def _build_run(job: Job, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
     """`own` is the conf as it stands. Its seed has the plain name: `asr train CONF` makes the same run."""
     folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
-    overrides = [*_move_paths(job, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
+    overrides = [*job.overrides_for(system), *_move_paths(job, own)]
+    overrides += [f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
     config = load_conf(conf, overrides)
     if job.smoke:
         config = load_conf(conf, [*overrides, *_shrink(config)])

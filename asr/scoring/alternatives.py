@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from asr.data.manifest import shorten
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 
 # sclite's costs in thousandths. The null word, @, stands for an alternative without words.
 NULL = "@"

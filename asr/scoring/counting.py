@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import Levenshtein
 
-from asr.data.manifest import shorten
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.scoring.alignments import Method, Operation, Unit, split_units
 from asr.scoring.alternatives import read_as_sclite
 from asr.scoring.intervals import Interval

@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from asr.data.manifest import shorten
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.readers import TranscriptFile
 from asr.transcripts.transcript import Word

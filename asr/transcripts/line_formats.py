@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from asr.data.manifest import shorten
 from asr.data.text_lines import BLANKS, Lines, open_lines
+from asr.errors import shorten
 from asr.transcripts.transcript import Word
 
 Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "srt", "vtt", "kaldi", "plain"]

@@ -13,9 +13,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.data.manifest import shorten
 from asr.data.text_lines import Lines, open_lines
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.transcripts.line_formats import (
     Entry,
     Format,
