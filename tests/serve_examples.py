@@ -22,6 +22,7 @@ from asr.serve.app import build_app
 from asr.serve.limits import Keys
 from asr.serve.settings import ServeConfig
 from asr.whisper.decoding import WhisperDecodingConfig
+from asr.whisper.family import FAMILY
 from asr.whisper.recognizer import WhisperRecognizer
 
 RATE = 16_000
@@ -51,7 +52,7 @@ def encode(audio_S: np.ndarray, kind: str = "WAV") -> bytes:
 
 def make_app(keys: Keys | None = None, recognizer: Any = None, **settings: Any) -> Any:
     config = ServeConfig(**({"whisper": SURE} | settings))
-    return build_app({"tiny": recognizer or load_tiny()}, config, keys)
+    return build_app({"tiny": (recognizer or load_tiny(), FAMILY)}, config, keys)
 
 
 @contextlib.contextmanager

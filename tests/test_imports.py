@@ -80,6 +80,12 @@ def own_imports(module: str) -> set[str]:
     return found
 
 
+def has_its_extra(module: str) -> bool:
+    """Whether the packages of an extra that a module imports are installed."""
+    extras = {name.split(".")[0] for name in imported_names(module)} & {"starlette", "prometheus_client"}
+    return all(importlib.util.find_spec(name) for name in extras)
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if m not in PUBLIC_FACE])
 def test_a_package_imports_from_those_before_it(module: str) -> None:
     for other in own_imports(module):
@@ -122,14 +128,12 @@ def test_recipes_do_not_import_each_other() -> None:
 def test_every_module_imports_alone_and_leaves_no_trace() -> None:
     """No logging set up, no thread count, seed or environment changed by an import, nor by a model without weights;
     and PyTorch's compiler, a second to import, is left alone by both."""
-    extras = {name for name in ("starlette", "prometheus_client") if importlib.util.find_spec(name) is None}
-    libraries = {m: {name.split(".")[0] for name in imported_names(m)} for m in MODULES if m != "__main__"}
     script = f"""
 import importlib, logging, os, random, sys
 import torch
 environment = dict(os.environ)
 threads, seed, generator = torch.get_num_threads(), torch.initial_seed(), random.getstate()
-for name in {[m.replace("/", ".") for m, names in libraries.items() if not names & extras]!r}:
+for name in {[m.replace("/", ".") for m in MODULES if m != "__main__" and has_its_extra(m)]!r}:
     importlib.import_module("asr." + name.removesuffix(".__init__"))
     assert dict(os.environ) == environment, name + " changes the environment"
     assert not logging.getLogger().handlers, name + " sets up logging"

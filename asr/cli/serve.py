@@ -15,7 +15,7 @@ from asr.cli.options import add_device, add_settings, limit_threads, whole_numbe
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.transcription.transcriber import Transcriber
+    from asr.serve.app import LoadedModel
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"the server needs {error.name}: pip install 'asr[serve]'") from None
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
     keys = Keys.load(args.keys) if args.keys else Keys()
-    transcribers = load_models(args, config)
+    models = load_models(args, config)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter())
     if not args.keys and args.host not in ("127.0.0.1", "localhost", "::1"):
         logger.warning("anyone who can reach %s may use this server; --keys names who may", args.host)
-    app = build_app(transcribers, config, keys)
+    app = build_app(models, config, keys)
     settings = uvicorn.Config(
         app,
         host=args.host,
@@ -93,20 +93,22 @@ def run(args: argparse.Namespace) -> int:
     return 0 if server.started else 1
 
 
-def load_models(args: argparse.Namespace, config: Any) -> dict[str, Transcriber]:
+def load_models(args: argparse.Namespace, config: Any) -> dict[str, LoadedModel]:
     """Each model under its name."""
+    from asr.transcription.families import find_family
     from asr.transcription.recognizer import find_default_model, load_model
 
-    found: dict[str, Transcriber] = {}
+    found: dict[str, LoadedModel] = {}
     for given in args.model or [find_default_model()]:
         name, equals, source = given.partition("=")
         name, source = (name, source) if equals else (Path(given).name, given)
         if name in found:
             raise UserError(f"--model {given}: {name} is given already; give NAME=MODEL with another name")
-        found[name] = load_model(
+        transcriber = load_model(
             source, args.device, config.precision, segmentation=config.segmentation, checks=config.checks
         )
-        logger.info("%s: %s", name, found[name].arithmetic)
+        logger.info("%s: %s", name, transcriber.arithmetic)
+        found[name] = transcriber, find_family(source)
     return found
 
 

@@ -15,7 +15,6 @@ from asr.config import Config
 from asr.transcripts.subtitles import SubtitlesConfig
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
-from asr.whisper.languages import LANGUAGES
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 JSON_FORMATS = ("json", "verbose_json")
@@ -195,9 +194,9 @@ def describe_fault(error: pydantic.ValidationError) -> ApiError:
 
 
 def format_body(
-    transcript: Transcript, form: TranslationForm, task: str, subtitles: SubtitlesConfig
+    transcript: Transcript, form: TranslationForm, task: str, language: str, subtitles: SubtitlesConfig
 ) -> dict[str, Any] | str:
-    """The body in the form that was asked for: an object, or a text."""
+    """The body in the form that was asked for: an object, or a text. `language`: its English name."""
     if form.response_format == "text":
         return transcript.text + "\n"
     if form.response_format in ("srt", "vtt"):
@@ -208,7 +207,7 @@ def format_body(
     granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
     body = {
         "task": task,
-        "language": LANGUAGES.get(transcript.language or "", "unknown"),
+        "language": language,
         "duration": round(transcript.duration, 3),
         "text": transcript.text,
         "usage": describe_usage(transcript.duration),

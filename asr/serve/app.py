@@ -45,9 +45,9 @@ from asr.serve.metrics import Metrics
 from asr.serve.realtime import Session, describe_unknown, run_session
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.serve.settings import ServeConfig
+from asr.transcription.families import Family
 from asr.transcription.transcriber import Transcriber
 from asr.transcripts.transcript import Segment, Transcript
-from asr.whisper.recognizer import WhisperRecognizer
 
 logger = logging.getLogger(__name__)
 
@@ -63,24 +63,27 @@ SECURITY_HEADERS = {
 }
 
 
+LoadedModel = tuple[Transcriber, Family | None]
+
+
 class Service:
     """What all requests share: models, keys, limits, counts."""
 
-    def __init__(self, transcribers: dict[str, Transcriber], config: ServeConfig, keys: Keys) -> None:
+    def __init__(self, models: dict[str, LoadedModel], config: ServeConfig, keys: Keys) -> None:
         self.config, self.keys = config, keys
         self.admission = Admission(config)
         self.metrics = Metrics(self.admission)
         self.draining = asyncio.Event()
         self.created = int(time.time())
-        self.models = {name: self._serve(name, one) for name, one in transcribers.items()}
+        self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
 
-    def _serve(self, name: str, transcriber: Transcriber) -> ServedModel:
+    def _serve(self, name: str, transcriber: Transcriber, family: Family | None) -> ServedModel:
         def report(batch: Any) -> None:
             self.metrics.note_batch(name, batch)
 
         scheduler = Scheduler(transcriber, self.config.batch_size, self.config.max_batch_seconds, report)
-        options = self.config.whisper if isinstance(transcriber, WhisperRecognizer) else None
-        model = ServedModel(name, scheduler, options, self.config.batch_size)
+        options = None if family is None else getattr(self.config, family.section)
+        model = ServedModel(name, scheduler, self.config.batch_size, family, options)
         model.make_request()  # refuses settings that do not fit, and loads what is decoded with
         return model
 
@@ -165,7 +168,8 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
             raise as_api_error(error, limit) from error
         request.state.log["audio_seconds"] = round(transcript.duration, 3)
         service.metrics.first_words.observe(time.monotonic() - started)
-        body = format_body(transcript, form, task, service.config.subtitles)
+        language = model.languages.get(transcript.language or "", "unknown")
+        body = format_body(transcript, form, task, language, service.config.subtitles)
     if form.response_format in JSON_FORMATS:
         return JSONResponse(body)
     headers = {"x-asr-warnings": json.dumps(transcript.warnings)} if transcript.warnings else {}
@@ -299,7 +303,7 @@ async def serve_realtime(websocket: WebSocket) -> None:
 
 
 def _describe_model(service: Service, model: ServedModel) -> dict[str, object]:
-    own = {"languages": model.languages, "default": model.name == next(iter(service.models))}
+    own = {"languages": list(model.languages), "default": model.name == next(iter(service.models))}
     return {"id": model.name, "object": "model", "created": service.created, "owned_by": "asr", **own}
 
 
@@ -456,11 +460,9 @@ KNOWN_ROUTES = {
 QUIET_ROUTES = ("/health", "/ready", "/metrics")
 
 
-def build_app(
-    transcribers: dict[str, Transcriber], config: ServeConfig, keys: Keys | None = None
-) -> Starlette:
+def build_app(models: dict[str, LoadedModel], config: ServeConfig, keys: Keys | None = None) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
-    service = Service(transcribers, config, keys or Keys())
+    service = Service(models, config, keys or Keys())
     routes: list[Any] = [
         Route(path, serve, methods=["POST" if path.startswith("/v1/audio") else "GET"])
         for path, serve in KNOWN_ROUTES.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -17,12 +18,12 @@ from typing import IO
 from asr.audio.reading import read_info
 from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import AudioPart
+from asr.config import Config
 from asr.errors import UserError
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
+from asr.transcription.families import Family
 from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
-from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.recognizer import WhisperRecognizer
 
 USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
 
@@ -37,33 +38,38 @@ class ServedModel:
 
     name: str
     scheduler: Scheduler
-    options: WhisperDecodingConfig | None
-    """Of requests that say nothing about it; None: the model is no Whisper model, and has none."""
     batch_size: int
+    family: Family | None
+    """None: the model was trained here."""
+    options: Config | None
+    """Of the family, for requests that say nothing about it."""
 
     @property
     def transcriber(self) -> Transcriber:
         return self.scheduler.transcriber
 
-    @property
-    def languages(self) -> list[str]:
-        """Codes of those that can be asked for; none where there is no choice."""
-        transcriber = self.transcriber
-        if not isinstance(transcriber, WhisperRecognizer) or not transcriber.system.tokenizer.is_multilingual:
-            return []
-        return list(transcriber.system.tokenizer.languages)
+    @functools.cached_property
+    def languages(self) -> dict[str, str]:
+        """Code to name of those that can be asked for."""
+        known = {}
+        for code, name in self.family.languages.items() if self.family is not None else ():
+            with contextlib.suppress(UserError):
+                self.make_request(language=code)
+                known[code] = name
+        return known
 
-    def make_request(self, **whisper: object) -> Request:
-        """Settings of Whisper that are given replace the usual ones. Raises UserError for wrong ones."""
-        decoding, language_model = self.transcriber.usual_decoding()
-        given = {name: value for name, value in whisper.items() if value not in (None, "", ())}
+    def make_request(self, **given: object) -> Request:
+        """What is given (language, prompt ...) replaces the usual options; refused where it does not fit."""
+        given = {name: value for name, value in given.items() if value not in (None, "", ())}
         options = self.options
-        if given and options is None:
-            raise UserError(f"{', '.join(given)}: {self.name} is no Whisper model; leave it out")
+        if given and (options is None or not given.keys() <= type(options).model_fields.keys()):
+            raise UserError(f"{', '.join(given)}: the model {self.name} knows no such thing; leave it out")
         if given and options is not None:
-            options = WhisperDecodingConfig(**{**options.model_dump(), **given})
+            options = type(options)(**{**options.model_dump(), **given})
+        decoding, language_model = self.transcriber.usual_decoding()
         request = Request(decoding, language_model, self.batch_size, options, tokens=True)
         self.transcriber.check(request)
+        self.transcriber.check_live(request)  # whose segments are those of files, too
         return request
 
 

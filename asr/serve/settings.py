@@ -5,19 +5,16 @@ from __future__ import annotations
 import pydantic
 
 from asr.audio.segmentation import SegmentationConfig
-from asr.config import Config
 from asr.decoding.checks import ChecksConfig
 from asr.models.precision import Precision
+from asr.transcription.settings import FamilySections
 from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
-from asr.whisper.decoding import WhisperDecodingConfig
 
 
-class ServeConfig(Config):
+class ServeConfig(FamilySections):
     """What `asr serve` can be told."""
 
-    whisper: WhisperDecodingConfig = WhisperDecodingConfig()
-    """How a Whisper model is asked, where a request does not say."""
     checks: ChecksConfig = ChecksConfig()
     """When the decoder is not believed, and another decoding is taken."""
     segmentation: SegmentationConfig = SegmentationConfig()
@@ -53,10 +50,3 @@ class ServeConfig(Config):
     """After which a batch counts as stuck, and the server as not ready."""
     origins: tuple[str, ...] = ()
     """Web pages of other hosts that may use the server, such as https://example.org."""
-
-    @pydantic.field_validator("whisper")
-    @classmethod
-    def _is_cut_at_pauses(cls, whisper: WhisperDecodingConfig) -> WhisperDecodingConfig:
-        if whisper.windows != "pauses":
-            raise ValueError("the server cuts recordings at pauses; leave whisper.windows out")
-        return whisper
