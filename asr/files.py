@@ -71,8 +71,11 @@ class _Gunzip(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of `path` at the end. After an error, `path` is as it was."""
+def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of `path` at the end. After an error, `path` is as it was.
+
+    `flush`: wait for the disk, so that a power cut leaves it whole too; too slow for thousands of files.
+    """
     target = Path(os.path.realpath(path))  # a symbolic link stays one
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -82,7 +85,8 @@ def replace_file(path: str | Path) -> Iterator[IO[bytes]]:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""

@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -282,24 +281,6 @@ def test_confusions_have_a_cell_each() -> None:
     ]
     assert re.findall(r"<span><bdi>(.*?)</bdi>", table) == ["y", "x"]
     assert [[unit or count for unit, count in row] for row in rows] == [["d", "2", ""], ["b", "", "1"]]
-
-
-def test_each_length_has_a_bar_for_each_system_that_has_it() -> None:
-    one, two = EXAMPLE.systems
-    by = {"length": [{"1-5": one.score, "6-10": two.score}, {"1-5": two.score}]}
-    page = "".join(build_page(dataclasses.replace(EXAMPLE, by=by), "."))
-    chart = page[page.index('id="lengths"') :].split("</svg>")[0]
-    shown = [("one, 1-5", one), ("two, 1-5", two), ("one, 6-10", two)]
-    rates = [system.score.error_rate for _, system in shown]
-    assert re.findall("<title>(.*?)</title>", chart) == [
-        f"{name}: {100 * rate:.2f} % of 3 utterances" for (name, _), rate in zip(shown, rates, strict=True)
-    ]
-    heights = [float(height) for height in re.findall(r'<rect[^>]* height="(.*?)"', chart)]
-    assert heights == pytest.approx([140 * rate / max(rates) for rate in rates], abs=0.1)
-    places = [
-        (int(x), int(x) + int(width)) for x, width in re.findall(r'<rect x="(\d+)".*? width="(\d+)"', chart)
-    ]
-    assert places == sorted(places) and all(past <= x for (_, past), (x, _) in pairwise(places))
 
 
 def test_numbers_on_dark_cells_can_be_read() -> None:

@@ -7,11 +7,9 @@ but for callers of `read_blocks` who ask to be told of it: they get all that can
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from asr.audio.containers import (
     regroup,
 )
 from asr.errors import UserError
+from asr.files import replace_file
 
 __all__ = ["AudioError", "AudioInfo", "Damage", "read", "read_blocks", "read_info", "resample", "write"]
 
@@ -164,18 +163,11 @@ def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
             f"{path}: expected finite float samples of shape (samples,), got {audio.dtype} {audio.shape}"
         )
     samples = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
-    target = Path(os.path.realpath(path))  # a symbolic link stays one
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", buffering=0) as file:
+        with replace_file(path, flush=False) as file:
             soundfile.write(file.fileno(), samples, sample_rate, "PCM_16", format=container, closefd=False)
-        os.replace(temporary, target)
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "error_string", None) or error
-        raise AudioError(f"{path}: cannot write the file ({reason})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    except RuntimeError as error:
+        raise AudioError(f"{path}: cannot write the file ({error})") from None
 
 
 def resample(audio: np.ndarray, from_rate: int, to_rate: int) -> np.ndarray:

@@ -220,7 +220,7 @@ def _match_by_time(
         ids, ends = segments[key]
         covered.update(ids)
         for word in entry.words:
-            position = bisect.bisect_right(ends, (word.start + word.end) / 2)
+            position = bisect.bisect_right(ends, word.middle)
             words[ids[min(position, len(ids) - 1)]].append(word)
     if not covered:
         return strangers

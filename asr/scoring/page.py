@@ -66,7 +66,6 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
     for comparison in report.comparisons:
         yield f'<p class="verdict">{html.escape(comparison)}</p>\n'
     yield _draw_intervals(report)
-    yield _draw_lengths(report)
     for field in report.by:
         yield _draw_groups(report, field)
     for system in report.systems:
@@ -134,43 +133,6 @@ def _draw_intervals(report: Report) -> str:
     return (
         f"<h2>{name} in percent, with its {100 * scores[0].confidence:g} % interval by {drawn}</h2>\n"
         f'<svg {size} id="intervals">{"".join(parts)}</svg>\n'
-    )
-
-
-def _draw_lengths(report: Report) -> str:
-    """Bars of the error rate for short and long references."""
-    all_lengths = report.by["length"]
-    groups = list(dict.fromkeys(name for by_length in all_lengths for name in by_length))
-    rates = [score.error_rate for by_length in all_lengths for score in by_length.values()]
-    top = max([rate for rate in rates if rate < float("inf")], default=0) or 0.01
-    bar, gap, height = 26, 24, 140
-    x, parts = 20, []
-    for name in groups:
-        begin = x
-        for number, (system, by_length) in enumerate(zip(report.systems, all_lengths, strict=True)):
-            if name in by_length:
-                score = by_length[name]
-                tall = height * min(score.error_rate, top) / top
-                label = f"{system.name}, {name}: {percent(score.error_rate)} % of {len(score):,} utterances"
-                parts.append(
-                    f'<rect x="{x}" y="{20 + height - tall:.1f}" width="{bar - 2}" height="{tall:.1f}" '
-                    f'class="s{number % 6}"><title>{html.escape(label)}</title></rect>'
-                    f'<text x="{x + bar / 2 - 1}" y="{15 + height - tall:.1f}" class="tick bar">'
-                    f"{100 * score.error_rate:.1f}</text>"
-                )
-            x += bar
-        parts.append(
-            f'<text x="{(begin + x) / 2}" y="{height + 36}" text-anchor="middle">{html.escape(name)}</text>'
-        )
-        x += gap + max(0, 60 - bar * len(report.systems))
-    legend = " ".join(
-        f'<span class="key s{number % 6}"></span> {html.escape(system.name)}'
-        for number, system in enumerate(report.systems)
-    )
-    unit = html.escape(report.settings["unit"])
-    return (
-        f"<h2>Error rate in percent, by {unit} in the reference</h2>\n<p>{legend}</p>\n"
-        f'<svg width="{x + 20}" height="{height + 44}" id="lengths">{"".join(parts)}</svg>\n'
     )
 
 

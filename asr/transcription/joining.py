@@ -206,7 +206,7 @@ def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tup
     each keeps the words whose middle is on its side.
     """
     agreed = [
-        (abs(_middle(word) - cut), left, right)
+        (abs(word.middle - cut), left, right)
         for left, word in enumerate(before)
         for right, other in enumerate(after)
         if word.text == other.text and _is_same_time(word, other)
@@ -214,17 +214,13 @@ def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tup
     if agreed:
         _, left, right = min(agreed)
         return list(before[: left + 1]), list(after[right + 1 :])
-    return [word for word in before if _middle(word) < cut], [word for word in after if _middle(word) >= cut]
+    return [word for word in before if word.middle < cut], [word for word in after if word.middle >= cut]
 
 
 def _is_same_time(word: Word, other: Word) -> bool:
     """Whether they share more than half of the shorter one: a word said twice in a row is not one word."""
     shared = min(word.end, other.end) - max(word.start, other.start)
     return shared > min(word.end - word.start, other.end - other.start) / 2
-
-
-def _middle(word: Word) -> float:
-    return (word.start + word.end) / 2
 
 
 def clip_words(words: Sequence[Word], segment: AudioSegment) -> list[Word]:

@@ -117,7 +117,7 @@ class LiveTranscriber:
             num_agreed = max(len(self._agreed), min(num_agreed, len(words) - 1))
             self._agreed, tentative = words[:num_agreed], words[num_agreed:]
         else:  # what was shown as agreed stays, until the whole segment is decoded
-            tentative = [word for word in words if _middle(word) > self._agreed[-1].end]
+            tentative = [word for word in words if word.middle > self._agreed[-1].end]
         separator = self.recognizer.separator_in(found.language)
         return LiveText(tuple(self._agreed), tuple(tentative), self._segmenter.seconds, separator=separator)
 
@@ -130,7 +130,7 @@ class LiveTranscriber:
             self._seconds_in[whole.language] = self._seconds_in.get(whole.language, 0.0) + seconds
         cut = segment.cut_after
         # What begins at a cut is heard whole in the next segment, which overlaps this one.
-        words = [w for w in self._new_words(whole.segment.words) if cut is None or _middle(w) < cut]
+        words = [w for w in self._new_words(whole.segment.words) if cut is None or w.middle < cut]
         if words:
             self._final_until = words[-1].end
         self._last, self._agreed = [], []
@@ -153,17 +153,13 @@ class LiveTranscriber:
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
         """Those after the segment before. Between decodings times move a little, less than half a word."""
-        return [word for word in words if _middle(word) > self._final_until]
+        return [word for word in words if word.middle > self._final_until]
 
 
 def _count_common(before: list[Word], after: list[Word]) -> int:
     """How many words both begin with."""
     pairs = zip(before, after, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a.text != b.text), min(len(before), len(after)))
-
-
-def _middle(word: Word) -> float:
-    return (word.start + word.end) / 2
 
 
 def transcribe_live(

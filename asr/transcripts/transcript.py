@@ -20,6 +20,10 @@ class Word:
     confidence: float
     """How sure the model is, 0 to 1."""
 
+    @property
+    def middle(self) -> float:
+        return (self.start + self.end) / 2
+
 
 @dataclass(frozen=True)
 class Segment:

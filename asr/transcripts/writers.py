@@ -225,14 +225,6 @@ def _write_vtt_cue(number: int, cue: Cue) -> str:
     return f"{times}\n{voice}{lines}\n\n"
 
 
-def _write_srt(transcript: Transcript, config: SubtitlesConfig) -> str:
-    return "".join(itertools.starmap(_write_srt_cue, enumerate(_cues(transcript, config), 1)))
-
-
-def _write_vtt(transcript: Transcript, config: SubtitlesConfig) -> str:
-    return "".join(itertools.starmap(_write_vtt_cue, enumerate(_cues(transcript, config), 1)))
-
-
 def _write_lrc_cue(number: int, cue: Cue) -> str:
     """Lyrics: a cue on a line, after its start. A bracket where a text begins, as times do, becomes round."""
     minutes, hundredths = divmod(cue.start_ms // 10, 6000)
@@ -242,8 +234,11 @@ def _write_lrc_cue(number: int, cue: Cue) -> str:
     return f"[{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}]{text}\n"
 
 
-def _write_lrc(transcript: Transcript, config: SubtitlesConfig) -> str:
-    return "".join(itertools.starmap(_write_lrc_cue, enumerate(_cues(transcript, config), 1)))
+def _subtitles(write_cue: Callable[[int, Cue], str], header: str = "") -> Writer:
+    def write(transcript: Transcript, config: SubtitlesConfig) -> str:
+        return "".join(itertools.starmap(write_cue, enumerate(_cues(transcript, config), 1)))
+
+    return Writer(write, header, holds_several=False, write_cue=write_cue)
 
 
 def _cues(transcript: Transcript, config: SubtitlesConfig) -> list[Cue]:
@@ -347,9 +342,9 @@ WRITERS: dict[str, Writer] = {
     "txt": Writer(_write_txt, is_by_segment=True),
     "json": Writer(_write_json),
     "jsonl": Writer(_write_jsonl),
-    "srt": Writer(_write_srt, holds_several=False, write_cue=_write_srt_cue),
-    "vtt": Writer(_write_vtt, header="WEBVTT\n\n", holds_several=False, write_cue=_write_vtt_cue),
-    "lrc": Writer(_write_lrc, holds_several=False, write_cue=_write_lrc_cue),
+    "srt": _subtitles(_write_srt_cue),
+    "vtt": _subtitles(_write_vtt_cue, header="WEBVTT\n\n"),
+    "lrc": _subtitles(_write_lrc_cue),
     "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n", is_by_segment=True),
     "whisper.tsv": Writer(
         _write_whisper_tsv, header="start\tend\ttext\n", holds_several=False, is_by_segment=True
