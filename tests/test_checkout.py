@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.system.checkout import describe_commit, find_commit
+from asr.system import checkout
+from asr.system.checkout import describe_commit, find_commit, find_shipped
 
 
 def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
@@ -49,3 +50,19 @@ def test_the_commit_is_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
         assert find_commit() == find_commit() == "at the start"
     finally:
         find_commit.cache_clear()
+
+
+def test_what_comes_along_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an installed package in its own folder; a file of that name in the current folder comes first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path / "site-packages")
+    monkeypatch.setattr(checkout, "SHIPPED", tmp_path / "shipped")
+    for folder in ("shipped/conf", "shipped/other"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.yaml").touch()
+    assert find_shipped("conf/a.yaml") == tmp_path / "shipped" / "conf" / "a.yaml"
+    for name in ("conf/b.yaml", "other/a.yaml", "conf/../other/a.yaml", "/conf/a.yaml"):
+        assert find_shipped(name) == Path(name)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "a.yaml").touch()
+    assert find_shipped("conf/a.yaml") == Path("conf/a.yaml")

@@ -155,7 +155,4 @@ def test_the_package_tells_what_it_offers() -> None:
     assert {"load_model", "score", "train", "UserError", "Transcript"} <= set(asr.__all__)
     for name in asr.__all__:
         assert getattr(asr, name) is not None
-    packaging = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for name in ("py.typed", "scoring/page.css", "scoring/page.js"):
-        assert f'"{name}"' in packaging.partition("package-data]")[2].partition("]\n")[0]
-        assert (PACKAGE / name).is_file()
+    assert (PACKAGE / "py.typed").is_file()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pydantic
 
-import asr
 from asr.config import Config, describe_fault
 from asr.errors import UserError
+from asr.system.checkout import CHECKOUT, SHIPPED
 
 Prepare = Callable[[Path | None, Path], None]
 
@@ -133,10 +133,9 @@ class Recipe(Config):
 
 
 def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
-    """Name and file of each recipe; by default those next to the package, else in ./recipes."""
-    candidates = (
-        [recipes_dir] if recipes_dir else [Path(asr.__file__).parents[1] / "recipes", Path("recipes")]
-    )
+    """Name and file of each recipe; by default of ./recipes, else of the checkout, else those installed."""
+    places = (Path(), CHECKOUT, SHIPPED)
+    candidates = [recipes_dir] if recipes_dir else [place / "recipes" for place in places]
     for folder in candidates:
         if found := sorted(folder.glob("*/recipe.py")):
             return {path.parent.name: path for path in found}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
 from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
-from asr.system.checkout import find_commit
+from asr.system.checkout import SHIPPED, find_commit
 
 if TYPE_CHECKING:
     from asr.recipe.definition import Job  # imports pydantic, which --help does not need
@@ -57,6 +57,8 @@ def choose_stages(job: Job, stage: str | None) -> list[str]:
         )
     if job.smoke and job.publish:
         raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
+    if job.publish and job.recipe.path.is_relative_to(SHIPPED):
+        raise UserError(f"--publish: {name} is installed with the package; publish from a checkout")
     if job.only and not job.recipe.find_systems():
         raise UserError(f"--only {job.only[0]}: there is no system in {job.recipe.conf_dir}")
     return [stage] if stage else list(STAGES)

@@ -1,4 +1,4 @@
-"""Which commit of the sources is running: what a result names, so that anyone can repeat it."""
+"""The checkout of the sources: its commit, which results name, and the recipes and confs that come along."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import functools
 import subprocess
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+SHIPPED = Path(__file__).resolve().parent.parent / "shipped"
+"""Where an installed package has `recipes` and `conf`, which in a checkout lie beside the package."""
 PUBLISHED = ("recipes/*/results/*", "recipes/*/studies/*")  # what `--publish` writes says nothing of the code
+
+
+def find_shipped(path: str | Path) -> Path:
+    """The path, else what comes along under this name, such as `recipes/an4/pretrained`."""
+    path = Path(path)
+    if path.exists() or path.parts[:1] not in (("conf",), ("recipes",)) or ".." in path.parts:
+        return path
+    return next((root / path for root in (CHECKOUT, SHIPPED) if (root / path).exists()), path)
 
 
 @functools.cache
 def find_commit() -> str:
     """Of this package, as it is at the first call: the checkout may change while a process runs."""
-    return describe_commit(Path(__file__).resolve().parent.parent.parent)
+    return describe_commit(CHECKOUT)
 
 
 def describe_commit(root: Path) -> str:

@@ -37,7 +37,7 @@ from asr.features.front_end import FrontEnd
 from asr.files import usual_mode
 from asr.models import LanguageModel, Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
-from asr.system.checkout import find_commit
+from asr.system.checkout import find_commit, find_shipped
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 
@@ -229,7 +229,7 @@ def find_checkpoints(output_dir: Path) -> list[Path]:
 
 def find_model(path: str | Path) -> Path:
     """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
-    path = Path(path)
+    path = find_shipped(path)
     if (path / "model.safetensors").is_file():
         return path
     if (path / "model" / "model.safetensors").is_file():

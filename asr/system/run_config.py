@@ -14,6 +14,7 @@ from asr.config import Config, load_config
 from asr.extensions import find_extensions
 from asr.features.front_end import FeaturesConfig
 from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
+from asr.system.checkout import find_shipped
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
 
@@ -252,4 +253,4 @@ class RunConfig(Config):
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-        return load_config(cls, path, overrides)
+        return load_config(cls, find_shipped(path), overrides)
