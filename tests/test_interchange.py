@@ -29,7 +29,7 @@ from asr.data.interchange import (
     write_utterances,
 )
 from asr.data.manifest import Utterance
-from asr.data.tables import COLUMNS
+from asr.data.records import COLUMNS
 from asr.errors import UserError
 from asr.transcripts.readers import read_transcripts
 
@@ -228,7 +228,7 @@ def test_a_bad_table_is_named_by_line(tmp_path: Path, suffix: str, content: byte
 
 
 def test_a_row_of_endless_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.data.tables.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("asr.data.records.MAX_LINE_BYTES", 1000)
     (tmp_path / "a.csv").write_bytes(b"path,text\n" + b'"x\n",' * 300)
     for read in (read_csv, lambda path: read_transcripts(f"csv:{path}").entries):
         with pytest.raises(UserError, match=r"a\.csv:\d+: the row is longer than 1,000 characters"):

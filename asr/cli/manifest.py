@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from asr.data.tables import describe_columns
+from asr.data.records import describe_columns
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance

@@ -29,7 +29,7 @@ from asr.data.manifest import (
     write_manifest,
 )
 from asr.data.manifest_checks import measure_seconds
-from asr.data.tables import MEANINGS, build_id, describe_columns, name_fields, read_rows, require_distinct
+from asr.data.records import MEANINGS, build_id, describe_columns, name_fields, read_rows, require_distinct
 from asr.data.text_lines import open_lines, read_text_lines
 from asr.errors import UserError
 from asr.files import replace_file

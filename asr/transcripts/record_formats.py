@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.data.tables import COLUMNS, MEANINGS, build_id, name_fields, read_rows, read_seconds
+from asr.data.records import COLUMNS, MEANINGS, build_id, name_fields, read_rows, read_seconds
 from asr.data.text_lines import Lines
 from asr.errors import UserError, shorten
 from asr.transcripts.line_formats import Entry, Record, Role
