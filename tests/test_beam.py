@@ -17,8 +17,10 @@ from decoding_examples import (
 from model_examples import NUM_SPECIAL, RELATIVES, SYSTEMS, WITH_DECODER, mark_relatives
 
 from asr.decoding.beam import search_beams
+from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.errors import UserError
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
 
 HYBRID = [name for name in WITH_DECODER if SYSTEMS[name].ctc_weight > 0]
@@ -44,6 +46,43 @@ def test_a_beam_of_one_is_greedy(name: str) -> None:
                 assert [list(hypotheses[0].tokens) for hypotheses in found] == expected
                 endings |= {len(tokens) < length for tokens, length in zip(expected, lengths, strict=True)}
     assert endings == {True, False}
+
+
+@pytest.mark.parametrize("name", mark_relatives(HYBRID))
+@torch.inference_mode()
+def test_a_guide_biases_attention_to_the_times_of_ctc(name: str) -> None:
+    """Each hypothesis has the log-probability of its tokens under the decoder that looks there, teacher-forced."""
+    model, lengths = build_talker(name), [10, 8, 5, 3, 9]
+    encoded_BTD, lengths_B = random_encoded(model, lengths)
+    config = DecodingConfig(beam=4, nbest=3, guide_width=2.0)
+    if model.decoder.num_heads == 0:
+        with pytest.raises(UserError, match=r"guide_width = 2\.0: the decoder .* does not attend"):
+            search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=0.3)
+        return
+    found = search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=0.3)
+    free = search_beams(model, encoded_BTD, lengths_B, DecodingConfig(beam=4), ctc_weight=0.3)
+    assert found[0][0].log_probability != free[0][0].log_probability
+    log_probabilities_BTV = model.ctc_log_probabilities(encoded_BTD)
+    for row, hypotheses in enumerate(found):
+        one, length = slice(row, row + 1), lengths[row]
+        for hypothesis in hypotheses:
+            prefixes = CTCPrefixes(log_probabilities_BTV[one, :length], lengths_B[one])
+            bias_NT = []
+            for token in (*hypothesis.tokens, None):
+                times_T = prefixes.next_token_times()[0, 0].double()
+                window = [
+                    sum(times_T[s].item() * math.exp(-((t - s) ** 2) / 8) for s in range(length))
+                    for t in range(length)
+                ]
+                bias_NT.append([math.log(weight + 1e-8) for weight in window])
+                if token is not None:
+                    prefixes.advance(torch.tensor([[0]]), torch.tensor([[token]]))
+            tokens = torch.tensor([[SOS_ID, *hypothesis.tokens]])
+            encoded = (encoded_BTD[one, :length], lengths_B[one])
+            scores_1NV, _ = model.decoder(tokens, *encoded, None, torch.tensor([bias_NT]))
+            targets = torch.tensor([[[*hypothesis.tokens, EOS_ID]]]).mT
+            expected = scores_1NV.log_softmax(-1).gather(2, targets).sum().item()
+            assert hypothesis.log_probability == pytest.approx(expected, abs=1e-3)
 
 
 CASES = [

@@ -80,6 +80,29 @@ def test_scores_are_the_sums_over_all_alignments(seed: int, steps: int, prefix: 
         assert ours == pytest.approx(theirs, abs=1e-5)
 
 
+@given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_times_of_the_next_token_are_the_sums_over_all_alignments(
+    seed: int, steps: int, prefix: list[int]
+) -> None:
+    """That nothing follows counts at the last step; the padding has no say."""
+    scores_TV = random_scores(1, steps, VOCABULARY, seed)[0]
+    expected = [0.0] * steps
+    for path in itertools.product(range(VOCABULARY), repeat=steps):
+        starts = [t for t, token in enumerate(path) if token != BLANK_ID and path[:t][-1:] != (token,)]
+        if collapse(path)[: len(prefix)] == tuple(prefix):
+            probability = math.exp(sum(scores_TV[step, token].item() for step, token in enumerate(path)))
+            expected[starts[len(prefix)] if len(starts) > len(prefix) else -1] += probability
+    padded_BTV = torch.cat([scores_TV, random_scores(1, 2, VOCABULARY, 1)[0]])[None]
+    prefixes = CTCPrefixes(padded_BTV, torch.tensor([steps]))
+    for token in prefix:
+        prefixes.advance(torch.tensor([[0]]), torch.tensor([[token]]))
+    times_T = prefixes.next_token_times()[0, 0]
+    assert times_T[steps:].tolist() == [0.0, 0.0]
+    if total := sum(expected):  # else there are too few steps for the prefix
+        assert times_T[:steps].tolist() == pytest.approx([one / total for one in expected], abs=1e-5)
+
+
 @pytest.mark.parametrize("scale", [0.5, 5.0, 50.0])
 def test_long_utterances_stay_exact(scale: float) -> None:
     """Sums of log-probabilities reach thousands here; in float32 they would be off by a thousandth."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asr.decoding.attention_guide import AttentionGuide
 from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.fusion import FusionModel, FusionState
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder, DecoderState
 from asr.text.units import EOS_ID, SOS_ID, UNK_ID
@@ -69,6 +71,7 @@ class Beams:
         weights: Weights,
         language_model: FusionModel | None,
         num_candidates: int,
+        guide_width: float | None = None,
     ) -> None:
         batch, device = len(encoded_BTD), encoded_BTD.device
         self.decoder: Decoder | None = None  # not asked where it counts nothing
@@ -82,6 +85,11 @@ class Beams:
             log_probabilities_BTV = model.ctc_log_probabilities(encoded_BTD)
             self.vocab_size = log_probabilities_BTV.size(2)
             self.prefixes = CTCPrefixes(log_probabilities_BTV, lengths_B)
+        self.guide: AttentionGuide | None = None
+        if self.prefixes is not None and self.decoder is not None and guide_width is not None:
+            if not self.attends:
+                raise UserError(f"guide_width = {guide_width}: the decoder of this model does not attend")
+            self.guide = AttentionGuide(guide_width, encoded_BTD.size(1), device)
         self.fusion: FusionState | None = None
         if language_model is not None and weights.language_model > 0:
             self.fusion = language_model.start(batch, device)
@@ -143,7 +151,10 @@ class Beams:
         if self.decoder is None:
             return self.steps_T.new_zeros(()).expand(shape.numel(), self.vocab_size), self.decoder_BW
         tokens_R1, asked = self.tokens_BW.view(-1, 1), self.decoder.last_heads
-        logits_R1V, attention = self.decoder.step(tokens_R1, self.state, asked)
+        bias_R1T = None
+        if self.guide is not None and self.prefixes is not None:
+            bias_R1T = self.guide.compute_bias(self.prefixes.next_token_times()).flatten(0, 1)[:, None]
+        logits_R1V, attention = self.decoder.step(tokens_R1, self.state, asked, bias_R1T)
         attended_BW = self.decoder_BW
         if self.attends:
             (weights_RH1T,) = attention.values()
@@ -202,7 +213,8 @@ def search_beams(
     """
     weights = Weights(1 - ctc_weight, ctc_weight, config.language_model_weight)
     factor = PRESELECTION if ctc_weight > 0 or weights.language_model > 0 else 1.0
-    beams = Beams(model, encoded_BTD, lengths_B, weights, language_model, math.ceil(factor * config.beam))
+    num_candidates = math.ceil(factor * config.beam)
+    beams = Beams(model, encoded_BTD, lengths_B, weights, language_model, num_candidates, config.guide_width)
     limits_B = model.limit_tokens(lengths_B, config.max_tokens)
     if ctc_weight > 0:
         limits_B = limits_B.minimum(lengths_B)  # CTC has no alignment of more

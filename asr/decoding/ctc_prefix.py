@@ -35,6 +35,7 @@ class CTCPrefixes:
         scores_BTV = mask_padding(log_probabilities_BTV, lengths_B).clamp(min=NEVER)
         self._scores_BVT = scores_BTV.transpose(1, 2).contiguous()  # the steps of a token lie together
         self._probabilities_BVT: Tensor | None = None
+        self._last_step_B11 = (lengths_B - 1).clamp(min=0)[:, None, None]
         blanks_BT = self._scores_BVT[:, BLANK_ID].double()
         self._blanks_before_B1T = _sums_before(blanks_BT)[:, None, :-1]
         self._blanks_B1T = blanks_BT.cumsum(-1)[:, None]
@@ -46,6 +47,23 @@ class CTCPrefixes:
     def end_scores(self) -> Tensor:
         """(B, W): log-probability that the prefix is the whole text."""
         return self._ends[:, :, -1]
+
+    def next_token_times(self) -> Tensor:
+        """(B, W, T): probability that the next token, whichever it is, begins at each step, given the prefix.
+
+        What may follow a path does not depend on how it goes on, so no step after t has a say. The last step
+        has the probability that nothing follows, too.
+        """
+        most_BW1 = self._ends.amax(-1, keepdim=True).clamp(min=NEVER * self._ends.size(-1))
+        ends_BWT, in_blank_BWT = (
+            (part - most_BW1).float().exp() for part in (self._ends, self._ends_in_blank)
+        )
+        others_B1T = 1 - self._scores_BVT[:, None, BLANK_ID].exp()
+        repeats_BWT = (ends_BWT - in_blank_BWT)[:, :, :-1] * self._last_steps_BWT.exp()  # of the same token
+        begins_BWT = (ends_BWT[:, :, :-1] * others_B1T - repeats_BWT).clamp(min=0)
+        last_BW1 = self._last_step_B11.expand(-1, begins_BWT.size(1), -1)
+        begins_BWT.scatter_add_(2, last_BW1, ends_BWT[:, :, -1:])
+        return begins_BWT / begins_BWT.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def candidate_scores(self, candidates_BWC: Tensor) -> Tensor:
         """(B, W, C): log-probability that the text begins with the prefix and then the candidate."""
@@ -91,6 +109,7 @@ class CTCPrefixes:
     def select_utterances(self, utterances_B: Tensor) -> None:
         """Keep these utterances with all their beams."""
         self._scores_BVT = self._scores_BVT[utterances_B]
+        self._last_step_B11 = self._last_step_B11[utterances_B]
         if self._probabilities_BVT is not None:
             self._probabilities_BVT = self._probabilities_BVT[utterances_B]
         self._blanks_before_B1T = self._blanks_before_B1T[utterances_B]

@@ -41,6 +41,9 @@ class DecodingConfig(Config):
     """Of a text, unless its length follows from CTC's steps (so with attention, joint, parallel without
     gaps, CTC with a language model). null: one for each encoded step, which CTC never exceeds; without a CTC
     head one for every two frames of features; with parallel_end one for each query."""
+    guide_width: float | None = pydantic.Field(default=None, gt=0)
+    """With joint: cross-attention keeps to a soft window around the encoded step where CTC has its next token
+    (a Gaussian of this standard deviation in steps); null: it looks everywhere."""
     mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
     """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
@@ -55,6 +58,8 @@ class DecodingConfig(Config):
         if not self.speeds or len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
         self._refuse_what_the_method_ignores()
+        if self.guide_width is not None and self.ctc_weight == 0:
+            raise ValueError(f"guide_width = {self.guide_width} follows CTC: set ctc_weight above 0")
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "
@@ -69,6 +74,7 @@ class DecodingConfig(Config):
             return
         lengths = ("length_bonus", "length_normalization", "max_tokens")
         self.refuse_idle(method in ("joint", "rescoring"), "method = joint or rescoring", "ctc_weight")
+        self.refuse_idle(method == "joint", "method = joint", "guide_width")
         self.refuse_idle(method == "attention", "method = attention", "end_margin")
         self.refuse_idle(method == "parallel", "method = parallel", "mask_threshold", "iterations")
         self.refuse_idle(method != "ctc_greedy", "another method than ctc_greedy", *lengths)
