@@ -120,12 +120,12 @@ def test_a_manifest_stands_for_its_utterances(tmp_path: Path) -> None:
     """With or without texts; parts of one file are recordings of their own."""
     utterances = [
         Utterance(id="u1", audio=str(tmp_path / "a.wav"), start=1.5, duration=2.0),
-        Utterance(id="u2", audio=str(tmp_path / "a.wav"), start=4.0, duration=0.5, text="hi"),
+        Utterance(id="u2", audio=str(tmp_path / "a.wav"), start=4.0, duration=0.5, text="hi", channel=2),
     ]
     manifest = tmp_path / "m.jsonl"
     write_manifest(manifest, utterances)
     path = str(tmp_path / "a.wav")
-    expected = [Recording(path, "u1", (1.5, 3.5)), Recording(path, "u2", (4.0, 4.5))]
+    expected = [Recording(path, "u1", (1.5, 3.5)), Recording(path, "u2", (4.0, 4.5), 2)]
     assert find_recordings([str(manifest)]) == expected
     packed = tmp_path / "m.jsonl.gz"
     packed.write_bytes(gzip.compress(manifest.read_bytes()))

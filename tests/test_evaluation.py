@@ -16,6 +16,8 @@ from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
 from asr.audio import reading as audio
+from asr.audio.sources import read_source
+from asr.cli.transcription_job import _to_part
 from asr.data.manifest import Utterance
 from asr.decoding.greedy import decode_ctc_greedily
 from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods
@@ -27,12 +29,16 @@ from asr.evaluation.speech import (
     decode_utterances,
     describe_device,
     make_normalizer,
+    read_batch,
     read_references,
     score_ways,
     write_texts,
 )
+from asr.recipe.figures import copy_audio
+from asr.recipe.splits import find_shared
 from asr.scoring.counting import score
 from asr.system.checkpoint import System, load_system
+from asr.transcription.audio_paths import Recording
 from asr.transcripts.readers import read_transcripts
 
 CPU = torch.device("cpu")
@@ -281,3 +287,28 @@ def test_nothing_has_no_speed() -> None:
 
 def test_the_device_is_described() -> None:
     assert describe_device(CPU) == "cpu (1 thread)"
+
+
+def test_each_channel_is_read_by_itself(tmp_path: Path) -> None:
+    """The sides of a telephone call, by everything that reads the utterances of a manifest."""
+    left, right = make_speechlike(1.0), make_speechlike(1.0, seed=1)
+    soundfile.write(tmp_path / "call.wav", np.stack([left, right], axis=1), 16_000, subtype="FLOAT")
+    sides = [
+        Utterance(id=f"side-{channel}", audio=str(tmp_path / "call.wav"), duration=1.0, channel=channel)
+        for channel in (1, 2)
+    ]
+    faults: dict[str, str] = {}
+    read = read_batch([*sides, sides[0].model_copy(update={"id": "none", "channel": 3})], 16_000, faults)
+    for (_, samples), side in zip(read, (left, right), strict=True):
+        np.testing.assert_array_equal(samples, side.astype(np.float32))
+    assert "channel 2 is wanted, expected 0 to 1" in faults["none"]
+    assert find_shared(sides[:1], [sides[1].model_copy(update={"id": "other"})]) == []
+    for item, side in zip(sides, (left, right), strict=True):
+        heard = np.concatenate(
+            list(
+                read_source(_to_part(Recording(item.audio, item.id, None, item.channel), None, None), 16_000)
+            )
+        )
+        np.testing.assert_array_equal(heard, side.astype(np.float32))
+        copied, rate = soundfile.read(copy_audio(item, tmp_path / item.id))
+        assert rate == 16_000 and np.abs(copied - side).max() < 1e-4

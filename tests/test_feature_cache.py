@@ -39,7 +39,9 @@ def test_cache_computes_once(tmp_path: Path, audio_path: Path) -> None:
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
-@pytest.mark.parametrize("piece", [{"start": 0.5}, {"duration": 1.0}, {"speed": "0.9"}], ids=str)
+@pytest.mark.parametrize(
+    "piece", [{"start": 0.5}, {"duration": 1.0}, {"channel": 1}, {"speed": "0.9"}], ids=str
+)
 def test_cache_tells_pieces_apart(piece: dict[str, Any], tmp_path: Path, audio_path: Path) -> None:
     cache = FeatureCache(tmp_path / "cache", build())
     cache.get(audio_path, lambda: np.zeros((1, 80), np.float32))

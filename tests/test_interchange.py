@@ -316,6 +316,7 @@ def utterances(texts: st.SearchStrategy[str], values: st.SearchStrategy) -> st.S
         audio=LINES.map(lambda name: f"/x/{name}.wav"),
         start=st.floats(0, 1e6),
         duration=st.floats(1e-6, 1e6),
+        channel=st.none() | st.integers(1, 8),
         text=texts,
         speaker=st.none() | LINES.filter(bool),
         language=st.none() | LINES.filter(bool),

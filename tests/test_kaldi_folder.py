@@ -226,8 +226,15 @@ def test_a_channel_can_only_be_chosen_where_there_is_one(tmp_path: Path) -> None
     write_folder(folder, wav_scp=f"a {command} {stereo} |\n")
     with pytest.raises(UserError, match=r"asks for channel 1 of .*stereo\.wav, which has 2"):
         list(read_kaldi(folder, allow_pipes=True))
-    write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 1\n")
-    with pytest.raises(UserError, match=r"segments: a-1: asks for channel 1 of .*stereo\.wav, which has 2"):
+    write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 1\na-2 a 0 1\n")
+    first, second = read_kaldi(folder)
+    assert (first.channel, second.channel) == (2, None)  # Kaldi counts from 0
+    with pytest.raises(UserError, match=r"utterance a-1: channel 2 of .* is written of whole files"):
+        write_kaldi(tmp_path / "out", [first])
+    write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 2\n")
+    with pytest.raises(
+        UserError, match=r"segments: a-1: asks for channel 2 of .*which has 2; expected 0 to 1"
+    ):
         list(read_kaldi(folder))
 
 

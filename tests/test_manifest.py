@@ -46,6 +46,7 @@ UTTERANCES = st.builds(
     audio=NAMES.map(lambda name: "/" + name),
     start=st.floats(min_value=0, max_value=1e6),
     duration=SECONDS,
+    channel=st.none() | st.integers(1, 1000),
     text=st.none() | TEXT,
     speaker=st.none() | NAMES,
     language=st.none() | NAMES,

@@ -138,6 +138,8 @@ def split_channels(source: Source, channels: Channels) -> list[Source]:
     if isinstance(source, Content):
         raise UserError("channels of a file in memory: only their mean is read; write it to disk first")
     part = source if isinstance(source, AudioPart) else AudioPart(source)
+    if part.channel is not None:
+        return [part]
     if channels != "separate":
         return [replace(part, channel=channels - 1)]
     try:

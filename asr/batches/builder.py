@@ -219,6 +219,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             self._inputs.front_end.config.sample_rate,
             start=utterance.start,
             duration=utterance.duration,
+            channel=utterance.channel_index,
         )
         if epoch is None:
             return audio, NOTHING_APPLIED
@@ -238,7 +239,12 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         if epoch is not None:
             speed = float(self._augmenter.choose_speeds(hash_names([utterance.id]), epoch)[0])
         features = cache.get(
-            utterance.audio, compute, start=utterance.start, duration=utterance.duration, speed=f"{speed:g}"
+            utterance.audio,
+            compute,
+            start=utterance.start,
+            duration=utterance.duration,
+            channel=utterance.channel,
+            speed=f"{speed:g}",
         )
         return features, Applied(speed=speed)
 

@@ -259,7 +259,8 @@ def _to_part(
     start, end = recording.clip or clip or (0.0, None)
     duration = None if end is None else end - start
     if recording.path != STANDARD_INPUT:
-        return AudioPart(recording.path, start, duration, id=recording.name)
+        channel = None if recording.channel is None else recording.channel - 1
+        return AudioPart(recording.path, start, duration, channel, recording.name)
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asr-"))) / STANDARD_INPUT_FILE
     with open(path, "wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)

@@ -154,6 +154,7 @@ def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
                 "text": utterance.text,
                 "speaker": utterance.speaker,
                 "lang": utterance.language,
+                "channel": utterance.channel,
             }
             known = {name: value for name, value in record.items() if value is not None}
             line = json.dumps(known | utterance.extras, ensure_ascii=False).encode()
@@ -270,6 +271,10 @@ def _build(source: str, record: Mapping[str, Any], folder: str | Path, ids: _Ids
                 fields["duration"] = measure_seconds(fields["audio"]) - fields["start"]
             except UserError as error:
                 raise UserError(f"{source}: the duration is not given, and {error}") from None
+    channel = named.rest.get("channel")
+    if isinstance(channel, int | str) and str(channel).isdecimal():  # others have names for it: left, phone
+        fields["channel"], fields["extras"] = int(channel), {**named.rest}
+        del fields["extras"]["channel"]
     if "id" not in fields:
         fields["id"] = ids.build(fields["audio"], fields["start"], fields.get("duration"))
     return build_utterance(source, fields)
@@ -290,14 +295,28 @@ def _write_table(path: Path, records: list[Utterance], format_row: Callable[[str
     _require_free_names(str(path), columns)
     with_text = any(record.text is not None for record in records)
     text_column = ["text"] if with_text else []
-    header = ["id", "path", "start", "duration", *text_column, "speaker", "language", *columns]
+    with_channel = any(record.channel is not None for record in records)
+    channel_column = ["channel"] if with_channel else []
+    header = [
+        "id",
+        "path",
+        "start",
+        "duration",
+        *text_column,
+        "speaker",
+        "language",
+        *channel_column,
+        *columns,
+    ]
     losses: Counter[str] = Counter()
     with replace_file(path) as file:
         file.write(format_row("header", header).encode())
         for record in records:
             values = [record.id, relative_audio(record.audio, folder), record.start, record.duration]
             values += [record.text] if with_text else []
-            values += [record.speaker, record.language, *map(record.extras.get, columns)]
+            values += [record.speaker, record.language]
+            values += [record.channel] if with_channel else []
+            values += map(record.extras.get, columns)
             cells = ["" if value is None else str(value) for value in values]
             file.write(format_row(record.id, cells).encode())
             losses["without a text get an empty one"] += with_text and record.text is None

@@ -83,8 +83,9 @@ def read_kaldi(folder: str | Path, allow_pipes: bool = False) -> Iterator[Uttera
                 f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp does not have"
             )
         path = recordings[segment.recording]
+        channel = None
         if segment.channel is not None:
-            _require_mono(path, f"{folder}/segments: {name}", segment.channel)
+            channel = _find_channel(path, f"{folder}/segments: {name}", segment.channel)
         duration = None if in_parts else seconds.get(name)
         if duration is None:
             end = segment.end or recording_seconds.get(segment.recording) or _measure(path, folder, name)
@@ -96,6 +97,7 @@ def read_kaldi(folder: str | Path, allow_pipes: bool = False) -> Iterator[Uttera
             "audio": path,
             "start": segment.start,
             "duration": duration,
+            "channel": channel,
             "text": texts.get(name),
             "speaker": None if speaker == name else speaker,
             "language": languages.get(name),
@@ -236,7 +238,7 @@ def _read_recordings(path: Path, allow_pipes: bool) -> dict[str, str]:
                 )
             value, program, options = parse_pipe(value[:-1])
             if program == "sph2pipe" and "-c" in options:
-                _require_mono(value, "the command", options["-c"])
+                _require_mono(value, options["-c"])
             if options.keys() & {"-r", "-ar"}:
                 resampled.append(value)
         _require_plain_path(value)
@@ -259,13 +261,26 @@ def _require_plain_path(value: str) -> None:
         raise UserError(f"{shorten(value)} is a place inside an archive; only audio files can be read")
 
 
-def _require_mono(path: str, where: str, channel: str) -> None:
+def _require_mono(path: str, channel: str) -> None:
     channels = read_info(path).num_channels
     if channels != 1:
         raise UserError(
-            f"{where}: asks for channel {channel} of {path}, which has {channels}; an utterance is always "
-            "the mix of all channels, so write each channel to a file of its own first"
+            f"the command asks for channel {channel} of {path}, which has {channels}; name the channel in "
+            "the fourth column of segments instead, counted from 0"
         )
+
+
+def _find_channel(path: str, where: str, channel: str) -> int | None:
+    """Counted from 1; Kaldi counts from 0. None for the only one, whatever its name."""
+    channels = read_info(path).num_channels
+    if channels == 1:
+        return None
+    if not channel.isdecimal() or int(channel) >= channels:
+        raise UserError(
+            f"{where}: asks for channel {channel} of {path}, which has {channels}; "
+            f"expected 0 to {channels - 1}"
+        )
+    return int(channel) + 1
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -273,6 +288,11 @@ def _require_mono(path: str, where: str, channel: str) -> None:
 
 def _require_storable(record: Utterance) -> None:
     """Refuse what a Kaldi folder would give back as something else."""
+    if record.channel is not None:
+        raise UserError(
+            f"utterance {record.id}: channel {record.channel} of {shorten(record.audio)}, but a Kaldi folder "
+            "is written of whole files; write each channel to a file of its own first"
+        )
     require_no_control_characters(record.id, "text", record.text or "")
     require_line_fits(record.id, f"{record.id} {record.text}".encode())
     for name, value in (("speaker", record.speaker), ("language", record.language)):

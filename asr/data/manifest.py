@@ -28,6 +28,7 @@ from asr.files import replace_file, unpack
 MAX_LINE_BYTES = 1_000_000  # some 15 hours of transcript; a longer line is another kind of file
 MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
 MAX_SECONDS = 1_000_000.0  # 11 days: what exceeds it was counted in milliseconds or samples
+MAX_CHANNEL = 1_000
 MAX_FAULTS_SHOWN = 3
 
 # Any limit makes pydantic look at the characters, and refuse lone surrogates.
@@ -48,6 +49,8 @@ class Utterance(Config):
     """Seconds from the beginning of the file."""
     duration: float = Field(gt=0, le=MAX_SECONDS)
     """Seconds."""
+    channel: int | None = Field(default=None, ge=1, le=MAX_CHANNEL)
+    """Which channel of the file, counted from 1: on the telephone, a side; null: the mean of all."""
     text: Text | None = None
     """What is said; null where nobody has written it down, "" where nothing is said."""
     speaker: Name | None = None
@@ -57,11 +60,17 @@ class Utterance(Config):
     extras: dict[Text, Text | int | float | bool | None] = Field(default_factory=dict)
     """Anything else that is worth keeping."""
 
+    @property
+    def channel_index(self) -> int | None:
+        """Counted from 0, as reading audio wants it."""
+        return None if self.channel is None else self.channel - 1
+
 
 _EXPECTED = {
     "id": f"a name of 1 to {MAX_ID_LENGTH} characters without spaces or control characters",
     "audio": "the path of an audio file, without control characters",
     "start": f"seconds from 0 to {MAX_SECONDS:,.0f}",
+    "channel": f"the number of a channel, from 1 to {MAX_CHANNEL:,}, or null",
     "duration": f"seconds, more than 0 and at most {MAX_SECONDS:,.0f}",
     "text": f"a string of at most {MAX_LINE_BYTES:,} characters, or null",
     "speaker": "a name without control characters, or null",

@@ -158,7 +158,8 @@ class _AudioChecks:
 def _decode(utterance: Utterance) -> None:
     sample_rate = read_info(utterance.audio).sample_rate
     start, duration = utterance.start, utterance.duration
-    for _ in read_blocks(utterance.audio, sample_rate, start=start, duration=duration):
+    channel = utterance.channel_index
+    for _ in read_blocks(utterance.audio, sample_rate, start=start, duration=duration, channel=channel):
         pass
 
 

@@ -213,7 +213,11 @@ def read_batch(
     for utterance in utterances:
         try:
             samples = audio_files.read(
-                utterance.audio, sample_rate, start=utterance.start, duration=utterance.duration
+                utterance.audio,
+                sample_rate,
+                start=utterance.start,
+                duration=utterance.duration,
+                channel=utterance.channel_index,
             )
         except UserError as error:
             faults[utterance.id] = str(error)

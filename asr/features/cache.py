@@ -46,13 +46,14 @@ class FeatureCache:
         *,
         start: float = 0.0,
         duration: float | None = None,
+        channel: int | None = None,
         speed: str = "1",
     ) -> Features:
         """The (frames, features) of a piece of audio, in seconds; `compute` makes them if they are not there.
 
         The result is a private memory map: what is written to it does not reach the disk.
         """
-        path = self._entry_path(Path(audio_path), start, duration, speed)
+        path = self._entry_path(Path(audio_path), [start, duration, speed, *([channel] if channel else [])])
         features = self._load(path)
         if features is None:
             features = np.ascontiguousarray(compute(), dtype=np.float32)
@@ -64,13 +65,13 @@ class FeatureCache:
             self._store(path, features)
         return features
 
-    def _entry_path(self, audio_path: Path, start: float, duration: float | None, speed: str) -> Path:
+    def _entry_path(self, audio_path: Path, piece: list[float | str | None]) -> Path:
         try:
             status = audio_path.stat()
         except OSError as error:
             raise UserError(f"{audio_path}: cannot read this audio file ({error.strerror})") from None
-        piece = [str(audio_path.absolute()), status.st_size, status.st_mtime_ns, start, duration, speed]
-        key = hashlib.sha256(f"{self._front_end_key} {json.dumps(piece)}".encode()).hexdigest()
+        source = [str(audio_path.absolute()), status.st_size, status.st_mtime_ns, *piece]
+        key = hashlib.sha256(f"{self._front_end_key} {json.dumps(source)}".encode()).hexdigest()
         return self.folder / key[:2] / f"{key[2:]}.npy"  # 256 folders: a million entries stay quick to find
 
     def _load(self, path: Path) -> Features | None:

@@ -121,7 +121,12 @@ def copy_audio(utterance: Utterance, folder: Path) -> Path:
     """The utterance as WAV, which any browser plays: corpora come in formats that none does."""
     sample_rate = audio_files.read_info(utterance.audio).sample_rate
     samples = audio_files.read(
-        utterance.audio, sample_rate, start=utterance.start, duration=utterance.duration, allow_silence=True
+        utterance.audio,
+        sample_rate,
+        start=utterance.start,
+        duration=utterance.duration,
+        channel=utterance.channel_index,
+        allow_silence=True,
     )
     path = folder / f"{utterance.id.replace('/', '_')}.wav"
     folder.mkdir(parents=True, exist_ok=True)

@@ -320,7 +320,11 @@ class AudioOf:
         for utterance in read_manifest(*self._config.data.train_paths):
             try:
                 audio: np.ndarray = audio_files.read(
-                    utterance.audio, sample_rate, start=utterance.start, duration=utterance.duration
+                    utterance.audio,
+                    sample_rate,
+                    start=utterance.start,
+                    duration=utterance.duration,
+                    channel=utterance.channel_index,
                 )
             except UserError as error:
                 logger.warning("utterance %s does not count in the statistics: %s", utterance.id, error)

@@ -40,6 +40,8 @@ class Recording:
     """Unique in its list: the id of the transcript, and where its outputs go below a folder."""
     clip: tuple[float, float | None] | None = None
     """Start and end in seconds, of an utterance in a manifest; None: the whole file."""
+    channel: int | None = None
+    """Counted from 1, of an utterance in a manifest; None: as asked for."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,10 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
                     )
             found.setdefault(key, item)
     names = _name(list(found.values()))
-    return [Recording(item.path, name, _clip(item)) for item, name in zip(found.values(), names, strict=True)]
+    return [
+        Recording(item.path, name, _clip(item), None if item.utterance is None else item.utterance.channel)
+        for item, name in zip(found.values(), names, strict=True)
+    ]
 
 
 def _clip(item: _Found) -> tuple[float, float] | None:
