@@ -1,0 +1,318 @@
+"""Keys and limits of the server: who is let in, what is too large, too long or too much, and what it costs."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
+    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
+
+from serve_examples import RATE, at_a_port, encode, load_tiny, make_app, speak, wait_until  # noqa: E402
+from starlette.testclient import TestClient  # noqa: E402
+
+from asr.errors import UserError  # noqa: E402
+from asr.serve.limits import Keys  # noqa: E402
+from asr.serve.metrics import JsonFormatter  # noqa: E402
+
+URL = "/v1/audio/transcriptions"
+AUDIO = encode(speak(4.0))
+KEYS = Keys({"ann": hashlib.sha256(b"open sesame").hexdigest()})
+
+
+class Gated:
+    """The tiny model, which waits before each batch until it is let through."""
+
+    def __init__(self) -> None:
+        self.model = load_tiny()
+        self.gate = threading.Semaphore(0)
+        self.num_batches = 0
+        recognize = self.model.recognize
+
+        def wait(segments: Any, request: Any) -> Any:
+            self.num_batches += 1
+            self.gate.acquire()
+            return recognize(segments, request)
+
+        self.model.recognize = wait  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def gated() -> Iterator[Gated]:
+    gated = Gated()
+    yield gated
+    gated.gate.release(10_000)
+
+
+def post(client: TestClient, content: bytes = AUDIO, headers: Any = None, **fields: Any) -> Any:
+    return client.post(
+        URL, files={"file": ("a.wav", content)}, data={"model": "tiny"} | fields, headers=headers
+    )
+
+
+def post_later(
+    client: TestClient, content: bytes = AUDIO, **options: Any
+) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(post(client, content, **options)), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic open sesame", "Bearer öpen"])
+def test_without_the_key_nothing_is_served(given: str | None) -> None:
+    with TestClient(make_app(KEYS)) as client:
+        headers = {} if given is None else {"authorization": given.encode()}
+        for answer in (post(client, headers=headers), client.get("/v1/models", headers=headers)):
+            assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
+            assert answer.headers["x-should-retry"] == "false"
+        assert client.get("/health").status_code == 200
+
+
+def test_with_the_key_all_is_served() -> None:
+    with TestClient(make_app(KEYS)) as client:
+        assert post(client, headers={"authorization": "Bearer open sesame"}).status_code == 200
+
+
+def test_all_keys_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("ann", "bob", "eve")}
+    compared: list[str] = []
+    monkeypatch.setattr("hmac.compare_digest", lambda a, b: compared.append(a) or a == b)
+    assert Keys(digests).identify("ann") == "ann" and len(compared) == 3
+
+
+@pytest.mark.parametrize("line", ["ann", "ann:abc", "a nn:" + 64 * "0", ":" + 64 * "0", "ann:" + 64 * "G"])
+def test_a_wrong_key_file_names_the_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "keys.txt"
+    path.write_text(f"# comment\n\nbob:{64 * '0'}\n{line}\n")
+    with pytest.raises(UserError, match=r"keys\.txt:4: expected NAME:SHA256"):
+        Keys.load(path)
+
+
+def test_an_empty_key_file_lets_nobody_in_by_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    path.write_text("# none yet\n")
+    with pytest.raises(UserError, match="holds no key"):
+        Keys.load(path)
+
+
+def test_pages_of_other_hosts_are_refused_unless_named() -> None:
+    with TestClient(make_app(origins=("https://good.example",))) as client:
+        assert post(client, headers={"origin": "https://evil.example"}).status_code == 403
+        assert post(client, headers={"origin": "null"}).status_code == 403
+        assert post(client, headers={"origin": "https://good.example"}).status_code == 200
+        assert post(client, headers={"origin": "http://testserver"}).status_code == 200
+
+
+# --- size, length, time ---------------------------------------------------------------------------
+
+
+def test_too_many_bytes_are_refused_by_the_header() -> None:
+    with TestClient(make_app(max_upload_mb=0.1)) as client:
+        answer = post(client)
+        assert answer.status_code == 413 and answer.headers["x-should-retry"] == "false"
+
+
+def test_too_many_bytes_are_refused_as_they_come() -> None:
+    """An endless body without a length, over a real socket: the answer comes while it is being sent."""
+    with at_a_port(make_app(max_upload_mb=0.1)) as address, connect(address) as link:
+        send_head(link, "transfer-encoding: chunked")
+        sent = 0
+        link.settimeout(0.0005)
+        answer = b""
+        while not answer and sent < 20_000_000:
+            link.settimeout(5)
+            try:
+                link.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+                sent += 4096
+                link.settimeout(0.0005)
+                answer = link.recv(4096)
+            except TimeoutError:
+                pass
+        assert answer.startswith(b"HTTP/1.1 413") and sent < 5_000_000
+
+
+def test_a_body_that_never_ends_is_given_up() -> None:
+    with at_a_port(make_app(max_upload_seconds=0.2)) as address, connect(address) as link:
+        send_head(link, "content-length: 1000")
+        assert b" 408 " in link.recv(4096)
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.partition(":")
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+def send_head(link: socket.socket, header: str) -> None:
+    """The head of an upload, and the head of its file."""
+    kind = "content-type: multipart/form-data; boundary=b"
+    link.sendall(f"POST {URL} HTTP/1.1\r\nhost: x\r\n{kind}\r\n{header}\r\n\r\n".encode())
+    part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    link.sendall(b"%x\r\n%s\r\n" % (len(part), part) if "chunked" in header else part)
+
+
+def test_a_long_file_is_refused_by_its_header() -> None:
+    with TestClient(make_app(max_audio_seconds=3.0)) as client:
+        answer = post(client)
+        assert answer.status_code == 413 and "3 s of audio" in answer.json()["error"]["message"]
+
+
+def test_a_long_file_without_a_length_is_refused_as_it_is_read() -> None:
+    """Raw MP3 frames: nothing but decoding tells how long they are."""
+    from hostile_audio import encode_media
+
+    silent = encode_media(np.zeros(60 * RATE, np.float32), RATE, "mp3", "libmp3lame", write_xing="0")
+    with TestClient(make_app(max_audio_seconds=30.0)) as client:
+        answer = post(client, silent)
+        assert answer.status_code == 413, answer.text
+
+
+def test_large_text_fields_are_refused() -> None:
+    with TestClient(make_app()) as client:
+        assert post(client, prompt="x" * 100_000).status_code == 400
+        assert post(client, **{f"field{number}": "x" for number in range(200)}).status_code == 400
+
+
+# --- how much at once -----------------------------------------------------------------------------
+
+
+def test_a_busy_server_tells_when_to_come_back(gated: Gated) -> None:
+    with TestClient(make_app(recognizer=gated.model, max_waiting_seconds=5.0)) as client:
+        thread, answers = post_later(client)
+        wait_until(lambda: gated.num_batches)
+        refused = post(client)
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded"
+        assert 1 <= int(refused.headers["retry-after"]) <= 60 and refused.headers["x-should-retry"] == "true"
+        gated.gate.release(1000)
+        thread.join(10)
+        assert answers[0].status_code == 200
+        assert post(client).status_code == 200
+
+
+def test_a_key_has_its_share(gated: Gated) -> None:
+    keys = Keys({name: hashlib.sha256(name.encode()).hexdigest() for name in ("ann", "bob")})
+    as_ann, as_bob = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
+    with TestClient(make_app(keys, gated.model, max_key_seconds=5.0)) as client:
+        thread, _ = post_later(client, headers=as_ann)
+        wait_until(lambda: gated.num_batches)
+        assert post(client, headers=as_ann).status_code == 429
+        gated.gate.release(1000)
+        assert post(client, headers=as_bob).status_code == 200
+        thread.join(10)
+
+
+def test_only_so_many_requests_are_held(gated: Gated) -> None:
+    with TestClient(make_app(recognizer=gated.model, max_requests=1)) as client:
+        thread, _ = post_later(client)
+        wait_until(lambda: gated.num_batches)
+        assert post(client).status_code == 503 and client.get("/health").status_code == 200
+        gated.gate.release(1000)
+        thread.join(10)
+
+
+# --- leaving, failing, ending ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_is_forgotten(gated: Gated, stream: bool) -> None:
+    app = make_app(recognizer=gated.model)
+    admission = app.state.service.admission
+    with at_a_port(app) as address:
+        body = b"--b\r\ncontent-disposition: form-data; name=model\r\n\r\ntiny\r\n"
+        body += b"--b\r\ncontent-disposition: form-data; name=stream\r\n\r\ntrue\r\n" if stream else b""
+        body += (
+            b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+            + AUDIO
+            + b"\r\n--b--\r\n"
+        )
+        with connect(address) as link:
+            head = f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}"
+            link.sendall(f"POST {URL} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body)
+            wait_until(lambda: gated.num_batches)
+            assert admission.num_requests == 1 and admission.waiting_seconds() > 0
+        wait_until(lambda: not admission.num_requests and not admission.clients)
+        gated.gate.release(1000)
+        assert gated.num_batches == 1
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = load_tiny()
+    recognize, faults = model.recognize, itertools.chain([True], itertools.repeat(False))
+
+    def fail_once(segments: Any, request: Any) -> Any:
+        if next(faults):
+            raise RuntimeError("secret of the machine")
+        return recognize(segments, request)
+
+    model.recognize = fail_once  # type: ignore[method-assign]
+    with TestClient(make_app(recognizer=model)) as client:
+        answer = post(client, encode(speak(2.0)), stream=stream)
+        assert "internal_error" in answer.text and "secret" not in answer.text
+        assert answer.status_code == (500 if stream == "false" else 200)
+        assert any(record.exc_info for record in caplog.records), "the log has what the answer hides"
+        assert post(client).status_code == 200
+        assert "asr_failures_total 1.0" in client.get("/metrics").text
+
+
+def test_a_stuck_model_is_not_ready(gated: Gated) -> None:
+    with TestClient(make_app(recognizer=gated.model, stuck_seconds=0.05)) as client:
+        thread, _ = post_later(client)
+        wait_until(lambda: client.get("/ready").status_code == 503)
+        assert "at one batch" in client.get("/ready").text and client.get("/health").status_code == 200
+        gated.gate.release(1000)
+        thread.join(10)
+        assert client.get("/ready").status_code == 200
+
+
+def test_a_server_that_shuts_down_takes_nothing_new_and_finishes(gated: Gated) -> None:
+    app = make_app(recognizer=gated.model)
+    with TestClient(app) as client:
+        thread, answers = post_later(client)
+        wait_until(lambda: gated.num_batches)
+        app.state.service.drain()
+        assert client.get("/ready").status_code == 503
+        assert post(client).json()["error"]["code"] == "draining"
+        gated.gate.release(1000)
+        thread.join(10)
+        assert answers[0].status_code == 200 and app.state.service.is_idle
+
+
+def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def fill(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", fill)
+    with TestClient(make_app()) as client:
+        answer = post(client)
+        assert answer.status_code == 503 and "No space left" in answer.json()["error"]["message"]
+
+
+def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.LogCaptureFixture) -> None:
+    import json
+
+    with TestClient(make_app()) as client, caplog.at_level(logging.INFO, "asr.serve.app"):
+        answer = client.post(
+            URL, files={"file": ("secret.wav", AUDIO)}, data={"model": "tiny", "prompt": "ab"}
+        )
+    (record,) = [record for record in caplog.records if record.getMessage() == "request"]
+    line = json.loads(JsonFormatter().format(record))
+    assert line["request_id"] == answer.headers["x-request-id"]
+    assert (line["status"], line["model"], line["audio_seconds"]) == (200, "tiny", 4.0)
+    assert "secret" not in str(line) and answer.json()["text"] not in str(line)
+    assert line["time"].startswith(time.strftime("%Y-"))

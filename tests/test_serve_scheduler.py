@@ -1,0 +1,230 @@
+"""Whose segments the model recognizes next: fairness, batches, faults, withdrawal, with a model made of pauses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asr.audio.segmentation import AudioSegment
+from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
+from asr.transcription.joining import Recognized, make_segment
+from asr.transcription.transcriber import Request
+
+RATE = 100
+
+
+class Fake:
+    """In place of a transcriber: names each segment by its start; each batch waits until it is let through."""
+
+    separator = " "
+
+    def __init__(self, is_gated: bool = True) -> None:
+        self.batches: list[list[float]] = []
+        self.gate = threading.Semaphore(0 if is_gated else 1_000_000)
+        self.fault: Callable[[Sequence[AudioSegment]], None] = lambda segments: None
+
+    def padded_length(self, num_samples: int, request: Request) -> int:
+        return num_samples
+
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        self.batches.append([segment.start for segment in segments])
+        self.gate.acquire()
+        self.fault(segments)
+        return [
+            Recognized(make_segment(one, f"{one.start:g}", (), "fake", ()), None, None) for one in segments
+        ]
+
+
+class Asking(threading.Thread):
+    """A client in a thread of its own, as files and live sessions are."""
+
+    def __init__(
+        self, scheduler: Scheduler, client: Client, starts: Sequence[float], seconds: float = 1.0
+    ) -> None:
+        super().__init__(daemon=True)
+        self.scheduler, self.client = scheduler, client
+        samples = np.zeros(round(seconds * RATE), np.float32)
+        self.segments = [AudioSegment(start, samples, RATE) for start in starts]
+        self.texts: list[str] = []
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            found = self.scheduler.recognize(self.client, self.segments, Request())
+            self.texts = [one.segment.text for one in found]
+        except Exception as error:
+            self.error = error
+
+
+def make(fake: Fake, batch_size: int = 2, **options: Any) -> Scheduler:
+    return Scheduler(fake, batch_size, 1000.0, **options)  # type: ignore[arg-type]
+
+
+def wait_for(is_true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 5
+    while not is_true():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.001)
+
+
+def num_waiting(scheduler: Scheduler) -> int:
+    return len(scheduler._waiting)
+
+
+def test_segments_of_several_clients_share_a_batch_and_each_gets_its_own() -> None:
+    fake = Fake()
+    scheduler = make(fake, batch_size=4)
+    first = Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    others = [Asking(scheduler, Client(), [10.0 * number]) for number in (1, 2, 3)]
+    wait_for(lambda: num_waiting(scheduler) == 3)
+    fake.gate.release(2)
+    for one in (first, *others):
+        one.join(5)
+        assert one.texts == [f"{one.segments[0].start:g}"]
+    assert sorted(fake.batches[1]) == [10.0, 20.0, 30.0]
+
+
+def test_segments_of_other_lengths_are_never_in_one_batch() -> None:
+    fake = Fake()
+    scheduler = make(fake, batch_size=8)
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    Asking(scheduler, Client(), [1.0, 2.0])
+    Asking(scheduler, Client(), [3.0], seconds=2.0)
+    wait_for(lambda: num_waiting(scheduler) == 3)
+    fake.gate.release(3)
+    wait_for(lambda: len(fake.batches) == 3)
+    assert sorted(map(sorted, fake.batches[1:])) == [[1.0, 2.0], [3.0]]
+
+
+def test_a_short_clip_passes_a_long_file_after_one_batch() -> None:
+    fake = Fake()
+    scheduler = make(fake)
+    Asking(scheduler, Client(), [float(number) for number in range(20)])
+    wait_for(lambda: fake.batches)
+    clip = Asking(scheduler, Client(), [100.0])
+    wait_for(lambda: num_waiting(scheduler) == 19)
+    fake.gate.release(2)
+    clip.join(5)
+    assert clip.texts == ["100"] and len(fake.batches) <= 3
+
+
+def test_live_sessions_come_before_files() -> None:
+    fake = Fake()
+    scheduler = make(fake, batch_size=1)
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    Asking(scheduler, Client(), [1.0])
+    wait_for(lambda: num_waiting(scheduler) == 1)
+    busy = Client(is_live=True, served_seconds=1e6)
+    Asking(scheduler, busy, [2.0])
+    wait_for(lambda: num_waiting(scheduler) == 2)
+    fake.gate.release(3)
+    wait_for(lambda: len(fake.batches) == 3)
+    assert fake.batches == [[0.0], [2.0], [1.0]]
+
+
+def test_who_was_served_much_is_not_passed_for_ever() -> None:
+    fake, now = Fake(), [0.0]
+    scheduler = make(fake, batch_size=1, clock=lambda: now[0])
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    Asking(scheduler, Client(served_seconds=600.0), [1.0])
+    wait_for(lambda: num_waiting(scheduler) == 1)
+    now[0] = 61.0
+    Asking(scheduler, Client(), [2.0])
+    wait_for(lambda: num_waiting(scheduler) == 2)
+    fake.gate.release(2)
+    wait_for(lambda: len(fake.batches) == 3)
+    assert fake.batches[1] == [1.0]
+
+
+def test_batches_are_as_large_as_the_time_allows() -> None:
+    fake, now = Fake(is_gated=False), [0.0]
+
+    def take_time(segments: Sequence[AudioSegment]) -> None:
+        now[0] += 0.4 * len(segments)
+
+    fake.fault = take_time
+    reports: list[BatchReport] = []
+    scheduler = Scheduler(fake, 8, 1.0, reports.append, lambda: now[0])  # type: ignore[arg-type]
+    Asking(scheduler, Client(), [0.0]).join(5)
+    wait_for(lambda: reports)
+    Asking(scheduler, Client(), [float(number) for number in range(10)]).join(5)
+    assert {len(batch) for batch in fake.batches[1:]} == {2}
+    assert scheduler.speed == pytest.approx(2.5)
+
+
+def test_only_the_guilty_segment_fails() -> None:
+    fake = Fake()
+
+    def refuse(segments: Sequence[AudioSegment]) -> None:
+        if any(segment.start == 2.0 for segment in segments):
+            raise RuntimeError("too loud")
+
+    fake.fault = refuse
+    scheduler = make(fake, batch_size=4)
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    asking = [Asking(scheduler, Client(), [float(number)]) for number in (1, 2, 3, 4)]
+    wait_for(lambda: num_waiting(scheduler) == 4)
+    fake.gate.release(20)
+    for one in asking:
+        one.join(5)
+    assert [bool(one.texts) for one in asking] == [True, False, True, True]
+    assert str(asking[1].error) == "too loud" and scheduler.is_alive
+
+
+def test_withdrawn_segments_are_not_recognized() -> None:
+    fake = Fake()
+    scheduler = make(fake)
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    leaving = Asking(scheduler, Client(), [5.0, 6.0])
+    wait_for(lambda: num_waiting(scheduler) == 2)
+    scheduler.cancel(leaving.client)
+    leaving.join(5)
+    assert isinstance(leaving.error, WithdrawnError) and num_waiting(scheduler) == 0
+    late = Asking(scheduler, leaving.client, [7.0])
+    late.join(5)
+    assert isinstance(late.error, WithdrawnError)
+
+
+def test_closing_frees_everybody() -> None:
+    fake = Fake()
+    scheduler = make(fake)
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    waiting = Asking(scheduler, Client(), [1.0])
+    wait_for(lambda: num_waiting(scheduler) == 1)
+    scheduler.close()
+    waiting.join(5)
+    assert isinstance(waiting.error, WithdrawnError)
+    fake.gate.release()
+    wait_for(lambda: not scheduler.is_alive)
+
+
+def test_a_batch_that_does_not_end_is_noticed() -> None:
+    fake, now = Fake(), [0.0]
+    scheduler = make(fake, clock=lambda: now[0])
+    assert scheduler.stuck_seconds() == 0
+    Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    now[0] = 50.0
+    assert scheduler.stuck_seconds() == 50
+    fake.gate.release()
+    wait_for(lambda: scheduler.stuck_seconds() == 0)
+
+
+def test_a_client_knows_what_is_left_of_its_audio() -> None:
+    scheduler = make(Fake(is_gated=False))
+    client = Client(expected_seconds=10.0)
+    Asking(scheduler, client, [3.0]).join(5)
+    assert client.position == 4.0 and client.waiting_seconds == 6.0 and client.served_seconds == 1.0
