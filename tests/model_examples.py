@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.non_autoregressive import ParallelDecoderConfig
+from asr.models.non_autoregressive import NonAutoregressiveDecoderConfig
 from asr.text.units import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens
@@ -165,7 +165,7 @@ _TREES: dict[str, dict[str, Any]] = {
 
 SYSTEMS = {name: SpeechModelConfig.model_validate_json(json.dumps(tree)) for name, tree in _TREES.items()}
 PARALLEL = [
-    name for name, config in SYSTEMS.items() if isinstance(config.decoder, ParallelDecoderConfig)
+    name for name, config in SYSTEMS.items() if isinstance(config.decoder, NonAutoregressiveDecoderConfig)
 ]  # their decoders say all tokens at once
 WITH_DECODER = [
     name for name, config in SYSTEMS.items() if config.decoder is not None and name not in PARALLEL

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models import non_autoregressive as module
-from asr.models.decoder import Teaching
+from asr.models.decoder import TeacherForcing
 from asr.models.exposure import ExposureConfig
 from asr.models.model import Targets
 from asr.models.non_autoregressive import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
@@ -32,7 +32,7 @@ from asr.text.units import EOS_ID
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 
 SMOOTHING = 0.1
-TEACHING = Teaching(SMOOTHING, ExposureConfig())
+FORCING = TeacherForcing(SMOOTHING, ExposureConfig())
 TARGETS = Targets(
     torch.tensor([[5, 6, 7, 8], [9, 5, 1, 1], [1, 1, 1, 1], [7, 7, 7, 1]]), torch.tensor([4, 2, 0, 3])
 )
@@ -110,7 +110,7 @@ def test_loss_of_length_and_tokens() -> None:
     decoder = model.decoder
     assert isinstance(decoder, LengthDecoder)
     encoded = encode(model)
-    judged = decoder.judge(TARGETS, encoded, {}, TEACHING)
+    decoder_loss = decoder.compute_loss(TARGETS, encoded, {}, FORCING)
     predicted = [4.3, 3.0, 0.4, 3.6]
     cross_entropy = length_loss = 0.0
     for row, count in enumerate(TARGETS.lengths_B.tolist()):
@@ -124,14 +124,14 @@ def test_loss_of_length_and_tokens() -> None:
         length_loss -= math.log(
             1 / (1 + math.exp(mean - count - 0.5)) - 1 / (1 + math.exp(mean - count + 0.5))
         )
-    assert judged.parts["cross_entropy"].item() == pytest.approx(cross_entropy, rel=1e-5)
-    assert judged.parts["length"].item() == pytest.approx(length_loss, rel=1e-4)
-    assert judged.loss.item() == pytest.approx(cross_entropy + length_loss, rel=1e-5)
-    assert judged.num_rows_B.tolist() == [4, 2, 0, 3]
+    assert decoder_loss.parts["cross_entropy"].item() == pytest.approx(cross_entropy, rel=1e-5)
+    assert decoder_loss.parts["length"].item() == pytest.approx(length_loss, rel=1e-4)
+    assert decoder_loss.loss.item() == pytest.approx(cross_entropy + length_loss, rel=1e-5)
+    assert decoder_loss.num_rows_B.tolist() == [4, 2, 0, 3]
     # A right length counts like a right token.
     decoder.output.bias[7] += 1e3
     decoder.length_predictor.forward = lambda *_: torch.tensor(predicted)  # type: ignore[method-assign]
-    assert decoder.judge(TARGETS, encoded, {}, TEACHING).parts["correct"] == 4 + 2
+    assert decoder.compute_loss(TARGETS, encoded, {}, FORCING).parts["correct"] == 4 + 2
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -154,11 +154,11 @@ def test_loss_of_tokens_and_end(num_queries: int) -> None:
         for scores_V, target in zip(scores_UV, [*tokens[:count].tolist(), EOS_ID], strict=False):
             expected += smoothed_loss(scores_V, target)
             num_correct += int(scores_V.argmax()) == target
-    judged = decoder.judge(TARGETS, encoded, {1: (0, 2)}, TEACHING)
-    assert judged.loss.item() == pytest.approx(expected, rel=1e-5)
-    assert judged.parts["correct"] == num_correct
-    assert judged.weights[1].shape == (4, 2, 5, 11)
-    assert judged.num_rows_B.tolist() == [min(5, num_queries), 3, 1, 4]
+    decoder_loss = decoder.compute_loss(TARGETS, encoded, {1: (0, 2)}, FORCING)
+    assert decoder_loss.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert decoder_loss.parts["correct"] == num_correct
+    assert decoder_loss.weights[1].shape == (4, 2, 5, 11)
+    assert decoder_loss.num_rows_B.tolist() == [min(5, num_queries), 3, 1, 4]
 
 
 @torch.no_grad()
@@ -174,8 +174,8 @@ def test_queries_by_the_length_of_the_utterance() -> None:
         alone_1UV, _ = decoder(encoded_BTD[row : row + 1, :length], lengths_B[row : row + 1])
         assert alone_1UV.size(1) == count
         torch.testing.assert_close(scores_BUV[row, :count], alone_1UV[0], rtol=0, atol=1e-5)
-    judged = decoder.judge(TARGETS, (encoded_BTD, lengths_B), {}, TEACHING)
-    assert judged.num_rows_B.tolist() == [5, 3, 1, 2]  # the last text lacks one for a token and the end
+    decoder_loss = decoder.compute_loss(TARGETS, (encoded_BTD, lengths_B), {}, FORCING)
+    assert decoder_loss.num_rows_B.tolist() == [5, 3, 1, 2]  # the last text lacks one for a token and the end
 
 
 # --- gaps ---------------------------------------------------------------------------------------
@@ -222,9 +222,9 @@ def test_loss_of_the_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
             expected += sum(smoothed_loss(scores_1UV[0, place], own[place]) for place in asked)
             right = sum(int(scores_1UV[0, place].argmax()) == own[place] for place in asked)
             num_correct += (count + 1) * right / len(asked)
-        judged = decoder.train(is_training).judge(TARGETS, encoded, {}, TEACHING)
-        assert judged.loss.item() == pytest.approx(expected, rel=1e-5)
-        assert judged.parts["correct"].item() == pytest.approx(num_correct, rel=1e-5)
+        decoder_loss = decoder.train(is_training).compute_loss(TARGETS, encoded, {}, FORCING)
+        assert decoder_loss.loss.item() == pytest.approx(expected, rel=1e-5)
+        assert decoder_loss.parts["correct"].item() == pytest.approx(num_correct, rel=1e-5)
 
 
 def test_a_gap_is_read_and_never_said() -> None:
@@ -254,7 +254,7 @@ def test_what_is_in_a_gap_does_not_leak(monkeypatch: pytest.MonkeyPatch) -> None
         tokens_BU = TARGETS.tokens_BU.clone()
         tokens_BU[0, place] = token
         assert model.decoder is not None
-        model.decoder.judge(Targets(tokens_BU, TARGETS.lengths_B), encoded, {}, TEACHING)
+        model.decoder.compute_loss(Targets(tokens_BU, TARGETS.lengths_B), encoded, {}, FORCING)
     assert torch.equal(seen[0], seen[1])
     assert not torch.allclose(seen[1][0], seen[2][0])  # a token that is no gap is seen from everywhere
 
@@ -267,7 +267,7 @@ def test_every_place_sees_every_other(name: str) -> None:
     """In the gradient of the first place's score by what stands at the others, and the reverse."""
     model = build_example(name)
     decoder = model.decoder
-    assert isinstance(decoder, module.ParallelDecoder)
+    assert isinstance(decoder, module.NonAutoregressiveDecoder)
     encoded = encode(model)
     inputs_BUD = torch.randn(4, 5, 32, requires_grad=True)
     states_BUD, _ = decoder._run(inputs_BUD, torch.tensor([5, 3, 0, 5]), decoder.remember(*encoded), {})
@@ -284,7 +284,7 @@ def test_attention_that_is_asked_for(name: str) -> None:
     model = build_example(name)
     assert model.decoder is not None
     encoded = encode(model)
-    _, weights = model.decoder.follow(TARGETS, encoded, {0: (1, 3)})
+    _, weights = model.decoder.score_reference(TARGETS, encoded, {0: (1, 3)})
     rows = 5 if name == "parallel-end" else 4
     assert weights[0].shape == (4, 2, rows, 11) and list(weights) == [0]
     torch.testing.assert_close(weights[0].sum(-1), torch.ones(4, 2, rows))

@@ -56,8 +56,10 @@ def test_an_utterance_is_the_same_alone_and_in_a_batch(name: str, padding: float
             ctc_BTV, alone_ctc_BTV = (model.ctc_log_probabilities(x) for x in (encoded_BTD, alone_BTD))
             torch.testing.assert_close(ctc_BTV[row, :length], alone_ctc_BTV[0], rtol=0, atol=1e-5)
         if model.decoder is not None:
-            scores_BNV, _ = model.decoder.follow(Targets(*batch[2:]), (encoded_BTD, lengths_B), {})
-            alone_BNV, _ = model.decoder.follow(Targets(*alone[2:]), (alone_BTD, alone_lengths_B), {})
+            scores_BNV, _ = model.decoder.score_reference(Targets(*batch[2:]), (encoded_BTD, lengths_B), {})
+            alone_BNV, _ = model.decoder.score_reference(
+                Targets(*alone[2:]), (alone_BTD, alone_lengths_B), {}
+            )
             num_rows = alone_BNV.size(1)
             assert num_rows - TOKEN_LENGTHS[row] == scores_BNV.size(1) - max(TOKEN_LENGTHS) in (0, 1)
             torch.testing.assert_close(scores_BNV[row, :num_rows], alone_BNV[0], rtol=0, atol=1e-5)

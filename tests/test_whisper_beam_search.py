@@ -13,7 +13,7 @@ from torch import Tensor
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.whisper.beam_search import Beginning, Rules, begin, follow, search
+from asr.whisper.beam_search import Beginning, Rules, begin, sample, search
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.tokenizer import WhisperTokenizer
 
@@ -57,9 +57,9 @@ def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int], times: bool) ->
     if not tokens:
         return {token for token in allowed if first <= token <= first + 50}
     if tokens[-1] >= first:
-        if len(tokens) == 1 or tokens[-2] >= first:  # a stretch has begun: text
+        if len(tokens) == 1 or tokens[-2] >= first:  # a span has begun: text
             return {token for token in allowed if token < first}
-        # a stretch has ended: the next one begins, then or later, or nothing follows
+        # a span has ended: the next one begins, then or later, or nothing follows
         return {token for token in allowed if token >= tokens[-1] or tokenizer.end <= token < first}
     return {token for token in allowed if token < first or not said or token > said[-1]}
 
@@ -114,7 +114,7 @@ def score_plainly(system: WhisperSystem, encoded_TD: Tensor, tokens: list[int], 
 @pytest.mark.parametrize("earlier", ["", " the rain in spain"])
 def test_likeliest(system: WhisperSystem, earlier: str) -> None:
     tokenizer, encoded_BTD = system.tokenizer, encode()
-    found = follow(system.model, make_rules(system), start(system, encoded_BTD, earlier=earlier), 12)
+    found = sample(system.model, make_rules(system), start(system, encoded_BTD, earlier=earlier), 12)
     before = [tokenizer.start_of_previous, *tokenizer.encode(earlier)] if earlier else []
     prompt = [*before, *tokenizer.prompt("en")]
     for encoded_TD, one in zip(encoded_BTD, found, strict=True):
@@ -160,7 +160,7 @@ def test_beam(system: WhisperSystem, beam: int) -> None:
     found = search(system.model, make_rules(system), start(system, encoded_BTD), 7, beam)
     expected = [search_plainly(system, encoded_TD, beam, 7) for encoded_TD in encoded_BTD]
     assert [one.tokens for one in found] == expected
-    greedy = follow(system.model, make_rules(system), start(system, encoded_BTD), 7)
+    greedy = sample(system.model, make_rules(system), start(system, encoded_BTD), 7)
     assert ([one.tokens for one in greedy] == expected) == (beam == 1)
 
 
@@ -172,7 +172,7 @@ def test_with_times_each_text_stands_between_two(width: int) -> None:
     if width > 1:
         found = search(system.model, rules, beginning, 12, width)
     else:
-        found = follow(system.model, rules, beginning, 12)
+        found = sample(system.model, rules, beginning, 12)
     for one in found:
         assert one.tokens[0] >= first
         times = [token for token in one.tokens if token >= first]
@@ -184,7 +184,7 @@ def test_what_is_drawn_depends_on_the_seed_alone(system: WhisperSystem) -> None:
 
     def draw(rows_BTD: Tensor, seed: int) -> list[tuple[int, ...]]:
         beginning = start(system, rows_BTD)
-        found = follow(system.model, rules, beginning, 12, temperature=0.9, samples=3, seed=seed)
+        found = sample(system.model, rules, beginning, 12, temperature=0.9, samples=3, seed=seed)
         return [one.tokens for one in found]
 
     together = draw(encoded_BTD, 5)
@@ -201,7 +201,7 @@ def test_draws_follow_the_probabilities() -> None:
     drawn: Counter[int] = Counter()
     for seed in range(count):
         beginning = Beginning(system.model.decoder.start(encode(1), torch.tensor([20])), scores_V[None], None)  # type: ignore[arg-type]
-        (one,) = follow(system.model, rules, beginning, 1, temperature=temperature, seed=seed)
+        (one,) = sample(system.model, rules, beginning, 1, temperature=temperature, seed=seed)
         drawn[one.tokens[0]] += 1
     for token in expected_V.topk(5).indices.tolist():
         share = float(expected_V[token])
@@ -213,7 +213,7 @@ def test_samples_are_ranked_by_their_likeliest(system: WhisperSystem) -> None:
     rules, encoded_BTD = make_rules(system), encode()
     means = []
     for samples in (1, 4):
-        found = follow(
+        found = sample(
             system.model, rules, start(system, encoded_BTD), 12, temperature=1.5, samples=samples, seed=1
         )
         means.append(sum(one.log_probability for one in found))

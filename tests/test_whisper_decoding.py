@@ -11,7 +11,7 @@ from whisper_systems import build_system
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
 from asr.whisper.decoding import (
-    Asked,
+    EncodedWindows,
     WhisperDecodingConfig,
     build_prompts,
     decode_windows,
@@ -28,9 +28,9 @@ def system() -> WhisperSystem:
     return build_system(True)
 
 
-def ask(count: int = 8, languages: list[str] | None = None, **options: Any) -> Asked:
+def ask(count: int = 8, languages: list[str] | None = None, **options: Any) -> EncodedWindows:
     encoded_BTD = torch.randn(count, 20, 32, generator=torch.Generator().manual_seed(1))
-    return Asked(encoded_BTD, torch.full((count,), 20), languages or ["en"] * count, **options)
+    return EncodedWindows(encoded_BTD, torch.full((count,), 20), languages or ["en"] * count, **options)
 
 
 def test_prompts_hold_hotwords_then_the_prompt_then_what_was_said(system: WhisperSystem) -> None:

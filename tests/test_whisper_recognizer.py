@@ -38,7 +38,7 @@ from asr.transcription.segment_log import SegmentLog
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
 from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.whisper.decoding import Asked, WhisperDecodingConfig, WhisperReading
+from asr.whisper.decoding import EncodedWindows, WhisperDecodingConfig, WhisperReading
 from asr.whisper.recognizer import WhisperRecognizer
 
 RATE = 16_000
@@ -140,7 +140,7 @@ def test_tokens_of_time_are_no_words(
 
 
 def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-    """Stands in for a Whisper that gives text to the last stretch of a segment alone."""
+    """Stands in for a Whisper that gives text to the last span of a segment alone."""
     results = []
     for segment in segments:
         start, end = segment.speech[-1]
@@ -151,7 +151,7 @@ def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Re
 
 
 @pytest.mark.parametrize(
-    ("stretches", "limit", "expected"),
+    ("spans", "limit", "expected"),
     [
         (((1.0, 2.5), (3.5, 4.0), (5.0, 6.0)), 0.8, "w1 w3.5 w5"),
         (((1.0, 2.5), (3.5, 4.0), (5.0, 6.0)), 1.6, "w5"),  # none that has no word is so long
@@ -162,7 +162,7 @@ def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Re
 def test_speech_without_text_is_heard_again(
     recognizer: WhisperRecognizer,
     monkeypatch: pytest.MonkeyPatch,
-    stretches: tuple[tuple[float, float], ...],
+    spans: tuple[tuple[float, float], ...],
     limit: float | None,
     expected: str,
 ) -> None:
@@ -170,9 +170,7 @@ def test_speech_without_text_is_heard_again(
     monkeypatch.setattr(recognizer, "checks", checks)
     monkeypatch.setattr(recognizer, "_recognize_once", hear_the_last)
     audio_S = np.arange(RATE * 6, dtype=np.float32)
-    segments = [
-        AudioSegment(0.5, audio_S, RATE, cut_after=6.4, speech=own) for own in (stretches, stretches[-1:])
-    ]
+    segments = [AudioSegment(0.5, audio_S, RATE, cut_after=6.4, speech=own) for own in (spans, spans[-1:])]
     whole, other = recognizer.recognize(segments, Request(batch_size=2, options=ENGLISH))
     assert whole.segment.text == expected and other.segment.text == "w5"
     assert [word.text for word in whole.segment.words] == expected.split()
@@ -268,7 +266,7 @@ def test_sequential_windows_begin_where_the_last_text_ended(
 def test_the_prompt_has_the_finished_text_alone(
     recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what the next window decodes again, nor empty stretches, nor text drawn at high temperature."""
+    """Neither what the next window decodes again, nor empty spans, nor text drawn at high temperature."""
     first_time = recognizer.system.tokenizer.first_time
     a, b, c = recognizer.system.tokenizer.encode("abc")
 
@@ -285,7 +283,7 @@ def test_the_prompt_has_the_finished_text_alone(
     ]
     told: list[list[int]] = []
 
-    def decode(asked: Asked, config: WhisperDecodingConfig) -> list[WhisperReading]:
+    def decode(asked: EncodedWindows, config: WhisperDecodingConfig) -> list[WhisperReading]:
         told.append(list(asked.previous))
         tokens, temperature = readings[min(len(told), len(readings)) - 1]
         text = recognizer.system.tokenizer.decode([token for token in tokens if token < first_time])

@@ -72,19 +72,21 @@ def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
     tokenizer = system.tokenizer
     tokens = [tokenizer.encode(text) for text in (" the rain in spain", " the", " plain on the sun again")]
     prompts = [tokenizer.prompt("en")] * 3
-    firsts, chances = align_tokens(system.model, tokenizer, (encoded_BTD, lengths_B), steps, prompts, tokens)
+    firsts, probabilities = align_tokens(
+        system.model, tokenizer, (encoded_BTD, lengths_B), steps, prompts, tokens
+    )
     for row, ids in enumerate(tokens):
         part = (encoded_BTD[row : row + 1], lengths_B[:1])
         alone = align_tokens(system.model, tokenizer, part, steps[row : row + 1], prompts[:1], [ids])
         assert alone[0] == [firsts[row]]
-        np.testing.assert_allclose(alone[1][0], chances[row], rtol=1e-3)
+        np.testing.assert_allclose(alone[1][0], probabilities[row], rtol=1e-3)
         assert len(firsts[row]) == len(ids) + 1 and firsts[row] == sorted(firsts[row])
         assert firsts[row][0] == 0 and firsts[row][-1] < steps[row]
         scores_NV = system.model.decoder(torch.tensor([[*prompts[0], *ids]]), *part)[0][0]
         expected = [
             float(scores_NV[3 + place, : tokenizer.end].softmax(-1)[id]) for place, id in enumerate(ids)
         ]
-        np.testing.assert_allclose(chances[row], expected, rtol=1e-3)
+        np.testing.assert_allclose(probabilities[row], expected, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.errors import UserError
-from asr.whisper.segments import Stretch, split_stretches
+from asr.whisper.segments import TimedSpan, split_spans
 from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.windows import compute_window_features, count_window_samples
 
@@ -50,7 +50,7 @@ def at(seconds: float) -> int:
 @pytest.mark.parametrize(
     ("tokens", "expected", "going_on"),
     [
-        # two whole stretches, and a third that goes on past the window
+        # two whole spans, and a third that goes on past the window
         ([at(0), A, at(2), at(2.5), B, at(4), at(4), A], [(0, 2, [A]), (2.5, 4, [B])], 4.0),
         # a last time with nothing behind: the rest is silent
         ([at(0), A, at(2), at(2), B, at(4)], [(0, 2, [A]), (2, 4, [B])], 30.0),
@@ -63,14 +63,14 @@ def at(seconds: float) -> int:
 def test_stretches(
     tokens: list[int], expected: list[tuple[float, float, list[int]]], going_on: float
 ) -> None:
-    stretches, seconds = split_stretches(TOKENIZER, tokens, 30.0)
-    assert [(stretch.start, stretch.end, list(stretch.tokens)) for stretch in stretches] == expected
+    spans, seconds = split_spans(TOKENIZER, tokens, 30.0)
+    assert [(span.start, span.end, list(span.tokens)) for span in spans] == expected
     assert seconds == going_on
-    timed = [token for stretch in stretches for token in stretch.timed_tokens]
+    timed = [token for span in spans for token in span.timed_tokens]
     assert timed == tokens[: len(timed)], "in order, and without what goes on past the window"
     assert tokens[len(timed) :] == ([at(4), A] if going_on < 30 else [])
 
 
 def test_no_time_lies_past_the_audio() -> None:
-    stretches, seconds = split_stretches(TOKENIZER, [at(0), A, at(29), at(29), B], 12.5)
-    assert stretches == [Stretch(0.0, 12.5, (A,), (at(0), A, at(29)))] and seconds == 12.5
+    spans, seconds = split_spans(TOKENIZER, [at(0), A, at(29), at(29), B], 12.5)
+    assert spans == [TimedSpan(0.0, 12.5, (A,), (at(0), A, at(29)))] and seconds == 12.5

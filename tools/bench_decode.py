@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from asr.decoding.search import DecodingConfig, decode
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.decoder import Decoder
-from asr.models.non_autoregressive import LengthDecoder, ParallelDecoder
+from asr.models.non_autoregressive import LengthDecoder, NonAutoregressiveDecoder
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80
@@ -66,7 +66,7 @@ def build_ours(size: dict[str, int], decoder: str = "transformer") -> SpeechMode
     torch.manual_seed(0)
     config = SpeechModelConfig.model_validate_json(json.dumps(config))
     model = build_model(config, NUM_MELS, size["vocabulary"]).eval()
-    assert isinstance(model.decoder, Decoder | ParallelDecoder) and model.ctc_head is not None
+    assert isinstance(model.decoder, Decoder | NonAutoregressiveDecoder) and model.ctc_head is not None
     with torch.no_grad():
         model.decoder.output.bias[EOS_ID] = -1e4  # never ends by itself
         if isinstance(model.decoder, LengthDecoder):

@@ -66,7 +66,7 @@ class NoiseConfig(Config):
 
 
 class AugmentConfig(Config):
-    """How the training audio is varied; as it stands here, not at all."""
+    """Augmentation of the training audio; the defaults change nothing."""
 
     speed: tuple[float, ...] = ()
     """Factors of tempo and pitch such as [0.9, 1.0, 1.1]: one is drawn for each utterance and epoch."""
@@ -87,7 +87,7 @@ class AugmentConfig(Config):
 
 @dataclass(frozen=True)
 class Applied:
-    """What was really done to one utterance in one epoch."""
+    """Augmentation that was applied to one utterance in one epoch."""
 
     speed: float = 1.0
     snr_db: float | None = None  # none: no noise
@@ -248,7 +248,7 @@ class AugmentationCounter:
 # --- noise --------------------------------------------------------------------------------------
 
 
-class Recording(NamedTuple):
+class NoiseRecording(NamedTuple):
     """A noise recording, or a part of one."""
 
     path: str
@@ -256,14 +256,14 @@ class Recording(NamedTuple):
     seconds: float
 
 
-def list_recordings(path: str | Path) -> list[Recording]:
+def list_recordings(path: str | Path) -> list[NoiseRecording]:
     """The recordings of a manifest or a folder, always in the same order."""
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in RECORDING_SUFFIXES)
-        recordings = [Recording(str(file), 0.0, _read_seconds(file)) for file in files]
+        recordings = [NoiseRecording(str(file), 0.0, _read_seconds(file)) for file in files]
     else:
-        recordings = [Recording(item.audio, item.start, item.duration) for item in read_manifest(path)]
+        recordings = [NoiseRecording(item.audio, item.start, item.duration) for item in read_manifest(path)]
     if not recordings:
         raise UserError(
             f"{path}: no recordings; augment.noise.recordings takes a manifest or a folder of audio"

@@ -38,7 +38,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step works on; of length 0 if none of the utterances planned for it could be used."""
+    """Input of one step; of length 0 if none of the utterances planned for it could be used."""
 
     ids: tuple[str, ...]
     features_BTF: Tensor
@@ -87,7 +87,7 @@ def same_frames(feature_lengths_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What turns an utterance into model input."""
+    """Everything that turns an utterance into model input."""
 
     front_end: FrontEnd  # on the CPU
     tokenizer: Tokenizer

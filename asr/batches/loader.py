@@ -66,7 +66,7 @@ class BatchLoader:
         return select_training_set(self._manifest, self._inputs, self._config)
 
     def plan_epoch(self, epoch: int) -> EpochPlan:
-        """What all processes do together in an epoch, as positions in the manifest."""
+        """Batches of an epoch for all processes together, as positions in the manifest."""
         chosen = self.training_set
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
         plan = plan_epoch(seconds_N, self._config, self._seed, epoch, self._shard.multiple)

@@ -17,7 +17,7 @@ from asr.errors import UserError
 
 
 class BatchConfig(Config):
-    """How utterances are grouped into batches."""
+    """Grouping of utterances into batches."""
 
     max_seconds: float = pydantic.Field(default=160.0, gt=0)
     """Greatest length of a batch with its padding: the number of utterances times the longest."""
@@ -121,7 +121,7 @@ def group_by_length(
 
 
 def _count_fitting(seconds: np.ndarray, config: BatchConfig) -> int:
-    """How many of the next utterances make a batch; at least one."""
+    """Count how many of the next utterances make a batch; at least one."""
     padded = np.maximum.accumulate(seconds) * np.arange(1, len(seconds) + 1)
     is_over = (padded > config.max_seconds) | (np.cumsum(seconds) < (1 - config.max_padding) * padded)
     is_over[0] = False

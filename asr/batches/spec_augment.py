@@ -56,7 +56,7 @@ class SpecAugmentConfig(Config):
 
 
 class Masked(NamedTuple):
-    """What was done to one utterance."""
+    """Masks of one utterance."""
 
     time_warp: int  # shift in frames
     time_masked: float  # share of the frames

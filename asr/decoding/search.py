@@ -19,7 +19,7 @@ from asr.decoding.rescoring import rescore
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
-from asr.models.non_autoregressive import ParallelDecoder
+from asr.models.non_autoregressive import NonAutoregressiveDecoder
 from asr.text.units import BLANK_ID
 
 __all__ = [
@@ -66,7 +66,7 @@ def _find_missing(model: SpeechModel, method: Method) -> str:
         return ""
     if model.decoder is None:
         return "a decoder, and this model has none"
-    if method == "parallel" and not isinstance(model.decoder, ParallelDecoder):
+    if method == "parallel" and not isinstance(model.decoder, NonAutoregressiveDecoder):
         return "a decoder that says all tokens at once, and that of this model says one after the other"
     if method != "parallel" and not isinstance(model.decoder, Decoder):
         return "a decoder that says one token after the other, and that of this model says all at once"

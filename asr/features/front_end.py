@@ -64,7 +64,7 @@ BANDS_AT_ONCE = 32  # a mel filter covers few bins; products of a few neighbours
 
 
 class FeaturesConfig(Config):
-    """How audio becomes feature vectors."""
+    """From audio to feature vectors."""
 
     convention: Literal["kaldi", "whisper"] = "kaldi"
     """Whose numbers to compute: `kaldi` (and torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""
@@ -278,7 +278,7 @@ class FrontEnd(torch.nn.Module):
         audio_lengths_B: torch.Tensor,
         generators: Sequence[torch.Generator] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `forward` returns, before CMVN."""
+        """Features and lengths as of `forward`, before CMVN."""
         features_BTF, feature_lengths_B = self.static_features(audio_BS, audio_lengths_B, generators)
         if self.config.reduction.dim is not None:
             self._require_learnt(f"features.reduction.type: {self.config.reduction.type}", self.reduction_FF)

@@ -118,7 +118,7 @@ class Subspace:
 
 
 def fit_reduction(config: ReductionConfig, moments: Moments) -> Subspace:
-    """What the config asks for, from the moments of the features that are to be reduced."""
+    """Compute the projection of the config from the moments of the features that are to be reduced."""
     if config.dim is None:
         raise UserError("reduction.type is none: there is nothing to fit")
     return fit_pca(moments, config.dim) if config.type == "pca" else fit_smart_pca(moments, config.dim)

@@ -1,4 +1,4 @@
-"""What of a model is trained: parts that stay as they are, and low-rank changes of projections (LoRA)."""
+"""Adapt a trained model: frozen parts, and low-rank changes of projections (LoRA)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LowRankLinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """A plain layer that says the same."""
+        """Merge the change into a plain layer."""
         with without_weights():
             linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
         linear.weight = nn.Parameter(self.weight + self.scale * self.up_KR @ self.down_RD)
@@ -111,7 +111,7 @@ def require_learning(model: nn.Module) -> None:
 
 
 def merge_low_rank(model: nn.Module) -> None:
-    """The other way round: plain projections again, which say the same and take less time."""
+    """Merge all changes: plain projections compute the same in less time."""
     for parent, name, layer in list(_find(model, LowRankLinear)):
         setattr(parent, name, layer.merged())
 

@@ -123,7 +123,7 @@ class SelfAttention(nn.Module):
 
 @dataclass(frozen=True)
 class Memory:
-    """What a decoder attends to, projected once: keys and values of the encoder's output."""
+    """Keys and values of the encoder's output, projected once."""
 
     keys_BHSK: Tensor
     values_BHSK: Tensor

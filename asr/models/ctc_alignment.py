@@ -1,4 +1,4 @@
-"""When each token is spoken, by forced alignment under a CTC head."""
+"""Forced alignment of tokens under a CTC head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training asks of a decoder, and decoding of one that goes token by token, of whatever kind."""
+"""Base of all decoders: the loss of training; and of autoregressive ones, their steps in decoding."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
 
 
 @dataclass(frozen=True)
-class Teaching:
-    """How a decoder is trained."""
+class TeacherForcing:
+    """Settings of a decoder's loss, and of the tokens that it reads in training."""
 
     label_smoothing: float
     exposure: ExposureConfig
@@ -34,8 +34,8 @@ class Teaching:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What a decoder makes of the reference tokens, summed over a batch."""
+class DecoderLoss:
+    """Loss of the reference tokens, summed over a batch."""
 
     loss: Tensor
     """What to differentiate."""
@@ -61,7 +61,7 @@ class DecoderConfig(Config):
 
 
 class AnyDecoder(nn.Module, abc.ABC):
-    """Learns to say the reference tokens.
+    """From encoded steps to tokens.
 
     Built from its config, the dimension of the encoded steps and the size of the vocabulary.
     """
@@ -72,14 +72,16 @@ class AnyDecoder(nn.Module, abc.ABC):
     """Of each of these layers; 0 if there is no attention."""
 
     @abc.abstractmethod
-    def judge(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
-    ) -> Judgement:
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
         """The loss of a batch, and the attention that was asked for."""
 
     @abc.abstractmethod
-    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
-        """Scores of what stands at each token's place, given the reference, (B, U or N, V), and attention."""
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
+        """Teacher-forced scores of each token's place, (B, U or N, V), and the attention asked for."""
 
     @property
     def last_heads(self) -> WeightsOf:
@@ -87,19 +89,19 @@ class AnyDecoder(nn.Module, abc.ABC):
         return {self.num_layers - 1: tuple(range(self.num_heads))} if self.num_heads else {}
 
 
-def judge_scores(
-    scores_BNV: Tensor, targets_BN: Tensor, weights: Weights, num_rows_B: Tensor, teaching: Teaching
-) -> Judgement:
-    """By the cross-entropy of all targets that are not IGNORED."""
-    loss = cross_entropy(scores_BNV, targets_BN, teaching.label_smoothing)
+def score_tokens(
+    scores_BNV: Tensor, targets_BN: Tensor, weights: Weights, num_rows_B: Tensor, forcing: TeacherForcing
+) -> DecoderLoss:
+    """Cross-entropy of all targets that are not IGNORED."""
+    loss = cross_entropy(scores_BNV, targets_BN, forcing.label_smoothing)
     num_correct = (scores_BNV.argmax(-1) == targets_BN).sum()
-    return Judgement(loss, {"cross_entropy": loss, "correct": num_correct}, weights, num_rows_B)
+    return DecoderLoss(loss, {"cross_entropy": loss, "correct": num_correct}, weights, num_rows_B)
 
 
 class DecoderState(abc.ABC):
-    """What decoding carries from token to token.
+    """State that decoding carries from token to token.
 
-    What was made of the encoded steps has a row for each utterance, what was said so far one for each beam.
+    What was made of the encoded steps has a row for each utterance, the tokens so far one for each beam.
     """
 
     def select(self, rows_B: Tensor) -> None:
@@ -122,7 +124,7 @@ class Decoder(AnyDecoder):
     embedding: nn.Embedding
     output: nn.Linear
     max_tokens = 2**31 - 1
-    """That it can say, where its positions come to an end."""
+    """Longest text, where its positions come to an end."""
 
     @abc.abstractmethod
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
@@ -152,27 +154,31 @@ class Decoder(AnyDecoder):
     ) -> tuple[Tensor, Weights]:
         """Scores after the new tokens alone; those before are in the state."""
 
-    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
         inputs_BN, _ = targets.for_decoder()
         scores_BNV, weights = self(inputs_BN, *encoded, weights_of)
         return scores_BNV, weights
 
-    def judge(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
-    ) -> Judgement:
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
         inputs_BN, targets_BN = targets.for_decoder()
         if self.training:
-            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, teaching)
-        scores_BNV, weights = self(inputs_BN, *encoded, weights_of, teaching.attention_bias_BNT)
-        return judge_scores(scores_BNV, targets_BN, weights, targets.num_rows_B, teaching)
+            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, forcing)
+        scores_BNV, weights = self(inputs_BN, *encoded, weights_of, forcing.attention_bias_BNT)
+        return score_tokens(scores_BNV, targets_BN, weights, targets.num_rows_B, forcing)
 
-    def _expose(self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, teaching: Teaching) -> Tensor:
+    def _expose(
+        self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, forcing: TeacherForcing
+    ) -> Tensor:
         """Replace some inputs by what might have been decoded."""
-        exposure = teaching.exposure
+        exposure = forcing.exposure
         can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
         if exposure.scheduled_sampling > 0:
             with torch.no_grad():
-                scores_BNV, _ = self(inputs_BN, *encoded, None, teaching.attention_bias_BNT)
+                scores_BNV, _ = self(inputs_BN, *encoded, None, forcing.attention_bias_BNT)
             own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
             is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
             inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)

@@ -13,7 +13,7 @@ from asr.config import Config
 
 
 class ExposureConfig(Config):
-    """What the decoder sees in training in place of the true tokens. Targets stay as they are."""
+    """Tokens that the decoder reads in training in place of the true ones. Targets stay as they are."""
 
     replace: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of tokens replaced by another one, likelier by one that the model takes for a similar one."""
@@ -47,8 +47,8 @@ def corrupt(
     is_dropped_BU = can_change_BU & (draw_BU >= config.replace) & (draw_BU < end_of_drop)
     is_repeated_BU = can_change_BU & (draw_BU >= end_of_drop) & (draw_BU < end_of_drop + config.repeat)
     is_repeated_BU &= F.pad(can_change_BU[:, :-1], (1, 0))  # the start token is nothing to repeat
-    chances_NV = similarity_VV[inputs_BU.flatten()].softmax(-1)
-    confused_BU = torch.multinomial(chances_NV, 1).view_as(inputs_BU)
+    probabilities_NV = similarity_VV[inputs_BU.flatten()].softmax(-1)
+    confused_BU = torch.multinomial(probabilities_NV, 1).view_as(inputs_BU)
     before_BU = torch.cat([inputs_BU[:, :1], inputs_BU[:, :-1]], dim=1)
     corrupted_BU = torch.where(is_replaced_BU, confused_BU, inputs_BU)
     corrupted_BU = torch.where(is_repeated_BU, before_BU, corrupted_BU)

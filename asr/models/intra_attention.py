@@ -33,7 +33,7 @@ class IntraAttentionEncoderConfig(EncoderConfig):
 
 
 class Tape:
-    """What an `IntraAttentionCell` remembers of each row: the states of its steps so far, none at first."""
+    """Memory of an `IntraAttentionCell` for each row: the states of its steps so far, none at first."""
 
     def __init__(self) -> None:
         self._length = 0

@@ -122,7 +122,7 @@ class LanguageModel(Model):
         return scores_BUV
 
     def renumber(self, ids: list[int]) -> None:
-        """What was token ids[n] becomes token n."""
+        """Reorder tokens: token ids[n] becomes token n."""
         with torch.no_grad():
             for weights in {self.embedding.weight, self.output.weight, self.output.bias}:
                 weights.copy_(weights[ids])
@@ -134,7 +134,7 @@ class LanguageModel(Model):
 
 
 class LanguageModelState:
-    """The keys and values of what each row of a search has said so far."""
+    """Keys and values of the tokens of each row of a search."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

@@ -85,7 +85,7 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """What is built here has shapes, but no memory, and draws no random numbers.
+    """Build modules that have shapes, but no memory, without drawing random numbers.
 
     To draw them nowhere, as on the device "meta" alone, PyTorch would import its compiler: a second.
     """

@@ -1,4 +1,4 @@
-"""What training minimises: label-smoothed cross-entropy, CTC, and guided attention."""
+"""Losses: label-smoothed cross-entropy, CTC, and guided attention."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _closeness(times_BN: Tensor, lengths_B: Tensor, num_steps: int, sigma: float
 def attention_measures(
     weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor
 ) -> dict[str, Tensor]:
-    """How near to the path attention is (mean distance as a share of T) and how often it does not step back.
+    """Measure attention: its mean distance from the path as a share of T, how often it does not step back.
 
     Both are sums over rows, averaged over heads: divide by the number of rows.
     """

@@ -1,4 +1,4 @@
-"""What training asks of a model, of whatever kind: the losses of a batch, and scores made of their sums."""
+"""Base of all models: the losses of a batch, and scores made of their sums."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Model(nn.Module):
 
     @staticmethod
     def count_targets(token_lengths_B: Tensor) -> int:
-        """What losses are divided by: here the tokens and an end for each utterance."""
+        """Number that losses are divided by: the tokens and an end for each utterance."""
         return int(token_lengths_B.sum()) + len(token_lengths_B)
 
     def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
@@ -85,7 +85,7 @@ class Model(nn.Module):
 
 
 def name_means(means: Mapping[str, float]) -> dict[str, float]:
-    """As the log has them: the total is the loss, and the share of correct tokens an accuracy."""
+    """Names of the log: the total is the loss, and the share of correct tokens an accuracy."""
     names = {"total": "loss", "correct": "token_accuracy"}
     first = {shown: means[name] for name, shown in names.items() if name in means}
     return first | {name: mean for name, mean in means.items() if name not in names}

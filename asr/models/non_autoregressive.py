@@ -1,4 +1,4 @@
-"""Decoders that say all tokens at once: as many as a length says, up to an end, or those CTC left open."""
+"""Non-autoregressive decoders: all tokens at once, by a predicted length, up to an end, or by masks (CTC)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from asr.models.attention import Memory
 from asr.models.decoder import (
     AnyDecoder,
+    DecoderLoss,
     Encoded,
-    Judgement,
-    Teaching,
+    TeacherForcing,
     Weights,
     WeightsOf,
-    judge_scores,
+    score_tokens,
 )
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED
@@ -29,11 +29,11 @@ from asr.models.transformer import DecoderLayer, DecoderLayersConfig
 # queries, N tokens and the end, D dimension, V vocabulary, H heads
 
 
-class ParallelDecoderConfig(DecoderLayersConfig):
-    """Of a decoder that does not wait for the token before."""
+class NonAutoregressiveDecoderConfig(DecoderLayersConfig):
+    """Layers of a decoder that does not wait for the token before."""
 
     @pydantic.model_validator(mode="after")
-    def _check_positions(self) -> ParallelDecoderConfig:
+    def _check_positions(self) -> NonAutoregressiveDecoderConfig:
         if self.positions.type not in ("sinusoid", "fourier", "learned"):
             raise ValueError(
                 f"positions.type = {self.positions.type}: tokens that are not known yet differ by their "
@@ -42,18 +42,18 @@ class ParallelDecoderConfig(DecoderLayersConfig):
         return self
 
 
-class LengthDecoderConfig(ParallelDecoderConfig):
-    """The number of tokens is predicted first; then as many queries say one token each."""
+class LengthDecoderConfig(NonAutoregressiveDecoderConfig):
+    """The number of tokens is predicted first; then as many queries predict one token each."""
 
     type: Literal["parallel_length"] = "parallel_length"
 
 
-class EndDecoderConfig(ParallelDecoderConfig):
-    """A long row of queries says one token each; the text ends before the first that says the end."""
+class EndDecoderConfig(NonAutoregressiveDecoderConfig):
+    """A long row of queries predicts one token each; the text ends before the first that predicts the end."""
 
     type: Literal["parallel_end"] = "parallel_end"
     num_queries: int | None = pydantic.Field(default=None, gt=1)
-    """How many, with the one for the end: longer texts cannot be said. null: by queries_per_step."""
+    """How many, with the one for the end: longer texts are cut off. null: by queries_per_step."""
     queries_per_step: float = pydantic.Field(default=1.0, gt=0)
     """So many for each encoded step, at least one."""
 
@@ -67,19 +67,19 @@ class EndDecoderConfig(ParallelDecoderConfig):
         return self
 
 
-class MaskDecoderConfig(ParallelDecoderConfig):
+class MaskDecoderConfig(NonAutoregressiveDecoderConfig):
     """Fills gaps: learns tokens that are masked, and decodes those of which CTC is unsure (Mask-CTC)."""
 
     type: Literal["mask_ctc"] = "mask_ctc"
 
 
-class ParallelDecoder(AnyDecoder):
+class NonAutoregressiveDecoder(AnyDecoder):
     """Layers in which all positions see each other, from what stands at each of them to its token."""
 
     max_positions = 2**31 - 1
     """That it can tell apart, where its positions come to an end."""
 
-    def __init__(self, config: ParallelDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+    def __init__(self, config: NonAutoregressiveDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
         self.dim, self.num_layers, self.num_heads = config.dim, config.num_layers, config.num_heads
         self.positions = Positions(config.positions, config.dim)
@@ -91,7 +91,7 @@ class ParallelDecoder(AnyDecoder):
         self.output = nn.Linear(config.dim, vocab_size)
 
     def remember(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> list[Memory]:
-        """What each layer attends to: made once, for all passes."""
+        """Keys and values of each layer, computed once for all passes."""
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
         layers = cast(list[DecoderLayer], self.layers)
         return [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
@@ -114,7 +114,7 @@ class ParallelDecoder(AnyDecoder):
 
 
 class LengthPredictor(nn.Module):
-    """How many tokens there are: a logistic distribution around the sum of what each encoded step adds.
+    """Predict how many tokens there are: a logistic distribution around a sum over the encoded steps.
 
     A sum, as it counts as well in recordings longer than those of training.
     """
@@ -132,14 +132,14 @@ class LengthPredictor(nn.Module):
         return per_step_BT.masked_fill(~is_step_BT, 0.0).sum(1)
 
     def log_probability(self, counts: Tensor, means: Tensor) -> Tensor:
-        """Of each count: what lies between a half below and a half above it."""
+        """Log-probability of each count: of what lies between a half below and a half above it."""
         rate = (-self.log_scale).exp()
         above, below = (counts + 0.5 - means) * rate, (counts - 0.5 - means) * rate
         # sigmoid(above) - sigmoid(below), of which neither may vanish: above - below is the rate.
         return F.logsigmoid(above) + F.logsigmoid(-below) + torch.log(-torch.expm1(-rate))
 
 
-class LengthDecoder(ParallelDecoder):
+class LengthDecoder(NonAutoregressiveDecoder):
     """p(length) * p(token 1 | length) * p(token 2 | length) * ..."""
 
     def __init__(self, config: LengthDecoderConfig, memory_dim: int, vocab_size: int) -> None:
@@ -158,29 +158,31 @@ class LengthDecoder(ParallelDecoder):
         states_RUD, weights = self._run(x_RUD, counts_R, memories, weights_of or {})
         return self.output(states_RUD), weights
 
-    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
         memories = self.remember(*encoded)
         return self(targets.lengths_B, targets.tokens_BU.size(1), memories, weights_of)
 
-    def judge(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
-    ) -> Judgement:
-        scores_BUV, weights = self.follow(targets, encoded, weights_of)
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
+        scores_BUV, weights = self.score_reference(targets, encoded, weights_of)
         lengths_B = targets.lengths_B
-        judged = judge_scores(scores_BUV, _only_tokens(targets), weights, lengths_B, teaching)
+        decoder_loss = score_tokens(scores_BUV, _only_tokens(targets), weights, lengths_B, forcing)
         means_B = self.length_predictor(*encoded)
         length_loss = -self.length_predictor.log_probability(lengths_B, means_B).sum()
         # A right length is as good as a right end.
-        num_correct = judged.parts["correct"] + (means_B.round() == lengths_B).sum()
-        parts = judged.parts | {"length": length_loss, "correct": num_correct}
-        return Judgement(judged.loss + length_loss, parts, weights, lengths_B)
+        num_correct = decoder_loss.parts["correct"] + (means_B.round() == lengths_B).sum()
+        parts = decoder_loss.parts | {"length": length_loss, "correct": num_correct}
+        return DecoderLoss(decoder_loss.loss + length_loss, parts, weights, lengths_B)
 
 
 # --- with an end --------------------------------------------------------------------------------
 
 
-class EndDecoder(ParallelDecoder):
-    """More queries than tokens; what those after the end say is not looked at."""
+class EndDecoder(NonAutoregressiveDecoder):
+    """More queries than tokens; those after the end are not looked at."""
 
     def __init__(self, config: EndDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__(config, memory_dim, vocab_size)
@@ -208,32 +210,34 @@ class EndDecoder(ParallelDecoder):
             layer: weights_BHUT[:, :, :num_wanted] for layer, weights_BHUT in weights.items()
         }
 
-    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
         num_rows = targets.tokens_BU.size(1) + 1
         scores_BUV, weights = self(*encoded, weights_of, num_rows)
         missing = (0, 0, 0, num_rows - scores_BUV.size(1))
         return F.pad(scores_BUV, missing), {layer: F.pad(part, missing) for layer, part in weights.items()}
 
-    def judge(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
-    ) -> Judgement:
-        scores_BNV, weights = self.follow(targets, encoded, weights_of)
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
+        scores_BNV, weights = self.score_reference(targets, encoded, weights_of)
         _, targets_BN = targets.for_decoder()
         # What there is no query for cannot be learned, and counts as wrong.
         counts_B = torch.minimum(targets.num_rows_B, self.count_queries(encoded[1]))
         targets_BN = targets_BN.masked_fill(~length_mask(counts_B, targets_BN.size(1)), IGNORED)
-        return judge_scores(scores_BNV, targets_BN, weights, counts_B, teaching)
+        return score_tokens(scores_BNV, targets_BN, weights, counts_B, forcing)
 
 
 # --- with gaps ----------------------------------------------------------------------------------
 
 
-class MaskDecoder(ParallelDecoder):
+class MaskDecoder(NonAutoregressiveDecoder):
     """Tokens and gaps to the tokens in the gaps (Higuchi et al. 2020)."""
 
     def __init__(self, config: MaskDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__(config, memory_dim, vocab_size)
-        self.mask_id = vocab_size  # one more than the tokens: a gap is read and never said
+        self.mask_id = vocab_size  # one more than the tokens: a gap is read and never predicted
         self.embedding = nn.Embedding(vocab_size + 1, config.dim)
         nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
         self.scale = config.dim**0.5
@@ -246,14 +250,16 @@ class MaskDecoder(ParallelDecoder):
         states_BUD, weights = self._run(x_BUD, counts_B, memories, weights_of or {})
         return self.output(states_BUD), weights
 
-    def follow(self, targets: Targets, encoded: Encoded, weights_of: WeightsOf) -> tuple[Tensor, Weights]:
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
         """Nothing but gaps."""
         gaps_BU = torch.full_like(targets.tokens_BU, self.mask_id)
         return self(gaps_BU, targets.lengths_B, self.remember(*encoded), weights_of)
 
-    def judge(
-        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, teaching: Teaching
-    ) -> Judgement:
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
         """In training of a random number of random gaps in each text, in evaluation of nothing but gaps."""
         targets_BU, lengths_B = _only_tokens(targets), targets.lengths_B
         is_gap_BU = targets_BU != IGNORED
@@ -262,12 +268,12 @@ class MaskDecoder(ParallelDecoder):
         tokens_BU = targets.tokens_BU.masked_fill(is_gap_BU, self.mask_id)
         scores_BUV, weights = self(tokens_BU, lengths_B, self.remember(*encoded), weights_of)
         wanted_BU = targets_BU.masked_fill(~is_gap_BU, IGNORED)
-        judged = judge_scores(scores_BUV, wanted_BU, weights, lengths_B, teaching)
+        decoder_loss = score_tokens(scores_BUV, wanted_BU, weights, lengths_B, forcing)
         # The share of the gaps that are filled rightly, for the whole text.
         num_wrong_B = (is_gap_BU & (scores_BUV.argmax(-1) != targets_BU)).sum(1)
         share_B = 1 - num_wrong_B / is_gap_BU.sum(1).clamp(min=1)
-        parts = judged.parts | {"correct": (targets.num_rows_B * share_B).sum()}
-        return Judgement(judged.loss, parts, weights, lengths_B)
+        parts = decoder_loss.parts | {"correct": (targets.num_rows_B * share_B).sum()}
+        return DecoderLoss(decoder_loss.loss, parts, weights, lengths_B)
 
 
 def draw_gaps(lengths_B: Tensor, max_length: int) -> Tensor:

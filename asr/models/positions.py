@@ -1,4 +1,4 @@
-"""Where in the sequence: sinusoids, Fourier basis, learned or none, added or concatenated; and rotary."""
+"""Position encodings: sinusoids, Fourier basis, learned or none, added or concatenated; and rotary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asr.errors import UserError
 
 
 class PositionConfig(Config):
-    """How a model knows the order of its inputs."""
+    """Position encoding: how a model knows the order of its inputs."""
 
     type: Literal["sinusoid", "fourier", "learned", "rotary", "none"] = "sinusoid"
     """sinusoid: of "Attention Is All You Need"; fourier: cos(pi k t / span), sin(pi k t / span); learned: a

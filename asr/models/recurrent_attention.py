@@ -33,7 +33,7 @@ class LocationConfig(Config):
 
 
 class RecurrentAttentionConfig(Config):
-    """How well an encoded step fits the state of the decoder."""
+    """Score of an encoded step for the state of the decoder."""
 
     score: Literal["additive", "dot", "scaled_dot", "cosine"] = "additive"
     """additive: a small network. dot: the product of query and key. scaled_dot: this over the root of dim.
@@ -45,15 +45,15 @@ class RecurrentAttentionConfig(Config):
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What there is to attend to, a row for each utterance. The keys are computed once."""
+class RecurrentMemory:
+    """Encoded steps and their keys, a row for each utterance. The keys are computed once."""
 
     keys_BTA: Tensor
     encoded_BTE: Tensor
     mask_BT: Tensor
 
-    def select(self, rows_B: Tensor) -> Memory:
-        return Memory(self.keys_BTA[rows_B], self.encoded_BTE[rows_B], self.mask_BT[rows_B])
+    def select(self, rows_B: Tensor) -> RecurrentMemory:
+        return RecurrentMemory(self.keys_BTA[rows_B], self.encoded_BTE[rows_B], self.mask_BT[rows_B])
 
 
 class RecurrentAttention(nn.Module):
@@ -74,15 +74,15 @@ class RecurrentAttention(nn.Module):
             self.location = nn.Conv1d(1, channels, kernel, padding=kernel // 2, bias=False)
             self.project_location = nn.Linear(channels, config.dim, bias=False)
 
-    def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> Memory:
+    def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> RecurrentMemory:
         keys_BTA = self.project_keys(encoded_BTE)
-        return Memory(keys_BTA if self.location else self._scale(keys_BTA), encoded_BTE, mask_BT)
+        return RecurrentMemory(keys_BTA if self.location else self._scale(keys_BTA), encoded_BTE, mask_BT)
 
     def _scale(self, queries_or_keys: Tensor) -> Tensor:
         return F.normalize(queries_or_keys, dim=-1) if self.score == "cosine" else queries_or_keys
 
     @staticmethod
-    def begin(memory: Memory) -> Tensor:
+    def begin(memory: RecurrentMemory) -> Tensor:
         """(B, T) weights before the first token: all on the first step. In float32 at least, as all after."""
         weights_BT = torch.zeros_like(
             memory.mask_BT, dtype=torch.promote_types(memory.encoded_BTE.dtype, torch.float32)
@@ -91,7 +91,7 @@ class RecurrentAttention(nn.Module):
         return weights_BT
 
     def forward(
-        self, state_RS: Tensor, memory: Memory, last_RT: Tensor, bias_RT: Tensor | None = None
+        self, state_RS: Tensor, memory: RecurrentMemory, last_RT: Tensor, bias_RT: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Contexts (R, E) and weights (R, T). `last_RT` are the weights of the token before; see `begin`."""
         batch = len(memory.keys_BTA)

@@ -19,7 +19,7 @@ from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, We
 from asr.models.intra_attention import IntraAttentionCell, Tape
 from asr.models.layers import Dropout, length_mask
 from asr.models.lstm import Cell
-from asr.models.recurrent_attention import Memory, RecurrentAttention, RecurrentAttentionConfig
+from asr.models.recurrent_attention import RecurrentAttention, RecurrentAttentionConfig, RecurrentMemory
 
 # B utterances, R rows (the beams of all utterances, those of one side by side), T encoded steps, E their
 # dimension, U tokens, D dimension of the decoder, C of a context, V vocabulary
@@ -46,7 +46,7 @@ class AttentionDecoderConfig(DecoderConfig):
 
 
 class IntraAttentionDecoderConfig(DecoderConfig):
-    """As the attention decoder, of LSTMs that attend to their own past states too (LSTMN)."""
+    """Attention decoder of LSTMs that attend to their own past states too (LSTMN)."""
 
     type: Literal["intra_attention"] = "intra_attention"
     dim: int = pydantic.Field(default=256, gt=0)
@@ -66,7 +66,7 @@ class IntraAttentionDecoderConfig(DecoderConfig):
 
 
 class SingleSummaryDecoderConfig(DecoderConfig):
-    """A recurrent network that is told of the utterance by one vector alone."""
+    """A recurrent network that sees the utterance as one vector alone."""
 
     type: Literal["single_summary"] = "single_summary"
     cell: Cell = "lstm"
@@ -88,7 +88,7 @@ CELLS: dict[Cell, type[nn.LSTMCell | nn.GRUCell | nn.RNNCell]] = {
 
 
 class CellState:
-    """What a cell hands on to the next token, a row for each beam."""
+    """State of a cell, a row for each beam."""
 
     def __init__(self, hidden_RD: Tensor) -> None:
         self.hidden_RD = hidden_RD
@@ -118,7 +118,7 @@ class RecurrentCell(nn.Module):
 
 
 class RecurrentState(DecoderState):
-    """Of each beam, the states of the layers and the last output of the highest."""
+    """States of the layers of each beam, and the last output of the highest."""
 
     def __init__(self, hidden_RD: Tensor, layers: Sequence[CellState | Tape]) -> None:
         self.hidden_RD = hidden_RD
@@ -197,7 +197,7 @@ class RecurrentDecoder(Decoder):
 
 
 def widths(input_dim: int, dim: int, num_layers: int) -> list[int]:
-    """What each layer reads."""
+    """Input dimension of each layer."""
     return [input_dim] + [dim] * (num_layers - 1)
 
 
@@ -208,7 +208,11 @@ class AttentionState(RecurrentState):
     """Besides, the memory of each utterance, and where each beam looked for its last token."""
 
     def __init__(
-        self, hidden_RD: Tensor, layers: Sequence[CellState | Tape], memory: Memory, weights_RT: Tensor
+        self,
+        hidden_RD: Tensor,
+        layers: Sequence[CellState | Tape],
+        memory: RecurrentMemory,
+        weights_RT: Tensor,
     ) -> None:
         super().__init__(hidden_RD, layers)
         self.memory = memory

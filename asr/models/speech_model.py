@@ -14,7 +14,7 @@ from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.attention_prior import AttentionPriorConfig, prior_bias
 from asr.models.ctc_alignment import align_tokens
-from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, Teaching, WeightsOf
+from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, TeacherForcing, WeightsOf
 from asr.models.decoders import AnyDecoderConfig, build_decoder
 from asr.models.encoder import Encoder
 from asr.models.encoders import AnyEncoderConfig, build_encoder
@@ -29,7 +29,7 @@ from asr.models.losses import (
     guided_attention_loss,
 )
 from asr.models.model import Losses, Model, Targets
-from asr.models.non_autoregressive import MaskDecoderConfig, ParallelDecoderConfig
+from asr.models.non_autoregressive import MaskDecoderConfig, NonAutoregressiveDecoderConfig
 from asr.text.units import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
@@ -81,7 +81,7 @@ class SpeechModelConfig(Config):
             raise ValueError("guided_attention needs a decoder; set guided_attention: null")
         if self.decoder is None and self.exposure != ExposureConfig():
             raise ValueError("exposure is about the inputs of a decoder, and there is none; remove it")
-        if isinstance(self.decoder, ParallelDecoderConfig) and self.exposure != ExposureConfig():
+        if isinstance(self.decoder, NonAutoregressiveDecoderConfig) and self.exposure != ExposureConfig():
             raise ValueError(
                 "exposure is about the tokens before the next one, which decoder.type = "
                 f"{self.decoder.type} does not see; remove it"
@@ -120,7 +120,11 @@ def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) ->
 
 
 def check_prior(decoder: DecoderConfig | None) -> None:
-    if decoder is None or decoder.cross_attention == (0, 0) or isinstance(decoder, ParallelDecoderConfig):
+    if (
+        decoder is None
+        or decoder.cross_attention == (0, 0)
+        or isinstance(decoder, NonAutoregressiveDecoderConfig)
+    ):
         raise ValueError(
             "attention_prior needs a decoder that attends and goes token by token, and decoder"
             + (" is null" if decoder is None else f".type = {decoder.type} does not")
@@ -144,7 +148,7 @@ REPORTED = (
 
 @dataclass(frozen=True)
 class CTC:
-    """What the CTC head says of a batch."""
+    """Output and loss of the CTC head for a batch."""
 
     log_probabilities_BTV: Tensor
     loss_B: Tensor
@@ -162,7 +166,7 @@ class SpeechModel(Model):
         dim = self.encoder.output_dim
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
         self.ctc_dropout = Dropout(self.encoder.dropout.probability)
-        self._teaching = Teaching(config.label_smoothing, config.exposure)
+        self._forcing = TeacherForcing(config.label_smoothing, config.exposure)
         self.decoder: AnyDecoder | None = None
         if config.decoder is not None:
             self.decoder = build_decoder(config.decoder, dim, vocab_size)
@@ -223,21 +227,21 @@ class SpeechModel(Model):
         if self.decoder is not None:
             guided_weight = self._guided_weight(step)
             watched = self._watched_heads() if guided_weight > 0 or not self.training else {}
-            teaching = self._teaching
+            forcing = self._forcing
             prior = self.config.attention_prior
             if self.training and prior is not None and (width := prior.width_at(step)) is not None:
                 spans_B2 = self._speech_spans(features_BTF, feature_lengths_B, speech_spans_B2, of=prior)
                 times_BN = diagonal_times(spans_B2, targets.num_rows_B, tokens_BU.size(1) + 1)
                 bias_BNT = prior_bias(times_BN, spans_B2, encoded[0].size(1), width)
-                teaching = replace(teaching, attention_bias_BNT=bias_BNT)
-            judged = self.decoder.judge(targets, encoded, watched, teaching)
-            total = total + (1 - self.config.ctc_weight) * judged.loss
-            parts |= judged.parts
-            if judged.weights:
-                weights_BHNT = torch.cat(list(judged.weights.values()), dim=1)
+                forcing = replace(forcing, attention_bias_BNT=bias_BNT)
+            decoder_loss = self.decoder.compute_loss(targets, encoded, watched, forcing)
+            total = total + (1 - self.config.ctc_weight) * decoder_loss.loss
+            parts |= decoder_loss.parts
+            if decoder_loss.weights:
+                weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)
                 spans_B2 = self._speech_spans(features_BTF, feature_lengths_B, speech_spans_B2)
                 times_BN, on_path = self._path(spans_B2, encoded, targets, ctc)
-                rows = (times_BN[:, : weights_BHNT.size(2)], judged.num_rows_B, encoded[1])
+                rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, encoded[1])
                 parts |= attention_measures(weights_BHNT.detach(), *rows) | on_path
                 if guided_weight > 0:
                     assert self.config.guided_attention is not None

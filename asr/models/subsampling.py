@@ -15,7 +15,7 @@ from asr.models.layers import length_mask
 
 
 class SubsamplingConfig(Config):
-    """How frames of 10 ms become the fewer steps that an encoder sees."""
+    """Subsampling of frames of 10 ms to fewer steps."""
 
     type: Literal["conv2d", "conv1d", "stack"] = "conv2d"
     """conv2d: over time and frequency; conv1d: over time, cheaper; stack: frames side by side, cheapest."""

@@ -279,7 +279,7 @@ class TransformerDecoder(Decoder):
         skip: int = 0,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """What the output is made of, (B, U, D), for all new tokens but the first `skip`."""
+        """Decoder states before the output layer, (B, U, D), of all new tokens but the first `skip`."""
         start = len(caches[0]) if caches else 0
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
         all_weights: Weights = {}

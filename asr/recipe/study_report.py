@@ -270,7 +270,7 @@ def read_maps(folder: Path, manifest: Path) -> dict[str, np.ndarray]:
     for batch in read_batches(system, manifest):
         encoded_BTD, lengths_B = system.model.encode(batch.features_BTF, batch.feature_lengths_B)
         targets = Targets(batch.tokens_BU, batch.token_lengths_B)
-        _, weights = decoder.follow(targets, (encoded_BTD, lengths_B), decoder.last_heads)
+        _, weights = decoder.score_reference(targets, (encoded_BTD, lengths_B), decoder.last_heads)
         (weights_BHNT,) = weights.values()
         has_end = weights_BHNT.size(2) > batch.tokens_BU.size(1)
         for row, id in enumerate(batch.ids):

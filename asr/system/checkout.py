@@ -22,12 +22,12 @@ def find_shipped(path: str | Path) -> Path:
 
 @functools.cache
 def find_commit() -> str:
-    """Of this package, as it is at the first call: the checkout may change while a process runs."""
+    """Find the commit of this package at the first call: the checkout may change while a process runs."""
     return describe_commit(CHECKOUT)
 
 
 def describe_commit(root: Path) -> str:
-    """Of a checkout, -dirty where more than published results changed or is new; "unknown" without one."""
+    """Name the commit; -dirty where more than published results changed or is new, "unknown" without one."""
     if not (root / ".git").exists():
         return "unknown"
 

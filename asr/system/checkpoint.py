@@ -139,7 +139,7 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
 
 
 def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
-    """What a beam can add up over the tokens of `tokenizer`, which is the speech model's.
+    """Load a language model for shallow fusion over the tokens of `tokenizer`, which is the speech model's.
 
     `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
     same characters or words may have other numbers there, which follow how frequent they were in the texts.
@@ -223,7 +223,7 @@ def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str
 
 
 def find_checkpoints(output_dir: Path) -> list[Path]:
-    """Those of a training, the oldest first."""
+    """Find the checkpoints of a training, the oldest first."""
     return sorted((output_dir / "checkpoints").glob("step-*"))
 
 
@@ -244,7 +244,7 @@ def find_model(path: str | Path) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """What made a checkpoint."""
+    """Versions that made a checkpoint."""
     return {
         "asr": __version__,
         "commit": find_commit(),

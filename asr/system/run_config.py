@@ -20,7 +20,7 @@ from asr.text.units import TokenizerConfig
 
 
 class DataConfig(Config):
-    """Where the utterances are."""
+    """Files of utterances."""
 
     train: str | tuple[str, ...]
     """Manifest (JSON Lines) to learn from, or a list of them; for a language model also plain text (.txt), a
@@ -92,7 +92,7 @@ HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "bleu", "updates"}  # of what 
 
 
 class TrainConfig(Config):
-    """How long training goes on, how it computes, and what it keeps."""
+    """Length of training, precision, and the checkpoints that are kept."""
 
     steps: int = pydantic.Field(default=10_000, gt=0)
     """Updates in all."""

@@ -125,7 +125,7 @@ def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, proces
     batch = batch.to(process.device)
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
     targets = Targets(batch.tokens_BU, batch.token_lengths_B)
-    _, weights = model.decoder.follow(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
+    _, weights = model.decoder.score_reference(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
     (weights_BHNT,) = weights.values()
     weights_BNT = weights_BHNT.mean(1)
     features = system.config.features

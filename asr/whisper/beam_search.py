@@ -1,4 +1,4 @@
-"""Whisper's search for tokens after a prompt: the likeliest, drawn ones, or a beam. Ids out, never text."""
+"""Whisper's search for tokens after a prompt: greedy, sampling or a beam. Ids out, never text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asr.whisper.tokenizer import WhisperTokenizer
 # V vocabulary, C times among it, L longest text, T steps, D dimension
 
 PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
-LAST_FIRST_TIME = 50  # the first stretch of a window begins within 1 s, in steps of 20 ms
+LAST_FIRST_TIME = 50  # the first span of a window begins within 1 s, in steps of 20 ms
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Beginning:
 def begin(
     model: Whisper, tokenizer: WhisperTokenizer, encoded_BTD: Tensor, lengths_B: Tensor, prompt_BP: Tensor
 ) -> Beginning:
-    """Reads the prompts, which begin with as many tokens of earlier text each."""
+    """Read the prompts, which begin with as many tokens of earlier text each."""
     state = model.decoder.start(encoded_BTD, lengths_B)
     first = int((prompt_BP[0] == tokenizer.start).nonzero()[-1])
     for piece_BP in prompt_BP[:, :first].split(PIECE, dim=1):
@@ -55,7 +55,7 @@ def begin(
 
 
 class Rules:
-    """What may be said next."""
+    """Which tokens may come next."""
 
     def __init__(self, tokenizer: WhisperTokenizer, with_times: bool, device: torch.device) -> None:
         self.end, self.first_time, self.with_times = tokenizer.end, tokenizer.first_time, with_times
@@ -83,10 +83,10 @@ class Rules:
         is_last_R = is_time_RU[:, -1]
         is_pair_R = is_last_R & is_time_RU[:, -2] if tokens_RU.size(1) > 1 else is_last_R
         times_RC.masked_fill_(is_pair_R[:, None], -torch.inf)
-        is_end_R = is_last_R & ~is_pair_R  # of a stretch: the next one begins, or nothing follows
+        is_end_R = is_last_R & ~is_pair_R  # of a span: the next one begins, or nothing follows
         text_RV[:, : self.end].masked_fill_(is_end_R[:, None], -torch.inf)
         latest_R = tokens_RU.masked_fill(~is_time_RU, self.first_time - 1).amax(1) - self.first_time
-        lowest_R = torch.where(is_end_R, latest_R, latest_R + 1)  # no stretch is empty
+        lowest_R = torch.where(is_end_R, latest_R, latest_R + 1)  # no span is empty
         places_C = torch.arange(times_RC.size(1), device=times_RC.device)
         times_RC.masked_fill_(places_C < lowest_R[:, None], -torch.inf)
         # Any time, if all of them together are likelier than each token of text.
@@ -95,7 +95,7 @@ class Rules:
 
 
 @torch.inference_mode()
-def follow(
+def sample(
     model: Whisper,
     rules: Rules,
     beginning: Beginning,
@@ -105,7 +105,7 @@ def follow(
     samples: int = 1,
     seed: int = 0,
 ) -> list[Found]:
-    """Token by token: the likeliest one, or at a temperature above 0 one drawn at random.
+    """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
 
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
     on its company: all utterances share the noise that draws.
@@ -151,7 +151,7 @@ def follow(
 
 @torch.inference_mode()
 def search(model: Whisper, rules: Rules, beginning: Beginning, max_tokens: int, beam: int) -> list[Found]:
-    """Keeps the `beam` likeliest hypotheses at each step, until as many have ended.
+    """Keep the `beam` likeliest hypotheses at each step, until as many have ended.
 
     Of those that ended, the one with the likeliest token on average wins.
     """

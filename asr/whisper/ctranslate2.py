@@ -172,7 +172,7 @@ def _dequantise(variables: dict[str, Tensor], name: str) -> Tensor:
 
 
 def _read_vocabulary(folder: Path) -> Vocabulary | None:
-    """Of tokenizer.json, else of the list of tokens; None where there is neither."""
+    """Read the vocabulary of tokenizer.json, else of the list of tokens; None where there is neither."""
     if (vocabulary := read_huggingface_vocabulary(folder)) is not None:
         return vocabulary
     tokens: Any

@@ -1,4 +1,4 @@
-"""From encoded windows to texts: prompt, language, search, and another try where that went astray."""
+"""Decode windows: prompt, language, search, and fallback to higher temperatures where checks fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.config import Config
 from asr.decoding.checks import ChecksConfig, Evidence, find_faults
 from asr.errors import UserError
-from asr.whisper.beam_search import Beginning, Found, Rules, begin, follow, search
+from asr.whisper.beam_search import Beginning, Found, Rules, begin, sample, search
 from asr.whisper.languages import find_language
 from asr.whisper.model import Whisper
 from asr.whisper.tokenizer import Task, WhisperTokenizer
@@ -24,25 +24,25 @@ SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
 
 
 class WhisperDecodingConfig(Config):
-    """How a Whisper model is asked. Only for such models."""
+    """Settings of decoding by a Whisper model."""
 
     language: str | None = None
     """That is spoken: a code such as de, or its English name. Null: the model tells, for each recording."""
     task: Task = "transcribe"
     """translate: into English. Words have no times of their own then that mean much."""
     prompt: str = ""
-    """What may have been said before: it sets names, spelling and style."""
+    """Text taken as what came before: it sets names, spelling and style."""
     hotwords: tuple[str, ...] = ()
-    """Words that are likely to occur. They go before the prompt, which is all that Whisper can be told."""
+    """Words that are likely to occur. They go before the prompt, the only context that Whisper reads."""
     beam: int = pydantic.Field(default=1, gt=0)
     """Hypotheses kept at each step; 1 is greedy."""
     temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
-    """Tried one after the other where `checks` find fault with the text: the higher, the more is left to
-    chance. Empty: the first text stands, whatever it is."""
+    """Tried one after the other where `checks` find fault with the text: the higher, the more random it is.
+    Empty: the first text stands, whatever it is."""
     samples: int = pydantic.Field(default=5, gt=0)
     """Texts drawn at each temperature, of which the likeliest is taken."""
     seed: int = 0
-    """Of chance: the same seed, the same text."""
+    """Of sampling: the same seed, the same text."""
     max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
     """Where the model says so surely that nobody speaks, and its text is below checks.min_log_probability,
     the text is dropped. Null: never."""
@@ -72,7 +72,7 @@ class WhisperDecodingConfig(Config):
 
 @dataclass(frozen=True)
 class WhisperReading:
-    """What is said in a window, and how that was found."""
+    """Text of a window, and how it was decoded."""
 
     tokens: tuple[int, ...]
     text: str
@@ -88,8 +88,8 @@ class WhisperReading:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a batch of encoded windows is asked."""
+class EncodedWindows:
+    """A batch of encoded windows, their languages and the text before them."""
 
     encoded_BTD: Tensor
     lengths_B: Tensor
@@ -100,7 +100,7 @@ class Asked:
     language_probabilities: Sequence[float] = ()
     """Empty where the languages were given."""
 
-    def select(self, rows: Sequence[int]) -> Asked:
+    def select(self, rows: Sequence[int]) -> EncodedWindows:
         rows_B = torch.tensor(rows, device=self.encoded_BTD.device)
         return replace(
             self,
@@ -134,7 +134,7 @@ def detect_languages(
 def decode_windows(
     model: Whisper,
     tokenizer: WhisperTokenizer,
-    asked: Asked,
+    windows: EncodedWindows,
     config: WhisperDecodingConfig,
     checks: ChecksConfig,
 ) -> list[WhisperReading]:
@@ -142,21 +142,21 @@ def decode_windows(
 
     If nothing is without faults, the likeliest of those with the fewest is taken.
     """
-    tried: list[list[tuple[int, float, WhisperReading]]] = [[] for _ in asked.languages]
+    tried: list[list[tuple[int, float, WhisperReading]]] = [[] for _ in windows.languages]
     open_rows = list(range(len(tried)))
     for temperature in (0.0, *config.temperatures):
         if not open_rows:
             break
-        part = asked if len(open_rows) == len(tried) else asked.select(open_rows)
+        part = windows if len(open_rows) == len(tried) else windows.select(open_rows)
         again = []
         found, no_speech = _decode_once(model, tokenizer, part, config, temperature)
         for row, one, silence in zip(open_rows, found, no_speech, strict=True):
             ids = [token for token in one.tokens if token < tokenizer.end]
             text = tokenizer.decode(ids).strip()
-            faults = find_faults(_gather(ids, text, one, asked, row), checks) if ids else []
-            probabilities = asked.language_probabilities
+            faults = find_faults(_gather(ids, text, one, windows, row), checks) if ids else []
+            probabilities = windows.language_probabilities
             scores = (probabilities[row] if probabilities else None, one.log_probability, silence)
-            language = asked.languages[row]
+            language = windows.languages[row]
             if _is_silence(one, silence, config, checks):
                 dropped = (f"no speech: {text!r} was dropped",) if text else ()
                 reading = WhisperReading((), "", language, "", temperature, dropped, *scores)
@@ -173,19 +173,20 @@ def decode_windows(
 
 
 def build_prompts(
-    tokenizer: WhisperTokenizer, asked: Asked, config: WhisperDecodingConfig, max_tokens: int
+    tokenizer: WhisperTokenizer, windows: EncodedWindows, config: WhisperDecodingConfig, max_tokens: int
 ) -> list[list[int]]:
-    """Of each window: what was said before, if anything, then language and task."""
-    told = encode_told(tokenizer, config, max_tokens)
-    left = _room(max_tokens) - len(told)
-    earlier = [*told, *(asked.previous[-left:] if left else ())]
+    """Build the prompt of each window: the text before, if any, then language and task."""
+    context = encode_context(tokenizer, config, max_tokens)
+    left = _room(max_tokens) - len(context)
+    earlier = [*context, *(windows.previous[-left:] if left else ())]
     start = [tokenizer.start_of_previous, *earlier] if earlier else []
     return [
-        [*start, *tokenizer.prompt(language, config.task, asked.with_times)] for language in asked.languages
+        [*start, *tokenizer.prompt(language, config.task, windows.with_times)]
+        for language in windows.languages
     ]
 
 
-def encode_told(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> list[int]:
+def encode_context(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> list[int]:
     """Hotwords and prompt, refused where the model cannot read them all."""
     texts = (", ".join(config.hotwords), config.prompt)
     words, prompt = (tokenizer.encode(f" {text.strip()}") if text else [] for text in texts)
@@ -203,36 +204,36 @@ def _room(max_tokens: int) -> int:
 
 
 def require_known(tokenizer: WhisperTokenizer, config: WhisperDecodingConfig, max_tokens: int) -> None:
-    """Refuse a language or task that the model has not learned, and more than it can be told."""
+    """Refuse a language or task that the model has not learned, and a context that is too long."""
     tokenizer.prompt(config.language or "en", config.task)
-    encode_told(tokenizer, config, max_tokens)
+    encode_context(tokenizer, config, max_tokens)
 
 
 def _decode_once(
     model: Whisper,
     tokenizer: WhisperTokenizer,
-    asked: Asked,
+    windows: EncodedWindows,
     config: WhisperDecodingConfig,
     temperature: float,
 ) -> tuple[list[Found], list[float]]:
     """The tokens of each window, and how likely it is that nobody speaks there."""
-    device, limit = asked.encoded_BTD.device, model.config.max_tokens
-    prompt_BP = torch.tensor(build_prompts(tokenizer, asked, config, limit), device=device)
-    beginning: Beginning = begin(model, tokenizer, asked.encoded_BTD, asked.lengths_B, prompt_BP)
-    rules = Rules(tokenizer, asked.with_times, device)
+    device, limit = windows.encoded_BTD.device, model.config.max_tokens
+    prompt_BP = torch.tensor(build_prompts(tokenizer, windows, config, limit), device=device)
+    beginning: Beginning = begin(model, tokenizer, windows.encoded_BTD, windows.lengths_B, prompt_BP)
+    rules = Rules(tokenizer, windows.with_times, device)
     max_tokens = min(limit // 2, limit - prompt_BP.size(1))
     no_speech = beginning.no_speech_B.tolist()
     if temperature == 0 and config.beam > 1:
         return search(model, rules, beginning, max_tokens, config.beam), no_speech
     samples = config.samples if temperature else 1
-    found = follow(
+    found = sample(
         model, rules, beginning, max_tokens, temperature=temperature, samples=samples, seed=config.seed
     )
     return found, no_speech
 
 
-def _gather(ids: Sequence[int], text: str, found: Found, asked: Asked, row: int) -> Evidence:
-    seconds = int(asked.lengths_B[row]) * SECONDS_PER_STEP
+def _gather(ids: Sequence[int], text: str, found: Found, windows: EncodedWindows, row: int) -> Evidence:
+    seconds = int(windows.lengths_B[row]) * SECONDS_PER_STEP
     total = found.log_probability * (len(ids) + 1)
     return Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
 

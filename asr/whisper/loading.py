@@ -52,7 +52,7 @@ class WhisperSystem:
 
 
 def load_whisper(source: str | Path, vocabulary: str | Path | None = None) -> WhisperSystem:
-    """Ready to use: in evaluation mode, in float32, on the CPU. Weights in float32 stay mapped.
+    """Load a model ready to use: in evaluation mode, in float32, on the CPU. Weights in float32 stay mapped.
 
     `vocabulary` names a file or folder that has one, for files of OpenAI, which have none.
     """
@@ -67,7 +67,7 @@ def load_whisper(source: str | Path, vocabulary: str | Path | None = None) -> Wh
 
 
 def read_checkpoint(source: str | Path, vocabulary: str | Path | None = None) -> Checkpoint:
-    """What the files hold, of whatever form."""
+    """Read the files of a model, whatever their form."""
     path = find_files(source)
     try:
         checkpoint = _read(path)
@@ -128,7 +128,7 @@ def find_files(source: str | Path) -> Path:
 
 
 def _find_hub_name(name: str) -> str | None:
-    """Of a model that is given by its name."""
+    """Find the name on the hub of a model that is given by its name."""
     if name in NAMES:
         return NAMES[name]
     if SHORT_NAME.fullmatch(name):
@@ -150,7 +150,7 @@ def _find_any_weights(folder: Path) -> list[Path]:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Of a file of ranks, or of any model that has one."""
+    """Read the vocabulary of a file of ranks, or of any model that has one."""
     if (path / FILE_NAME).is_file():
         return read_ranks(path / FILE_NAME)
     if path.is_dir():
@@ -192,7 +192,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _fetch(name: str) -> Path:
-    """What is in the cache is not asked for again."""
+    """Fetch a model from the hub, unless it is in the cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

@@ -163,7 +163,7 @@ class Whisper(nn.Module):
 
     @classmethod
     def of(cls, config: WhisperConfig, weights: Mapping[str, Tensor]) -> Whisper:
-        """With these weights as they are, not copied; those of the output are the embeddings."""
+        """Build a model around these weights, not copies; those of the output are the embeddings."""
         with without_weights():  # random ones would take longer than loading these
             model = cls(config)
         weights = dict(weights) | {"decoder.output.weight": weights["decoder.embedding.weight"]}

@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the files of a model hold, whatever their form."""
+    """Content of the files of a model, whatever their form."""
 
     kind: str
     """How to call the form."""

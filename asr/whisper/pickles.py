@@ -82,7 +82,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _what_runs(opcode: str, argument: Any) -> str | None:
-    """What an opcode asks Python to call; None for one that only brings data."""
+    """Name what an opcode would make Python call; None for one that only brings data."""
     if opcode == "GLOBAL":
         return str(argument)
     return opcode if opcode in ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4") else None

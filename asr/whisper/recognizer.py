@@ -1,4 +1,4 @@
-"""From audio to Transcript by a Whisper model: segments in batches, or one window of 30 s after the other.
+"""Transcribe by a Whisper model: segments in batches, or one window of 30 s after the other.
 
 features -> model.encode -> decode_windows -> align_tokens -> time_words
 """
@@ -36,7 +36,7 @@ from asr.transcription.transcriber import Event, Request, Transcriber, pad_audio
 from asr.transcripts.transcript import Segment, Word
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
-    Asked,
+    EncodedWindows,
     WhisperDecodingConfig,
     WhisperReading,
     decode_windows,
@@ -44,21 +44,21 @@ from asr.whisper.decoding import (
     require_known,
 )
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.segments import Stretch, split_stretches
+from asr.whisper.segments import TimedSpan, split_spans
 from asr.whisper.token_times import align_tokens
 from asr.whisper.windows import compute_window_features, count_window_samples
 from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
 
-Heard = TypeVar("Heard")
+Result = TypeVar("Result")
 
-OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is told
+OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
 LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0, "overlap_seconds": 1.0}
 MAX_PAUSE_SECONDS = 3.0
 SLACK = 0.3  # seconds, by which the time of a word may be wrong
-PASSED_OVER = "speech without text: heard again in parts"
+SKIPPED = "speech without text: decoded again in parts"
 MAX_SKIPPED_SECONDS = 0.8
 SURE_TEMPERATURE = 0.5  # text that was found above is no good to go on from
 
@@ -131,20 +131,20 @@ class WhisperRecognizer(Transcriber):
     # --- segments ---------------------------------------------------------------------------------
 
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-        """Where Whisper passes over speech, all stretches of the segment are heard again, each by itself."""
+        """Decode segments; if Whisper skips speech in one, its spans are decoded again, one by one."""
         results = self._recognize_once(segments, request)
-        rows = [row for row, segment in enumerate(segments) if self._is_passed_over(segment, results[row])]
+        rows = [row for row, segment in enumerate(segments) if self._skips_speech(segment, results[row])]
         if _options(request).task == "translate":  # the times of its words are not those of the speech
             rows.clear()
         pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
-        heard = iter(self._in_batches(pieces, request, lambda batch: self._recognize_once(batch, request)))
+        again = iter(self._in_batches(pieces, request, lambda batch: self._recognize_once(batch, request)))
         for row in rows:
-            parts = [next(heard) for _ in segments[row].speech]
+            parts = [next(again) for _ in segments[row].speech]
             results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
         return [clip(result, segment) for result, segment in zip(results, segments, strict=True)]
 
-    def _is_passed_over(self, segment: AudioSegment, result: Recognized) -> bool:
-        """Whether a long stretch of speech, of several, has no word."""
+    def _skips_speech(self, segment: AudioSegment, result: Recognized) -> bool:
+        """Whether a long span of speech, of several, has no word."""
         limit = self.checks.max_skipped_seconds
         if limit is None or len(segment.speech) < 2:
             return False
@@ -156,10 +156,10 @@ class WhisperRecognizer(Transcriber):
 
     @torch.inference_mode()
     def _recognize_once(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-        asked = self.encode(segments, _options(request))
-        readings = self.decode(asked, _options(request))
+        windows = self.encode(segments, _options(request))
+        readings = self.decode(windows, _options(request))
         tokens = [[token for token in one.tokens if token < self.system.tokenizer.end] for one in readings]
-        timed = self.time(segments, asked, tokens, _options(request))
+        timed = self.time(segments, windows, tokens, _options(request))
         results = []
         for segment, reading, words in zip(segments, readings, timed, strict=True):
             own = shift_words(words, segment.start)
@@ -171,30 +171,30 @@ class WhisperRecognizer(Transcriber):
         return results
 
     @torch.inference_mode()
-    def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> Asked:
+    def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> EncodedWindows:
         """One batch, from samples to encoded steps, with the language of each."""
         features = compute_window_features(
             self.system, *pad_audio(segments, self.device), config.padding_seconds
         )
         with self._precision():
             encoded_BTD, lengths_B = self.model.encode(*features)
-        asked = Asked(encoded_BTD, lengths_B, [config.language or "en"] * len(segments))
+        windows = EncodedWindows(encoded_BTD, lengths_B, [config.language or "en"] * len(segments))
         if config.language is not None or not self.system.tokenizer.is_multilingual:
-            return asked
-        languages, probabilities = zip(*self._detect(segments, asked), strict=True)
-        return replace(asked, languages=languages, language_probabilities=probabilities)
+            return windows
+        languages, probabilities = zip(*self._detect(segments, windows), strict=True)
+        return replace(windows, languages=languages, language_probabilities=probabilities)
 
     @torch.inference_mode()
-    def decode(self, asked: Asked, config: WhisperDecodingConfig) -> list[WhisperReading]:
+    def decode(self, windows: EncodedWindows, config: WhisperDecodingConfig) -> list[WhisperReading]:
         """From encoded steps to text."""
         with self._precision():
-            return decode_windows(self.model, self.system.tokenizer, asked, config, self.checks)
+            return decode_windows(self.model, self.system.tokenizer, windows, config, self.checks)
 
     @torch.inference_mode()
     def time(
         self,
         segments: Sequence[AudioSegment],
-        asked: Asked,
+        windows: EncodedWindows,
         tokens: Sequence[Sequence[int]],
         config: WhisperDecodingConfig,
     ) -> list[list[TimedWord]]:
@@ -203,18 +203,18 @@ class WhisperRecognizer(Transcriber):
         rows = [row for row, ids in enumerate(tokens) if ids]
         if not rows:
             return timed
-        tokenizer, part = self.system.tokenizer, asked.select(rows)
-        said = [tokens[row] for row in rows]
+        tokenizer, part = self.system.tokenizer, windows.select(rows)
+        known = [tokens[row] for row in rows]
         prompts = [tokenizer.prompt(language, config.task) for language in part.languages]
         step_samples = SECONDS_PER_STEP * self.sample_rate
         steps = [int(len(segments[row].audio_S) / step_samples) for row in rows]
         with self._precision():
-            firsts, chances = align_tokens(
-                self.model, tokenizer, (part.encoded_BTD, part.lengths_B), steps, prompts, said
+            firsts, probabilities = align_tokens(
+                self.model, tokenizer, (part.encoded_BTD, part.lengths_B), steps, prompts, known
             )
         for place, row in enumerate(rows):
-            spans = split_words(tokenizer, said[place], part.languages[place])
-            timed[row] = time_words(spans, firsts[place], chances[place])
+            spans = split_words(tokenizer, known[place], part.languages[place])
+            timed[row] = time_words(spans, firsts[place], probabilities[place])
         return timed
 
     @torch.inference_mode()
@@ -235,17 +235,17 @@ class WhisperRecognizer(Transcriber):
         self,
         segments: Sequence[AudioSegment],
         request: Request,
-        hear: Callable[[Sequence[AudioSegment]], Sequence[Heard]],
-    ) -> list[Heard]:
-        """What `hear` makes of each, called with those whose windows are as long."""
+        run: Callable[[Sequence[AudioSegment]], Sequence[Result]],
+    ) -> list[Result]:
+        """Results of `run`, which is called with segments whose windows are equally long."""
         by_length: dict[int, list[int]] = {}
         for place, segment in enumerate(segments):
             by_length.setdefault(self.padded_length(len(segment.audio_S), request), []).append(place)
-        found: dict[int, Heard] = {}
+        found: dict[int, Result] = {}
         for places in by_length.values():
             for first in range(0, len(places), request.batch_size):
                 batch = places[first : first + request.batch_size]
-                found |= zip(batch, hear([segments[place] for place in batch]), strict=True)
+                found |= zip(batch, run([segments[place] for place in batch]), strict=True)
         return [found[place] for place in range(len(segments))]
 
     # --- languages --------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class WhisperRecognizer(Transcriber):
     def _read(
         self, sources: Iterable[Source], request: Request
     ) -> Iterator[tuple[Recording, AudioSegment | End]]:
-        """Where the language is to be told, each segment brings the first speech of its recording."""
+        """Give each segment the first speech of its recording, where the language is to be detected."""
         events = super()._read(sources, request)
         if _options(request).language is not None or not self.system.tokenizer.is_multilingual:
             yield from events
@@ -282,10 +282,10 @@ class WhisperRecognizer(Transcriber):
         audio_S = np.concatenate([segment.audio_S for segment in segments])[: self.window_samples]
         return AudioSegment(segments[0].start, audio_S, self.sample_rate)
 
-    def _detect(self, segments: Sequence[AudioSegment], asked: Asked) -> list[tuple[str, float]]:
-        """Of each segment the language of its recording; of live speech, which has no opening, its own."""
+    def _detect(self, segments: Sequence[AudioSegment], windows: EncodedWindows) -> list[tuple[str, float]]:
+        """Language of each segment's recording; of live speech, which has no opening, its own."""
         with self._precision():
-            own = detect_languages(self.model, self.system.tokenizer, asked.encoded_BTD, asked.lengths_B)
+            own = detect_languages(self.model, self.system.tokenizer, windows.encoded_BTD, windows.lengths_B)
             languages = []
             for segment, language in zip(segments, own, strict=True):
                 opening = segment.opening if isinstance(segment, OpenedSegment) else None
@@ -319,7 +319,7 @@ class WhisperRecognizer(Transcriber):
     def _go_through(
         self, recording: Recording, blocks: Iterator[np.ndarray], request: Request
     ) -> Iterator[None]:
-        """Each window begins where the last whole stretch of text before it ended."""
+        """Each window begins where the last whole span of text before it ended."""
         offset = describe_source(recording.source)[2]
         audio_S, done, total = np.zeros(0, np.float32), 0, 0
         window: Window | None = None
@@ -350,28 +350,26 @@ class WhisperRecognizer(Transcriber):
         yield
 
     def _read_window(self, place: AudioSegment, before: Window | None, request: Request) -> Window:
-        """What is said in a window that follows on another one."""
+        """Decode a window that follows on another one."""
         config, previous = _options(request), [] if before is None else list(before.previous)
         if before is not None:
             config = config.model_copy(update={"language": before.language})
-        asked = replace(self.encode([place], config), with_times=True, previous=previous)
-        (reading,) = self.decode(asked, config)
+        windows = replace(self.encode([place], config), with_times=True, previous=previous)
+        (reading,) = self.decode(windows, config)
         seconds = len(place.audio_S) / self.sample_rate
-        stretches, going_on = split_stretches(self.system.tokenizer, reading.tokens, seconds)
-        whole = [token for stretch in stretches for token in stretch.tokens]
-        (words,) = self.time([place], asked, [whole], config)
-        texts = [self.system.tokenizer.decode(stretch.tokens).strip() for stretch in stretches]
+        spans, going_on = split_spans(self.system.tokenizer, reading.tokens, seconds)
+        whole = [token for span in spans for token in span.tokens]
+        (words,) = self.time([place], windows, [whole], config)
+        texts = [self.system.tokenizer.decode(span.tokens).strip() for span in spans]
         segments = tuple(
-            with_scores(segment, reading, stretch.timed_tokens if request.tokens else ())
-            for segment, stretch in zip(
-                make_segments(place, reading, stretches, texts, words), stretches, strict=True
-            )
+            with_scores(segment, reading, span.timed_tokens if request.tokens else ())
+            for segment, span in zip(make_segments(place, reading, spans, texts, words), spans, strict=True)
         )
         if config.condition_on_previous_text:
             # Not what follows the last whole one, which the next window decodes again.
-            for stretch, text in zip(stretches, texts, strict=True):
-                if text and stretch.start < stretch.end:
-                    previous += stretch.timed_tokens
+            for span, text in zip(spans, texts, strict=True):
+                if text and span.start < span.end:
+                    previous += span.timed_tokens
             is_sure = reading.temperature <= SURE_TEMPERATURE
             previous = previous[-self.model.config.max_tokens :] if is_sure else []
         step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
@@ -397,11 +395,11 @@ def with_scores(segment: Segment, reading: WhisperReading, tokens: Sequence[int]
 
 
 def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: str) -> Recognized:
-    """What was heard in the parts of a segment, as if it had been heard in one."""
+    """Join the texts of the parts of a segment, as if it had been decoded at once."""
     segments = [part.segment for part in parts]
     text = separator.join(one.text for one in segments if one.text)
     words = [word for one in segments for word in one.words]
-    warnings = tuple(dict.fromkeys((PASSED_OVER, *(warning for one in segments for warning in one.warnings))))
+    warnings = tuple(dict.fromkeys((SKIPPED, *(warning for one in segments for warning in one.warnings))))
     whole = make_segment(segment, text, words, segments[0].decoding, warnings)
     num_tokens = sum(part.num_tokens for part in parts)
     total = sum(part.num_tokens * (part.segment.average_log_probability or 0.0) for part in parts)
@@ -427,17 +425,17 @@ def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
 def make_segments(
     place: AudioSegment,
     reading: WhisperReading,
-    stretches: Sequence[Stretch],
+    spans: Sequence[TimedSpan],
     texts: Sequence[str],
     words: Sequence[TimedWord],
 ) -> Iterator[Segment]:
-    """One for each stretch of a window; the first one has the warnings."""
+    """One for each span of a window; the first one has the warnings."""
     past, warnings = 0, reading.warnings
     all_words = clip_words(shift_words(words, place.start), place)
-    for stretch, text in zip(stretches, texts, strict=True):
-        first, past = past, past + len(stretch.tokens)
+    for span, text in zip(spans, texts, strict=True):
+        first, past = past, past + len(span.tokens)
         own = [timed for word, timed in zip(words, all_words, strict=True) if first <= word.token < past]
-        start, end = place.start + stretch.start, place.start + stretch.end
+        start, end = place.start + span.start, place.start + span.end
         yield Segment(start, end, text, tuple(own), mean_confidence(own), reading.method, warnings)
         warnings = ()
 

@@ -1,4 +1,4 @@
-"""What the tokens of a window say of its time: stretches of text, and where the next window begins."""
+"""Split the tokens of a window at its timestamps: spans of text, and where the next window begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asr.whisper.tokenizer import WhisperTokenizer
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TimedSpan:
     """Text between two tokens of time."""
 
     start: float
@@ -23,12 +23,12 @@ class Stretch:
     """Those with the tokens of time around them."""
 
 
-def split_stretches(
+def split_spans(
     tokenizer: WhisperTokenizer, tokens: Sequence[int], seconds: float
-) -> tuple[list[Stretch], float]:
-    """The stretches of a window with so many seconds of audio, and after how many the next window begins.
+) -> tuple[list[TimedSpan], float]:
+    """Split a window with so many seconds of audio; also says after how many the next window begins.
 
-    Where the text goes on past the window, that is the end of the last stretch that is whole.
+    Where the text goes on past the window, that is the end of the last span that is whole.
     """
     is_time = [token >= tokenizer.first_time for token in tokens]
     pairs = [place for place in range(1, len(tokens)) if is_time[place - 1] and is_time[place]]
@@ -36,8 +36,8 @@ def split_stretches(
     def time_of(token: int) -> float:
         return min((token - tokenizer.first_time) * SECONDS_PER_STEP, seconds)
 
-    def build(own: Sequence[int], start: float, end: float) -> Stretch:
-        return Stretch(start, end, tuple(token for token in own if token < tokenizer.end), tuple(own))
+    def build(own: Sequence[int], start: float, end: float) -> TimedSpan:
+        return TimedSpan(start, end, tuple(token for token in own if token < tokenizer.end), tuple(own))
 
     is_over = is_time[-2:] == [False, True]  # a time, and nothing after it: the rest is silence
     if not pairs:
@@ -46,9 +46,9 @@ def split_stretches(
         end = times[-1] if times and times[-1] > start else seconds
         return [build(tokens, start, end)], seconds
     edges = [0, *pairs, *([len(tokens)] if is_over else [])]
-    stretches = []
+    spans = []
     for first, past in itertools.pairwise(edges):
         own = tokens[first:past]
-        stretches.append(build(own, time_of(own[0]), time_of(own[-1])))
+        spans.append(build(own, time_of(own[0]), time_of(own[-1])))
     going_on = time_of(tokens[edges[-1] - 1])
-    return stretches, seconds if is_over or going_on == 0 else going_on
+    return spans, seconds if is_over or going_on == 0 else going_on

@@ -20,7 +20,7 @@ TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row f
 
 
 def take_over_tokenizer(config: RunConfig, source: str) -> Tokenizer | None:
-    """That of the Whisper model `source`; None where the run learns its own."""
+    """Tokenizer of the Whisper model `source`; None where the run learns its own."""
     if not config.keep_tokenizer:
         raise UserError(
             "keep_tokenizer = false is for a start_from that was trained here; remove it: with a Whisper "
@@ -70,7 +70,7 @@ def take_over(config: RunConfig, tokenizer: Tokenizer, source: WhisperSystem) ->
 
 
 def find_prompt(config: RunConfig, whisper: WhisperTokenizer) -> tuple[int, ...]:
-    """In our ids, without the start, in whose place is ours."""
+    """Find the prompt in our ids, without the start, in whose place is ours."""
     language = getattr(getattr(config.model, "decoder", None), "language", None)
     try:
         prompt = whisper.prompt(language)

@@ -1,4 +1,4 @@
-"""When each token was said: dynamic time warping over the attention of the heads that follow the words."""
+"""Times of tokens: dynamic time warping over the attention of the heads that follow the words."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LARGE = {  # by bands; of the first two, which have the same sizes, those of th
 
 
 def find_alignment_heads(config: WhisperConfig) -> WeightsOf:
-    """Those that the checkpoint names, else those of OpenAI's model of these sizes, else the upper half."""
+    """Find the heads that the checkpoint names, else OpenAI's for these sizes, else the upper half."""
     pairs = config.alignment_heads
     if pairs is None:
         key = (config.decoder_layers, config.dim, config.is_multilingual)
@@ -66,7 +66,7 @@ def align_tokens(
     prompts: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """For each token of text, and the end, the first step where it is heard; and the tokens' probabilities.
+    """Find the first step of each token of text, and of the end; and the tokens' probabilities.
 
     `num_steps` of each window hold audio, silence follows. The prompts, all as long, ask for no times.
     """
@@ -82,23 +82,23 @@ def align_tokens(
     x_BUD, weights = model.decoder.attend(inputs_BU, state, None, find_alignment_heads(model.config))
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
     own_BN = inputs_BU[:, prompt_length:].clamp(max=end - 1)
-    chances_BN = _find_chances(model, x_BUD[:, first:-1], own_BN, end).tolist()
+    probabilities_BN = _find_probabilities(model, x_BUD[:, first:-1], own_BN, end).tolist()
     weights_BHUT = torch.cat(list(weights.values()), dim=1)
     costs = [
         -_focus(weights_BHUT[row, :, : prompt_length + count + 1, : max(1, steps)])[first:-1].cpu().numpy()
         for row, (count, steps) in enumerate(zip(counts, num_steps, strict=True))
     ]
     firsts = warp_batch(costs)
-    return firsts, [row[:count] for row, count in zip(chances_BN, counts, strict=True)]
+    return firsts, [row[:count] for row, count in zip(probabilities_BN, counts, strict=True)]
 
 
-def _find_chances(model: Whisper, x_BND: Tensor, tokens_BN: Tensor, end: int) -> Tensor:
-    """Of these tokens, among those of text. In parts: all scores of a batch would be half a gigabyte."""
-    chances = []
+def _find_probabilities(model: Whisper, x_BND: Tensor, tokens_BN: Tensor, end: int) -> Tensor:
+    """Probabilities of these tokens, among those of text. In parts: all scores would be half a gigabyte."""
+    probabilities = []
     for x_BMD, own_BM in zip(x_BND.split(SCORED_AT_ONCE, 1), tokens_BN.split(SCORED_AT_ONCE, 1), strict=True):
-        chances_BMV = model.decoder.output(x_BMD)[..., :end].float().softmax(-1)
-        chances.append(chances_BMV.gather(2, own_BM[..., None])[..., 0])
-    return torch.cat(chances, dim=1)
+        probabilities_BMV = model.decoder.output(x_BMD)[..., :end].float().softmax(-1)
+        probabilities.append(probabilities_BMV.gather(2, own_BM[..., None])[..., 0])
+    return torch.cat(probabilities, dim=1)
 
 
 def _focus(weights_HUT: Tensor) -> Tensor:

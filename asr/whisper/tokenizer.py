@@ -25,7 +25,7 @@ WORDS = regex.compile(
     r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", regex.VERSION1
 )
 
-# What Whisper may not say: brackets, music and the like, which stand for sounds and for who speaks.
+# Suppressed tokens: brackets, music and the like, which stand for sounds and for who speaks.
 _SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("']
 _SIGNS += ["((", "))", "(((", ")))", "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
 _MUSIC = "♩♪♫♬♭♮♯"
@@ -109,7 +109,7 @@ class WhisperTokenizer:
     def prompt(
         self, language: str | None = None, task: Task = "transcribe", times: bool = False
     ) -> list[int]:
-        """What the decoder begins with. English-only models take neither a language nor a task."""
+        """Tokens that the decoder begins with. English-only models take neither a language nor a task."""
         end = [] if times else [self.no_times]
         if not self.is_multilingual:
             require_english(language, task)
@@ -168,7 +168,7 @@ class WhisperTokenizer:
         return functools.lru_cache(MAX_CACHED_WORDS)(self._merge)
 
     def _merge(self, word: bytes) -> tuple[int, ...]:
-        """Of all neighbours, those whose union has the lowest id become one, until none has an id."""
+        """Merge the neighbours whose union has the lowest id, until none has an id."""
         if word in self._ids:
             return (self._ids[word],)
         parts = [word[place : place + 1] for place in range(len(word))]
@@ -184,7 +184,7 @@ class WhisperTokenizer:
 
 
 def require_english(language: str | None, task: Task) -> None:
-    """What an English-only model refuses."""
+    """Refuse other languages and tasks for an English-only model."""
     if (language is not None and find_language(language) != "en") or task != "transcribe":
         raise UserError(
             f"language {language}, task {task}: this model knows English, and no translation; "

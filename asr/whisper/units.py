@@ -40,7 +40,7 @@ def name_tokens(whisper: WhisperTokenizer) -> tuple[str, ...]:
 
 
 class WhisperUnits:
-    """What a tokenizer of type whisper does with text: as Whisper, it puts a space before each."""
+    """Units of a tokenizer of type whisper; as Whisper, it puts a space before each text."""
 
     token_pattern = re.compile("(?s:.*)")  # the multilingual vocabulary has an empty token
 

@@ -41,7 +41,7 @@ def write_ranks(path: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
-    """Of vocab.json and merges.txt, else of tokenizer.json; None where there is neither."""
+    """Read vocab.json and merges.txt, else tokenizer.json; None where there is neither."""
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         path = folder / "merges.txt"
         lines = read_limited(path, MAX_BYTES).decode("utf-8", errors="replace").splitlines()

@@ -20,7 +20,7 @@ ROUND_SECONDS = (
 
 
 def count_window_samples(system: WhisperSystem, num_samples: int, padding_seconds: float | None) -> int:
-    """Of the window for so many samples of audio."""
+    """Count the samples of the window for so many samples of audio."""
     config = system.front_end.config
     whole = system.config.max_steps * FRAMES_PER_STEP * config.shift_samples
     if num_samples > whole:
@@ -41,7 +41,7 @@ def compute_window_features(
     audio_lengths_B: Tensor,
     padding_seconds: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-mel of the audio with silence behind it: of all alike, by the longest; null: up to 30 seconds."""
+    """Log-mel of the audio with silence behind it, as much for all as the longest needs; None: 30 seconds."""
     longest = int(audio_lengths_B.max()) if len(audio_lengths_B) else 0
     window = count_window_samples(system, longest, padding_seconds)
     audio_BS = audio_BS[:, :longest]

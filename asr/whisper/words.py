@@ -1,4 +1,4 @@
-"""The words of decoded tokens, and when each was said."""
+"""Words of decoded tokens, and their times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TimedWord:
 
 
 def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[WordSpan]:
-    """By spaces; of a language without them each character is a word, with the punctuation at it."""
+    """Split at spaces; without them each character is a word, with the punctuation at it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = [decoder.decode(tokenizer.decode_bytes([token])) for token in tokens]
     text, ends = "", []
@@ -61,12 +61,14 @@ def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: st
     return spans
 
 
-def time_words(spans: Sequence[WordSpan], firsts: Sequence[int], chances: Sequence[float]) -> list[TimedWord]:
-    """`firsts` are the steps at which the tokens, and the end, are first heard."""
+def time_words(
+    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float]
+) -> list[TimedWord]:
+    """Words with times; `firsts` are the first steps of the tokens, and of the end."""
     words = []
     for span in spans:
-        own = [max(chance, 1e-10) for chance in chances[slice(*span.tokens)]]
-        confidence = math.exp(sum(math.log(chance) for chance in own) / len(own))
+        own = [max(probability, 1e-10) for probability in probabilities[slice(*span.tokens)]]
+        confidence = math.exp(sum(math.log(probability) for probability in own) / len(own))
         start, end = firsts[span.first] * SECONDS_PER_STEP, firsts[span.past] * SECONDS_PER_STEP
         words.append(TimedWord(span.text, span.tokens[0], start, end, confidence))
     return words

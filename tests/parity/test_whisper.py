@@ -22,7 +22,7 @@ from whisper_examples import read_ggml_plainly
 
 from asr.audio import reading as audio
 from asr.decoding.checks import ChecksConfig
-from asr.whisper.decoding import Asked, WhisperDecodingConfig, decode_windows
+from asr.whisper.decoding import EncodedWindows, WhisperDecodingConfig, decode_windows
 from asr.whisper.huggingface import read_huggingface
 from asr.whisper.loading import WhisperSystem, load_whisper, read_checkpoint
 from asr.whisper.model import Whisper
@@ -285,7 +285,7 @@ def test_real_text(their_whisper: Any, name: str) -> None:
     for batch in torch.arange(NUM_CLIPS).split(5):
         features = compute_window_features(ours, audio_BS[batch], lengths_B[batch])
         with torch.inference_mode():
-            asked = Asked(*ours.model.encode(*features), ["en"] * len(batch))
+            asked = EncodedWindows(*ours.model.encode(*features), ["en"] * len(batch))
         readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
         found += [reading.text for reading in readings]
     assert found == expected
@@ -310,19 +310,19 @@ def test_times_of_words(their_whisper: Any, name: str) -> None:
         features_BTF, frames_B = compute_window_features(ours, audio_BS[batch], lengths_B[batch])
         with torch.inference_mode():
             encoded = ours.model.encode(features_BTF, frames_B)
-        asked = Asked(*encoded, ["en"] * len(batch))
+        asked = EncodedWindows(*encoded, ["en"] * len(batch))
         readings = decode_windows(ours.model, ours.tokenizer, asked, config, ChecksConfig.off())
         tokens = [[id for id in reading.tokens if id < ours.tokenizer.end] for reading in readings]
         prompts = [ours.tokenizer.prompt("en")] * len(batch)
         steps = [int(length) // 320 for length in lengths_B[batch]]
-        firsts, chances = align_tokens(ours.model, ours.tokenizer, encoded, steps, prompts, tokens)
+        firsts, probabilities = align_tokens(ours.model, ours.tokenizer, encoded, steps, prompts, tokens)
         for row, ids in enumerate(tokens):
             found = timing.find_alignment(theirs, their_tokens, ids, features_BTF[row].T, 2 * steps[row])
             timing.merge_punctuations(found, "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、")
             expected: dict[str, list[tuple[float, float]]] = {}
             for word in found:
                 expected.setdefault(word.word.strip(), []).append((word.start, word.end))
-            for word in time_words(split_words(ours.tokenizer, ids, "en"), firsts[row], chances[row]):
+            for word in time_words(split_words(ours.tokenizer, ids, "en"), firsts[row], probabilities[row]):
                 if expected.get(word.text):  # they cut words in two at hyphens
                     start, end = expected[word.text].pop(0)
                     differences.append(max(abs(word.start - start), abs(word.end - end)))
