@@ -298,7 +298,7 @@ def test_curves_are_drawn() -> None:
     curves = {"good": Curve((1, 2), (0.1, 0.2), (0.9, 0.1)), "bad": Curve((1, 2), (0.1, 0.2), (5.0, 0.9))}
     svg = draw_curves(curves)
     assert svg == draw_curves(curves), "the same each time"
-    for part in ("good", "bad", "updates", "hours of audio heard"):
+    for part in ("good", "bad", "updates", "hours of audio"):
         assert part in svg
     no_hours = draw_curves({"old": Curve((1, 2), (), (0.9, 0.1))})
-    assert "hours of audio heard" not in no_hours and re.match("<svg", no_hours)
+    assert "hours of audio" not in no_hours and re.match("<svg", no_hours)

@@ -1,4 +1,4 @@
-"""Recipes: the value that `recipes/NAME/recipe.py` builds, and how recipes are found and loaded."""
+"""Define, find and load recipes: the value that `recipes/NAME/recipe.py` builds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SystemConf(Config):
 
 
 class Recipe(Config):
-    """From a corpus to trained, compared systems: what one corpus needs and no other.
+    """What one corpus needs on the way to trained, compared systems.
 
     `recipes/NAME/recipe.py` builds one, under any name; that of its folder is the name of the recipe.
     """
@@ -98,7 +98,7 @@ class Recipe(Config):
 
     @property
     def shipped_model(self) -> Path:
-        """Where the folder of a trained model is, with its card README.md, if the recipe has one."""
+        """The folder of a trained model with its card README.md, if the recipe has one."""
         return self.path.parent / "pretrained"
 
     @property
@@ -118,7 +118,7 @@ class Recipe(Config):
         return {path.stem: path for path in sorted(self.path.parent.glob("*.yaml"))}
 
     def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> None:
-        """Call `prepare`; wrong values for a record are an error of its file."""
+        """Call `prepare`; report wrong values of a record as an error of its file."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         try:
             prepare(corpus_dir, output_dir)
@@ -133,7 +133,7 @@ class Recipe(Config):
 
 
 def find_recipes(recipes_dir: Path | None = None) -> dict[str, Path]:
-    """Name and file of each recipe; by default of ./recipes, else of the checkout, else those installed."""
+    """Name and file of each recipe: by default of ./recipes, else of the checkout, else those installed."""
     places = (Path(), CHECKOUT, SHIPPED)
     candidates = [recipes_dir] if recipes_dir else [place / "recipes" for place in places]
     for folder in candidates:
@@ -180,7 +180,7 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
 
 @dataclass(frozen=True)
 class Job:
-    """What is wanted of a recipe, and where it goes."""
+    """A recipe to run: with which systems and seeds, in which folders."""
 
     recipe: Recipe
     output_dir: Path | None = None
@@ -231,7 +231,7 @@ class Job:
 
     @property
     def command(self) -> str:
-        """What gives the same numbers anywhere; folders are left open, since they do not matter."""
+        """The command that gives the same numbers anywhere; folders do not matter and are left open."""
         words = [
             "asr recipe",
             f"study {self.recipe.name}/{self.study}" if self.study else f"run {self.recipe.name}",

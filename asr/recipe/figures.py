@@ -1,4 +1,4 @@
-"""What a report shows beside figures: learning curves, attention maps, audio of the worst utterances."""
+"""Learning curves, attention maps and audio of the worst utterances for a report."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Curve:
 
     updates: tuple[int, ...]
     hours: tuple[float, ...]
-    """Of audio heard so far; empty where the log does not say."""
+    """Of training audio so far; empty where the log does not say."""
     wer: tuple[float, ...]
 
 
 def read_curve(log: Path) -> Curve:
-    """Of the lines that validations have left in log.jsonl."""
+    """Read what validations have left in log.jsonl."""
     if not log.exists():
         return Curve((), (), ())
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
@@ -49,7 +49,7 @@ def read_curve(log: Path) -> Curve:
 
 
 def draw_curves(curves: Mapping[str, Curve]) -> str:
-    """SVG: dev WER against updates, and against hours of audio where all logs tell them."""
+    """Draw dev WER against updates, and against hours of audio where all logs tell them, as SVG."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ def draw_curves(curves: Mapping[str, Curve]) -> str:
             axes[0].plot(curve.updates, wer, label=name, markersize=3, **style)
             if has_hours:
                 axes[1].plot(curve.hours, wer, label=name, markersize=3, **style)
-        for axis, label in zip(axes, ("updates", "hours of audio heard"), strict=False):
+        for axis, label in zip(axes, ("updates", "hours of audio"), strict=False):
             axis.set_xlabel(label)
             axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
@@ -84,14 +84,14 @@ def draw_curves(curves: Mapping[str, Curve]) -> str:
 
 
 def choose_utterances(manifest: Path) -> list[Utterance]:
-    """A short, a middling and a long one: the same in each report."""
+    """Choose a short, a middling and a long utterance: the same in each report."""
     ordered = sorted(read_manifest(manifest), key=lambda utterance: (utterance.duration, utterance.id))
     places = dict.fromkeys(len(ordered) * (number + 1) // (NUM_MAPS + 1) for number in range(NUM_MAPS))
     return [ordered[place] for place in places]
 
 
 def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Path) -> list[Path]:
-    """A picture for each utterance, ID.png, of a system whose decoder attends; none for another."""
+    """Draw ID.png for each utterance if the decoder of the system attends; return the pictures."""
     system = load_system(find_model(run_folder))
     if system.model.decoder is None or system.model.decoder.num_heads == 0:
         return []
@@ -103,7 +103,7 @@ def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Pa
 
 
 def read_batches(system: System, manifest: Path) -> Iterator[Batch]:
-    """Each utterance once, as it is: nothing is varied."""
+    """Read each utterance once, without augmentation."""
     config = system.config
     factor = system.model.encoder.subsampling_factor
     inputs = Inputs(
@@ -118,7 +118,7 @@ def read_batches(system: System, manifest: Path) -> Iterator[Batch]:
 
 
 def copy_audio(utterance: Utterance, folder: Path) -> Path:
-    """The utterance as WAV, which any browser plays: corpora come in formats that none does."""
+    """Write the utterance as WAV, which any browser plays: corpora come in formats that none does."""
     sample_rate = audio_files.read_info(utterance.audio).sample_rate
     samples = audio_files.read(
         utterance.audio,

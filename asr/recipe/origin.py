@@ -1,4 +1,4 @@
-"""How a result came about: command, commit, versions and machine, so that anyone can repeat it."""
+"""Describe how a result came about: command, commit, versions and machine, so that anyone can repeat it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from asr.system.checkpoint import versions
 
 
 def describe_origin(job: Job) -> dict[str, str]:
-    """What is written beside results. Names of folders stay out: they do not matter, and are private."""
+    """Describe command, versions and machine. Names of folders do not matter, and are private."""
     return {"command": job.command, **versions(), "numpy": numpy.__version__, "machine": describe_machine()}
 
 
 def describe_machine() -> str:
-    """The GPU if there is one, else the processor, with the cores that this process may use."""
+    """Name the GPU, if there is one, and the processor with the cores that this process may use."""
     processor = f"{_processor()}, {count_cores()} cores"
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, {processor}"

@@ -1,4 +1,4 @@
-"""Tasks side by side, and programs in processes of their own whose output is logged behind their names."""
+"""Run tasks side by side, and programs whose output is logged behind their names."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Processes:
 
 
 def run_side_by_side(tasks: Sequence[Task], limit: int, processes: Processes) -> dict[str, str]:
-    """Run all, at most `limit` at once; returns the errors of those that failed. None of them stops another.
+    """Run all, at most `limit` at once; return the errors of those that failed. None of them stops another.
 
-    After an interruption (Ctrl-C, SIGTERM) the processes of the tasks end in order before it goes on its way.
+    After an interruption (Ctrl-C, SIGTERM) the processes of the tasks end in order before this one.
     """
     waiting = {task.name: task for task in tasks}
     running: dict[Future[bool], str] = {}
@@ -89,7 +89,7 @@ def run_side_by_side(tasks: Sequence[Task], limit: int, processes: Processes) ->
 
 @contextlib.contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """SIGTERM raises SystemExit(143), so that what runs can be ended in order."""
+    """Let SIGTERM raise SystemExit(143), so that what runs can be ended in order."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(143)
@@ -102,7 +102,7 @@ def _termination_as_exit() -> Iterator[None]:
 
 
 def end_with_standard_input() -> None:
-    """For the programs: they get SIGTERM when the caller hangs up, and ignore Ctrl-C."""
+    """Called by the programs: send them SIGTERM when the caller hangs up, and ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the caller answers it
 
     def watch() -> None:
@@ -114,5 +114,5 @@ def end_with_standard_input() -> None:
 
 
 def count_cores() -> int:
-    """Those that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The report of a recipe: one HTML page and one Markdown file, both from results.json."""
+"""Write the report of a recipe: one HTML page and one Markdown file, both from results.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEGEND = (
 
 
 def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
-    """report.html with its pictures and audio, and report.md; `runs` by name are those of the results."""
+    """Write report.html with its pictures and audio, and report.md. `runs`: those of the results, by name."""
     folder = job.report_dir
     for old in (folder / "attention", folder / "audio"):
         shutil.rmtree(old, ignore_errors=True)
@@ -69,7 +69,7 @@ def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
 
 
 def tabulate_runs(results: Results) -> Rows:
-    """One row for each run, the best first; then one for each system with several seeds."""
+    """Tabulate the runs, the best first, then the mean of each system with several seeds."""
     runs = sorted(results["runs"], key=lambda run: (run["wer"], run["name"]))
     rows: list[tuple[str, ...]] = [
         _HEADINGS,
@@ -102,7 +102,7 @@ def _decoding(run: Mapping[str, Any]) -> str:
 
 
 def tabulate_setups(results: Results) -> Rows:
-    """Each decoding setup of each run: dev, by which one is chosen, and test."""
+    """Tabulate each decoding setup of each run: dev, by which one is chosen, and test."""
     rows = [("run", "decoding", "dev WER %", "test WER %", "real time", "")]
     for run in results["runs"]:
         for setup, test in run["ways"]["test"].items():
@@ -115,7 +115,7 @@ def tabulate_setups(results: Results) -> Rows:
 
 
 def tabulate_origins(results: Results) -> Rows:
-    """How each run came about."""
+    """Tabulate how each run came about."""
     rows: list[tuple[str, ...]] = [
         ("run", "seed", "trained by", "commit", "machine", "tested with", "versions"),
     ]
@@ -152,7 +152,7 @@ def describe_test(results: Results) -> str:
 
 
 def format_markdown(results: Results) -> str:
-    """For a README, or for a terminal."""
+    """Format the report for a README or a terminal."""
     parts = [f"# {title_of(results)}", ""]
     if results["smoke"]:
         parts += [f"**{SMOKE_WARNING}**", ""]
@@ -186,7 +186,7 @@ def format_html(
     worst: Mapping[str, Sequence[Mapping[str, Any]]],
     folder: Path,
 ) -> str:
-    """The page. `maps`: utterance to run to picture; `worst`: of each run. All files lie below `folder`."""
+    """Format the page. `maps`: utterance to run to picture; `worst`: by run. All files lie below `folder`."""
     parts = [f"<h1>{_text(title_of(results))}</h1>"]
     if results["smoke"]:
         parts.append(f'<p class="smoke">{SMOKE_WARNING}</p>')
@@ -242,7 +242,7 @@ def _html_worst(name: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> s
 
 
 def _mark_errors(operations: Sequence[tuple[str, str]]) -> str:
-    """Of (reference, hypothesis) pairs, one is empty for a word that was left out or added."""
+    """Mark the errors. Of a (reference, hypothesis) pair one is empty for a deleted or inserted word."""
     words = []
     for reference, hypothesis in operations:
         if reference == hypothesis:
@@ -267,7 +267,7 @@ def _text(text: str) -> str:
 
 
 def _link(path: Path, folder: Path) -> str:
-    """Relative, so that the folder of the report can be moved or sent."""
+    """A relative link, so that the folder of the report can be moved or sent."""
     return html.escape(quote(os.path.relpath(path, folder)))
 
 

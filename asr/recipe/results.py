@@ -1,4 +1,4 @@
-"""The results of a recipe: the error rates of all systems and their comparison; results.json."""
+"""Score and compare the systems of a recipe; write results.json."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def compare_runs(job: Job, runs: Sequence[Run]) -> None:
     write_texts(job.results_dir / REFERENCES, references)
     summaries = [read_record(run.evaluation_dir / "summary.json") for run in runs]
     for run, summary in zip(runs, summaries, strict=True):
-        for way in summary["ways"]["test"]:
-            texts = read_texts(run.evaluation_dir / f"test.{way}.jsonl")
-            write_texts(job.results_dir / hypotheses_name(run.name, way), texts)
+        for setup in summary["ways"]["test"]:
+            texts = read_texts(run.evaluation_dir / f"test.{setup}.jsonl")
+            write_texts(job.results_dir / hypotheses_name(run.name, setup), texts)
     baseline = job.recipe.baseline
     if not any(run.system == baseline for run in runs):
         baseline = runs[0].system
@@ -49,26 +49,26 @@ def compare_runs(job: Job, runs: Sequence[Run]) -> None:
     write_record(job.results_dir / RESULTS, results | score_results(job.results_dir, baseline, summaries))
 
 
-def hypotheses_name(run: str, way: str) -> str:
-    return f"{run}.{way}.jsonl"
+def hypotheses_name(run: str, setup: str) -> str:
+    return f"{run}.{setup}.jsonl"
 
 
 def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Every figure that follows from the texts in `folder`, put into what is known of each run.
+    """Compute every figure that follows from the texts in `folder`, and add it to what is known of each run.
 
     Anyone can compute them again; tests do so with published results.
     """
     references = read_texts(folder / REFERENCES)
     runs, chosen = [], {}
     for summary in summaries:
-        name, ways = summary["name"], {}
-        for way, known in summary["ways"]["test"].items():
-            found = score_texts(references, read_texts(folder / hypotheses_name(name, way)))
-            ways[way] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
-            if way == summary["decoding"]:
+        name, setups = summary["name"], {}
+        for setup, known in summary["ways"]["test"].items():
+            found = score_texts(references, read_texts(folder / hypotheses_name(name, setup)))
+            setups[setup] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
+            if setup == summary["decoding"]:
                 chosen[name] = found
         figures = describe_score(chosen[name]) | {"cer": chosen[name].character_error_rate}
-        runs.append({**summary, **figures, "ways": {**summary["ways"], "test": ways}})
+        runs.append({**summary, **figures, "ways": {**summary["ways"], "test": setups}})
     first = next(iter(chosen.values()))
     test = {
         "utterances": len(references),
@@ -88,7 +88,7 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
 def _find_opponent(
     run: Mapping[str, Any], baseline: str, summaries: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """The baseline of the same seed, else its first run; none for the baseline itself."""
+    """Find the run of the baseline with the same seed, else its first run; None for the baseline itself."""
     if run["system"] == baseline:
         return None
     candidates = [other for other in summaries if other["system"] == baseline]
@@ -111,14 +111,14 @@ def publish_results(job: Job) -> None:
 
 
 def _remove_results(folder: Path) -> None:
-    """Those of an earlier comparison; what else lies there stays."""
+    """Remove the files of an earlier comparison; what else lies there stays."""
     for path in _results_files(folder):
         path.unlink(missing_ok=True)
 
 
 def _results_files(folder: Path) -> list[Path]:
     runs = read_record(folder / RESULTS).get("runs", [])
-    hypotheses = [hypotheses_name(run["name"], way) for run in runs for way in run["ways"]["test"]]
+    hypotheses = [hypotheses_name(run["name"], setup) for run in runs for setup in run["ways"]["test"]]
     return [folder / name for name in (RESULTS, REFERENCES, *hypotheses)]
 
 
@@ -126,13 +126,13 @@ def _results_files(folder: Path) -> list[Path]:
 
 
 def score_run(folder: Path, run: Mapping[str, Any]) -> Score:
-    """Of the texts that `compare_runs` has left."""
+    """Score the texts that `compare_runs` has left."""
     hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
     return score_texts(read_texts(folder / REFERENCES), hypotheses)
 
 
 def score_texts(references: Texts, hypotheses: Texts) -> Score:
-    """Speakers are drawn as a whole for the interval, where all are known."""
+    """Score texts; the interval resamples speakers where all are known."""
     speakers = {name: fields["speaker"] for name, fields in references.items() if "speaker" in fields}
     return score(
         {name: fields["text"] for name, fields in references.items()},
@@ -153,7 +153,7 @@ def describe_score(found: Score) -> dict[str, Any]:
 
 
 def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
-    """The first against the second, as numbers and as a sentence."""
+    """Compare the first with the second, as numbers and as a sentence."""
     found = compare(first, second, names)
     interval = None if found.bootstrap is None else found.bootstrap.interval
     return {
@@ -172,7 +172,7 @@ def explain_comparison(
     p: float,
     interval: Interval | None,
 ) -> str:
-    """What the paired test says, for people who have never met one."""
+    """Explain the result of the paired test to people who have never met one."""
     first, second = names
     points = f"{100 * abs(rates[0] - rates[1]):.2f} points"
     if interval is not None:
@@ -195,7 +195,7 @@ def explain_comparison(
 
 
 def write_texts(path: Path, texts: Texts) -> None:
-    """JSON Lines that `asr score` reads."""
+    """Write JSON Lines that `asr score` reads."""
     with replace_file(path) as file:
         for name, fields in texts.items():
             file.write(json.dumps({"id": name, **fields}, ensure_ascii=False).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The model of a run as a folder to pass on: weights, rounded if wanted, and the decoding that dev chose."""
+"""Write the model of a run as a folder to pass on: weights, rounded if wanted, and its decoding."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def write_model_folder(source: Path, folder: Path, dtype: torch.dtype) -> None:
 
 
 def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> System[Model]:
-    """Without what training alone needs, and without names of folders of the machine that it was made on."""
+    """Write the model without what only training needs, and without folder names of the machine."""
     system = load_any_system(model, to_train=True)  # as it is: changes of low rank stay apart
     state = {name: value for name, value in load_state(model).items() if name in _KEPT}
     settings = _hide_folders(json.loads(system.config.model_dump_json()))
@@ -73,7 +73,7 @@ def _write_model(model: Path, folder: Path, dtype: torch.dtype) -> System[Model]
 
 
 def _hide_folders(tree: Any) -> Any:
-    """Of absolute paths the last part."""
+    """Replace absolute paths by their last part."""
     if isinstance(tree, dict):
         return {key: _hide_folders(value) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -82,7 +82,7 @@ def _hide_folders(tree: Any) -> Any:
 
 
 def _write_decoding(source: Path, system: System[Model], folder: Path, dtype: torch.dtype) -> None:
-    """decoding.yaml and what it names, if the source has one or dev has chosen a way."""
+    """Write decoding.yaml and the files it names, if the source has one or dev has chosen a setup."""
     model = find_model(source)
     if (model / OWN_DECODING).is_file():
         own = load_config(OwnDecoding, model / OWN_DECODING)
@@ -104,7 +104,7 @@ def _write_decoding(source: Path, system: System[Model], folder: Path, dtype: to
 def _take_knowledge(
     source: Path, system: System[Model], chosen: dict[str, Any], folder: Path, dtype: torch.dtype
 ) -> OwnDecoding:
-    """Writes what was weighed in."""
+    """Write the language model and the lexicon that were fused."""
     decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
     _, *weighed_in = [part for part in chosen["decoding"].split("+") if part != SPEEDS]
     if not weighed_in:

@@ -1,4 +1,4 @@
-"""The splits of a recipe, before anything is trained: all new, none empty, and test apart from training."""
+"""Check the splits of a recipe before training: all new, none empty, and test apart from training."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Stamps = dict[str, tuple[int, int]]
 
 
 def stamp_manifests(data_dir: Path) -> Stamps:
-    """What tells a manifest that is written anew from one that stays, by its name."""
+    """Stamp each manifest, so that one written anew is told from one that stays."""
     stats = {path.name: path.stat() for path in data_dir.glob("*.jsonl")}
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def find_written(data_dir: Path, before: Stamps) -> list[str]:
-    """Names of the manifests that are not as before; refuses splits that are old or empty."""
+    """Find the manifests that are not as before; refuse splits that are old or empty."""
     after = stamp_manifests(data_dir)
     written = sorted(name for name in after if after[name] != before.get(name))
     for split in SPLITS:
@@ -81,13 +81,13 @@ def check_test_split(runs: Sequence[Run], test: Path) -> None:
 
 
 def find_shared(tested: Sequence[Utterance], others: Iterable[Utterance]) -> list[str]:
-    """Ids of the others that are tested too: under the same id, or by audio, also that of a copied file."""
+    """Find ids of the others that are tested too: by id, or by audio, also that of a copied file."""
     ids = {utterance.id for utterance in tested}
     sizes = {_size(utterance.audio) for utterance in tested} - {None}
 
     @functools.cache
     def identify(audio: str) -> str:
-        """The same for copies of a file; only files that are as large as one of test are read."""
+        """Name a file by its content; only files as large as one of test are read."""
         return hash_file(Path(audio)) if _size(audio) in sizes else audio
 
     parts = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The stages of a recipe: what each reads, does and writes, from the download to the report."""
+"""Stages of a recipe: what each reads, does and writes, from the download to the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAGES = {
     "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
     "tokenizer": "find the tokens of each system in its training texts",
     "train": "train each system, or go on where training was cut off",
-    "evaluate": "decode dev and test with each system; dev chooses the way of decoding",
+    "evaluate": "decode dev and test with each system; dev chooses the decoding setup",
     "compare": "compute error rates with intervals, and test which system is better",
     "report": "write one HTML page and one Markdown table",
 }
@@ -43,7 +43,7 @@ def run_recipe(job: Job, stage: str | None = None) -> None:
 
 
 def choose_stages(job: Job, stage: str | None) -> list[str]:
-    """The names of the wanted stages, after a check that they fit to the corpus that is given, or is not."""
+    """Name the wanted stages, after a check that they fit the corpus that is given, or is not."""
     name, needs_corpus = job.recipe.name, not job.recipe.synthetic
     if job.given_corpus_dir is not None and not needs_corpus:
         raise UserError(f"{name} makes its corpus itself and reads none; leave --corpus-dir out")
@@ -69,7 +69,7 @@ def build_plan(job: Job, stage: str | None) -> list[Task]:
 
 
 def build_tasks(job: Job, stage: str) -> list[Task]:
-    """The tasks of a stage: one, or one for each run."""
+    """Build the tasks of a stage: one, or one for each run."""
     if stage == "download":
         return [_download(job)]
     if stage == "prepare":
@@ -85,14 +85,14 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
 
 
 def find_corpus_dir(job: Job) -> Path | None:
-    """The given folder, else the one that was prepared, else that of the download stage; None without any."""
+    """Find the given folder, else the one that was prepared, else that of the download stage."""
     if job.given_corpus_dir is not None:
         return job.given_corpus_dir.absolute()
     return _find_given_before(job) or _find_downloaded_corpus(job)
 
 
 def _find_given_before(job: Job) -> Path | None:
-    """The folder that has been prepared, unless it is that of the download."""
+    """Find the folder that has been prepared, unless it is that of the download."""
     if job.recipe.synthetic:
         return None
     folder = read_record(job.data_dir / ".prepare.done").get("inputs", {}).get(_CORPUS)

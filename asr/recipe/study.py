@@ -1,4 +1,4 @@
-"""Studies: variants of one system, trained with the same budget and the same seeds, and compared.
+"""Train variants of one system with the same budget and seeds, and compare them: a study.
 
 A study is a YAML file beside recipe.py; class Study says what it holds. Its variants take the place of the
 recipe's systems, in a study with folds once for each speaker that is left out, and the stages of the recipe
@@ -51,7 +51,7 @@ FIGURES, PAGE = "study.json", "report.md"
 
 
 class Study(Config):
-    """What is varied."""
+    """The question, the system that is varied, and its variants."""
 
     question: str
     """What the study asks: the first lines of its report."""
@@ -128,7 +128,7 @@ def run_study(job: Job, study: Study) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """What becomes a system: a variant, in a study with folds without one of the speakers."""
+    """A system to train: a variant, in a study with folds without one of the speakers."""
 
     variant: str
     conf: SystemConf
@@ -140,7 +140,7 @@ class Case:
 
 
 def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
-    """The conf of each; refuses sizes that cannot be compared."""
+    """Load the conf of each variant; refuse sizes that cannot be compared."""
     base = recipe.find_systems().get(study.system)
     if base is None:
         raise UserError(f"system = {study.system}: no {study.system}.yaml in {recipe.conf_dir}")
@@ -165,7 +165,7 @@ def count_parameters(config: RunConfig) -> int:
 
 
 def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -> dict[str, Case]:
-    """By name; those with folds need the prepared manifests, and write the parts of them."""
+    """Build the cases by name. Folds need the prepared manifests, and write parts of them."""
     cases = [Case(variant, conf) for variant, conf in variants.items()]
     if study.folds == "speaker":
         speakers = find_speakers(data_dir / "test.jsonl")
@@ -183,7 +183,7 @@ def find_speakers(manifest: Path) -> list[str]:
 
 
 def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
-    """The case on manifests beside those it had, which have all utterances but those of the speaker."""
+    """Change the case to manifests without the utterances of the speaker, and write these."""
     data = load_conf(case.conf).data
     overrides = []
     for key in ("train", "dev"):
@@ -200,32 +200,32 @@ def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
 
 
 def read_runs(job: Job, study: Study, cases: dict[str, Case]) -> list[Record]:
-    """Those that have been evaluated, in the order of the study, with the decoding that is reported."""
+    """Read the evaluated runs in the order of the study, with the decoding that is reported."""
     found = read_record(job.results_dir / RESULTS)["runs"]
     runs = []
     for name, case in cases.items():
         for run in (run for run in found if run["system"] == name):
             run = choose_method(run, study.methods)
-            ways = {
+            setups = {
                 "dev": run["ways"]["dev"],
                 "test": {run["decoding"]: run["ways"]["test"][run["decoding"]]},
             }
-            runs.append({**run, "ways": ways, "variant": case.variant, "left_out": case.left_out})
+            runs.append({**run, "ways": setups, "variant": case.variant, "left_out": case.left_out})
     return runs
 
 
 def choose_method(run: Record, methods: Sequence[Method]) -> Record:
-    """The run as decoded by the first of the methods that it offers, if any are asked for."""
+    """Describe the run as decoded by the first of the methods that it offers, if any are asked for."""
     if not methods:
         return run
-    ways = run["ways"]["test"]
-    method = next((method for method in methods if method in ways), None)
+    setups = run["ways"]["test"]
+    method = next((method for method in methods if method in setups), None)
     if method is None:
-        offered, asked = ", ".join(ways), ", ".join(methods)
+        offered, asked = ", ".join(setups), ", ".join(methods)
         raise UserError(
             f"{run['name']} was decoded by {offered}; of the study's methods there is none: {asked}"
         )
-    speed = ways[method]["real_time_factor"]
+    speed = setups[method]["real_time_factor"]
     config = {**run["decoding_config"], "method": method}
     return {**run, "decoding": method, "decoding_config": config, "real_time_factor": speed}
 

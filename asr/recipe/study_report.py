@@ -1,4 +1,4 @@
-"""The report of a study: one page in Markdown, with its pictures."""
+"""Write the report of a study: one page in Markdown, with its pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_CURVES = 5  # in a panel of it
 
 
 def format_page(results: Record, pictures: Mapping[str, str]) -> str:
-    """All of it, from study.json; `pictures` are names of files and what they show."""
+    """Format the page from study.json; `pictures` are names of files and what they show."""
     parts = [f"# {results['study']}", results["question"]]
     parts += [f"**{SMOKE_WARNING}**"] if results["smoke"] else []
     parts += [f"`{results['command']}`: {describe_test(results)}", tabulate_variants(results), _LEGEND]
@@ -95,7 +95,7 @@ def tabulate_variants(results: Record) -> str:
 
 
 def tabulate_folds(results: Record) -> str:
-    """A row for each speaker that was left out; of several seeds the mean."""
+    """Tabulate the speakers that were left out; of several seeds the mean."""
     names = [variant["name"] for variant in results["variants"]]
     speakers = dict.fromkeys(run["left_out"] for run in results["runs"])
     rows = [["left out", *(cell for name in names for cell in (f"{name}: WER %", "the others"))]]
@@ -116,7 +116,7 @@ def tabulate_folds(results: Record) -> str:
 
 
 def tabulate_learning(results: Record) -> str:
-    """Train beside dev where dev WER was best, where dev loss was lowest, and at the end; medians."""
+    """Tabulate medians of train beside dev where dev WER was best, dev loss was lowest, and at the end."""
     rows = [["variant", "when", "train loss", "dev loss", "train WER %", "dev WER %"]]
     for variant in results["variants"]:
         runs = runs_of(results, variant["name"])
@@ -137,7 +137,7 @@ def tabulate_learning(results: Record) -> str:
 
 
 def tabulate_lengths(lengths: Mapping[str, Mapping[str, Record]]) -> str:
-    """Of the figures of each variant by number of words."""
+    """Tabulate the figures of each variant by number of words."""
     counts = sorted({int(count) for own in lengths.values() for count in own})
     rows = [["variant", *(f"{count} words" for count in counts)]]
     for name, own in lengths.items():
@@ -147,7 +147,7 @@ def tabulate_lengths(lengths: Mapping[str, Mapping[str, Record]]) -> str:
 
 
 def tabulate_shared_origins(results: Record) -> str:
-    """The command, the commit and the machine of each run, and what it was tested with."""
+    """Tabulate command, commit and machine, with all runs that share them."""
     (_, _, *head), *rows = tabulate_origins(results)
     runs: dict[tuple[str, ...], list[str]] = {}
     for name, _, *origin in rows:
@@ -172,12 +172,12 @@ def _median(values: Sequence[float | None]) -> str:
 
 
 def draw_learning(logs: Mapping[str, Path], path: Path) -> None:
-    """SVG: dev WER of all runs while they were trained."""
+    """Draw dev WER of all runs while they were trained, as SVG."""
     path.write_text(draw_curves({name: read_curve(log) for name, log in logs.items()}), encoding="utf-8")
 
 
 def draw_lengths(scores: Mapping[str, Mapping[int, Score]], longest_trained: int, path: Path) -> None:
-    """SVG: WER against the number of words, a few variants to a panel."""
+    """Draw WER against the number of words, a few variants to a panel, as SVG."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -231,7 +231,7 @@ def _draw_panel(axes: Axes, scores: Mapping[str, Mapping[int, Score]], longest_t
 
 
 def draw_maps(folders: Mapping[str, Path], manifest: Path, path: Path) -> bool:
-    """PNG: where the decoder of each run looks in the same utterances; False if none of them looks.
+    """Draw the attention of each run to the same utterances, as PNG; False if no decoder attends.
 
     A row for each run by its name, a column for each utterance: the last layer, mean of its heads, under the
     true text.
@@ -261,7 +261,7 @@ def draw_maps(folders: Mapping[str, Path], manifest: Path, path: Path) -> bool:
 
 @torch.inference_mode()
 def read_maps(folder: Path, manifest: Path) -> dict[str, np.ndarray]:
-    """Attention (N, T) of a run by the id of the utterance; nothing, if its decoder does not attend."""
+    """Compute the attention (N, T) of a run by utterance id; empty if its decoder does not attend."""
     system = load_system(find_model(folder))
     decoder = system.model.decoder
     if decoder is None or decoder.num_heads == 0:

@@ -1,4 +1,4 @@
-"""Figures of a study: what follows from the texts of its runs, and what their logs and checkpoints tell."""
+"""Compute the figures of a study from the texts, logs and checkpoints of its runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Record = dict[str, Any]
 
 
 def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> Record:
-    """Every figure that follows from the texts in `folder`, put into what is known of each run.
+    """Compute every figure that follows from the texts in `folder`, and add it to what is known of each run.
 
     Anyone can compute them again; tests do so with published studies.
     """
@@ -81,7 +81,7 @@ def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> Record:
 
 
 def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Texts]) -> Score:
-    """All runs as if their utterances were one test set; of a fold, only those of the speaker left out."""
+    """Score all runs as if their utterances were one test set; of a fold, the speaker left out alone."""
     spoken = {run["name"]: choose_references(run, references) for run in runs}
     return score_texts(
         {f"{run['seed']} {id}": fields for run in runs for id, fields in spoken[run["name"]].items()},
@@ -90,13 +90,13 @@ def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Tex
 
 
 def choose_references(run: Record, references: Texts) -> Texts:
-    """What a run is tested on."""
+    """Choose what a run is tested on."""
     left_out = run["left_out"]
     return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
 
 
 def write_left_out(folder: Path, runs: Sequence[Record]) -> None:
-    """For each variant and seed the texts of all of test, each speaker by the run that left it out."""
+    """Write for each variant and seed the texts of all of test, each speaker by the run that left it out."""
     references = read_texts(folder / REFERENCES)
     texts: dict[str, Texts] = defaultdict(dict)
     for run in runs:
@@ -108,7 +108,7 @@ def write_left_out(folder: Path, runs: Sequence[Record]) -> None:
 
 
 def share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """The runs of seeds and folds that both variants have."""
+    """Keep the runs of seeds and folds that both variants have."""
     keys = [{(run["seed"], run["left_out"]) for run in runs} for runs in (first, second)]
     both = keys[0] & keys[1]
     kept = [[run for run in runs if (run["seed"], run["left_out"]) in both] for runs in (first, second)]
@@ -129,7 +129,7 @@ def _score_run(run: Record, references: Texts, hypotheses: Mapping[str, Texts]) 
 
 
 def add_learning(job: Job, run: Record) -> Record:
-    """The run with what its log says, and with what its checkpoints make of utterances of training."""
+    """Add to a run what its log says, and how its checkpoints decode utterances of training."""
     folder = job.runs_dir / run["name"]
     dev = read_validations(folder / "log.jsonl")
     state = load_state(find_model(folder))
@@ -174,7 +174,7 @@ def read_validations(log: Path) -> list[Record]:
 
 
 def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
-    """For each of the rates, where dev WER was first so low, if it ever was."""
+    """Find for each of the rates where dev WER was first so low, if it ever was."""
     firsts = {rate: next((line for line in dev if line["wer"] <= rate), None) for rate in RATES}
     return {
         str(rate): {"step": line["step"], "seconds": line.get("training_seconds")}
@@ -184,7 +184,7 @@ def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
 
 
 def choose_training(folder: Path) -> Path:
-    """A manifest of the same training utterances each time, spread over all."""
+    """Write a manifest of the same training utterances each time, spread over all."""
     data = RunConfig.load(find_model(folder) / "config.yaml").data
     utterances = list(read_manifest(*data.train_paths))
     count = min(len(utterances), TRAIN_UTTERANCES)
@@ -194,7 +194,7 @@ def choose_training(folder: Path) -> Path:
 
 
 def reread(folder: Path, step: int, manifest: Path) -> dict[str, float]:
-    """Loss and WER by the weights of an update, as dev has them in the log; nothing is varied."""
+    """Compute loss and WER by the weights of an update, as dev has them in the log; not augmented."""
     system = load_system(folder / "checkpoints" / step_name(step))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     system.model.to(device)
@@ -206,14 +206,14 @@ def reread(folder: Path, step: int, manifest: Path) -> dict[str, float]:
 
 
 def beam_suffix(beam: int) -> str:
-    """In the names of texts that were decoded with another beam than all else."""
+    """Suffix for the names of texts that were decoded with another beam than all else."""
     return f"_beam_{beam}"
 
 
 def score_lengths(
     job: Job, runs: Sequence[Record], manifests: Sequence[str], beam: int | None = None
 ) -> dict[str, dict[int, Score]]:
-    """Of each variant, the score of the utterances of each number of words; null: the beam of the run."""
+    """Score each variant on the utterances of each number of words; beam None: that of the run."""
     scores: dict[str, dict[int, Score]] = {}
     for name in dict.fromkeys(run["variant"] for run in runs):
         own = [run for run in runs if run["variant"] == name]
@@ -228,7 +228,7 @@ def score_lengths(
 
 
 def decode_lengths(job: Job, run: Record, manifests: Sequence[str], beam: int | None) -> tuple[Texts, Texts]:
-    """References and hypotheses of test.jsonl and the longer manifests; what has been decoded is read."""
+    """Decode test.jsonl and the longer manifests, or read what has been: references and hypotheses."""
     folder = job.runs_dir / run["name"]
     model = find_model(folder)
     system = load_system(model)

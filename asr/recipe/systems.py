@@ -1,4 +1,4 @@
-"""The systems of a recipe: a conf with its seed and its folders is a run, in full or in smoke size."""
+"""Build the runs of a recipe: each a conf with its seed and its folders, in full or in smoke size."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def makes_text(self) -> bool:
-        """Of audio. Models of language and of labels do not: they are trained, but not compared."""
+        """Whether it recognises speech. Language models and classifiers are trained, but not compared."""
         return isinstance(self.config.model, SpeechModelConfig)
 
     @property
@@ -101,7 +101,7 @@ class Run:
 
 
 def build_runs(job: Job) -> list[Run]:
-    """What is to be trained: each wanted system with each wanted seed; what others start from comes first."""
+    """Build a run for each wanted system and seed; what others start from comes first."""
     confs = job.recipe.find_systems()
     for system in job.only:
         if system not in confs:
@@ -126,7 +126,7 @@ def build_runs(job: Job) -> list[Run]:
 
 
 def find_all_runs(job: Job) -> list[Run]:
-    """Those of `build_runs` for all systems, and those of other seeds that have been trained before."""
+    """Find the runs of all systems, also of other seeds that have been trained before."""
     runs = []
     for system, conf in job.recipe.find_systems().items():
         own = load_conf(conf, job.overrides_for(system))
@@ -138,7 +138,7 @@ def find_all_runs(job: Job) -> list[Run]:
 
 
 def _refuse_other_corpus(job: Job, conf: Path, own: RunConfig) -> None:
-    """A conf that was copied from another corpus would train on that one's data under this one's name."""
+    """Refuse a conf copied from another corpus: it would train on that one's data under this one's name."""
     for key, name in own.data.named_paths:
         path = Path(name)
         if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != job.recipe.name:
@@ -149,7 +149,7 @@ def _refuse_other_corpus(job: Job, conf: Path, own: RunConfig) -> None:
 
 
 def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
-    """Why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
+    """Find why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
     start = own.start_from
     if start is None or start.startswith(f"runs/{job.recipe.name}/"):
         return None
@@ -165,7 +165,7 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
 
 
 def _build_run(job: Job, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
-    """`own` is the conf as it stands. Its seed has the plain name: `asr train CONF` makes the same run."""
+    """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
     folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     overrides = [*job.overrides_for(system), *_move_paths(job, own)]
     overrides += [f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
@@ -181,7 +181,7 @@ def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def _move_paths(job: Job, config: RunConfig) -> Iterator[str]:
-    """A conf says data/NAME and runs/NAME; in a job these may be elsewhere."""
+    """Override the paths in data/NAME and runs/NAME, which may be elsewhere."""
     places = {f"data/{job.recipe.name}": job.data_dir, f"runs/{job.recipe.name}": job.runs_dir}
 
     def move(text: str) -> str:
@@ -197,7 +197,7 @@ def _move_paths(job: Job, config: RunConfig) -> Iterator[str]:
 
 
 def paths_in(value: Any) -> list[str]:
-    """A setting that may be a path, or several."""
+    """List the paths that a setting may hold."""
     if isinstance(value, str):
         return [value]
     is_list = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
@@ -205,7 +205,7 @@ def paths_in(value: Any) -> list[str]:
 
 
 def _sort_by_need(runs: list[Run]) -> list[Run]:
-    """In their order, except that a run whose folder another one reads comes before it."""
+    """Keep the order, except that a run whose folder another one reads comes before it."""
     in_order: list[Run] = []
 
     def add(run: Run, waiting: tuple[Run, ...]) -> None:
@@ -230,7 +230,7 @@ def read_by(run: Run, other: Run) -> bool:
 
 
 def hash_settings(config: RunConfig) -> str:
-    """Of what decides the result; the content of the files that it names is hashed for itself.
+    """Hash the settings that affect the result. Files that they name are hashed by content.
 
     Settings at their defaults are left out: one that is new in the code changes no hash of before.
     """
@@ -241,7 +241,7 @@ def hash_settings(config: RunConfig) -> str:
 def _changed_settings(
     config: Config, usual: Config | None = None, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Keys and values that are not as in `usual`, or else the defaults of their class.
+    """List keys and values that are not as in `usual`, or else the defaults of their class.
 
     A section of another class than the usual one stands there with its type, even if all in it is default.
     """

@@ -1,4 +1,4 @@
-"""A task of a recipe: done once, and again when what it reads has changed."""
+"""Do a task of a recipe once, and again when what it reads has changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MISSING = "missing"
 
 
 class PartError(UserError):
-    """Part of the work was done; the message says what was not."""
+    """An error after part of the work; the message says what was not done."""
 
 
 def _no_reason() -> str | None:
@@ -50,7 +50,7 @@ class Task:
 
 
 def find_reason_to_skip(task: Task) -> str | None:
-    """Why a task has nothing to do; None if it has."""
+    """Find why a task has nothing to do; None if it has."""
     if reason := task.needless():
         return reason
     if find_reason_to_run(task) is None:
@@ -61,7 +61,7 @@ def find_reason_to_skip(task: Task) -> str | None:
 
 
 def find_reason_to_run(task: Task) -> str | None:
-    """What has changed since the task was done, or that it has not been done; None if all is as it was."""
+    """Find what has changed since the task was done, if it has been; None if all is as it was."""
     done = read_record(task.record).get("inputs")
     if not isinstance(done, dict):
         return "it has not been done"
@@ -74,7 +74,7 @@ def find_reason_to_run(task: Task) -> str | None:
 
 
 def skip_task(task: Task) -> bool:
-    """Whether there is nothing to do; if so, the log says why."""
+    """Return whether there is nothing to do; if so, log why."""
     reason = find_reason_to_skip(task)
     if reason is not None:
         logger.info("%s: skipped, %s", task.name, reason)
@@ -82,7 +82,7 @@ def skip_task(task: Task) -> bool:
 
 
 def run_task(task: Task) -> bool:
-    """Do the task, unless there is nothing to do; returns whether it was done."""
+    """Do the task, unless there is nothing to do; return whether it was done."""
     if skip_task(task):
         return False
     logger.info("%s: %s (%s)", task.name, task.does, find_reason_to_run(task))
@@ -102,7 +102,7 @@ def run_task(task: Task) -> bool:
 
 
 def explain_plan(tasks: list[Task]) -> list[str]:
-    """A line for each task: what would be done and why, or why not."""
+    """Say in a line for each task what would be done and why, or why not."""
     lines, would_run = [], set[str]()
     for task in tasks:
         reason = find_reason_to_skip(task)
@@ -121,7 +121,7 @@ def explain_plan(tasks: list[Task]) -> list[str]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What a task has left; empty if it has not been done."""
+    """Read what a task has left; empty if it has not been done."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The stages of a recipe that need a model: tokenizer, train, evaluate, compare, report."""
+"""Stages of a recipe that need a model: tokenizer, train, evaluate, compare, report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_tasks(job: Job, stage: str) -> list[Task]:
-    """Those of one stage."""
+    """Build the tasks of one stage."""
     if stage in ("compare", "report") and not any(run.makes_text for run in find_all_runs(job)):
         return []
     if stage == "compare":
@@ -56,14 +56,14 @@ def build_tasks(job: Job, stage: str) -> list[Task]:
 
 
 def check_data(job: Job) -> None:
-    """Of all systems that are still to be trained, before the first of them is."""
+    """Check the data of all systems that are still to be trained, before the first of them is."""
     runs = build_runs(job)
     if untrained := [run for run in runs if find_reason_to_run(_train(job, run, runs))]:
         check_test_split(untrained, job.data_dir / "test.jsonl")
 
 
 def find_training_inputs(run: Run) -> dict[str, str]:
-    """What a training reads."""
+    """Fingerprint what a training reads."""
     config = run.config
     files = [Path(path) for _, value, _ in describe_config(config.data) for path in paths_in(value)]
     names = Counter(path.name for path in files)
@@ -171,7 +171,7 @@ def _evaluate(job: Job, run: Run) -> Task:
     guide = find_guide(job, run)
 
     def language_models() -> list[Run]:
-        """Those that have been trained, by this call or an earlier one, on the tokens of this system.
+        """Find those that have been trained, by this call or an earlier one, on the tokens of this system.
 
         What starts from a model of another corpus may number its tokens otherwise. What follows a guide takes
         what that one takes.
@@ -194,7 +194,7 @@ def _evaluate(job: Job, run: Run) -> Task:
     return Task(
         stage="evaluate",
         name=f"evaluate {run.name}",
-        does="decode dev and test in each way that it offers",
+        does="decode dev and test by each setup that it offers",
         record=run.folder / ".evaluate.done",
         inputs=inputs,
         outputs=lambda: [run.evaluation_dir / "summary.json"],
@@ -209,12 +209,12 @@ def _evaluate(job: Job, run: Run) -> Task:
 
 
 def find_evaluated_runs(job: Job) -> list[Run]:
-    """All whose results are up to date: those that are wanted now, and those of earlier calls."""
+    """Find the runs whose results are up to date: those that are wanted now, and those of earlier calls."""
     return [run for run, reason in _find_begun_runs(job) if reason is None]
 
 
 def _find_begun_runs(job: Job) -> Iterator[tuple[Run, str | None]]:
-    """With the reason why the results of a run cannot be used, if there is one."""
+    """List the runs that have begun, each with the reason why its results cannot be used, if there is one."""
     runs = find_all_runs(job)
     for run in runs:
         if run.folder.exists() and run.makes_text:
@@ -300,13 +300,13 @@ def _begin(run: Run) -> None:
 
 
 def _is_outdated(run: Run) -> bool:
-    """Whether the folder holds a training, or its beginning, of something else."""
+    """Return whether the folder holds a training, or its beginning, of something else."""
     begun = read_record(_note_path(run)).get("inputs")
     return begun is not None and begun != find_training_inputs(run)
 
 
 def _machines(run: Run) -> list[str]:
-    """Where this training has been, in their order."""
+    """List the machines of this training in their order."""
     return [str(machine) for machine in read_record(_note_path(run)).get("machines", [])]
 
 

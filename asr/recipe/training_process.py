@@ -1,4 +1,4 @@
-"""One training of a recipe in a process of its own: `python -m asr.recipe.training_process CONF`."""
+"""Train one run of a recipe in a process of its own: `python -m asr.recipe.training_process CONF`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asr.train.loop import train
 
 
 def main(conf: str) -> int:
-    """The exit status, as that of `asr`."""
+    """Train; return the exit status, as that of `asr`."""
     end_with_standard_input()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     try:
