@@ -147,11 +147,6 @@ class Segmenter:
         """Taken so far."""
         return self._num_samples / self.sample_rate
 
-    @property
-    def judged_seconds(self) -> float:
-        """Up to where it is known whether someone speaks."""
-        return self._known / FRAMES_PER_SECOND
-
     def push(self, block_S: np.ndarray) -> list[AudioSegment]:
         self._append(block_S)
         return self._take(self._detector.push(block_S), is_last=False)

@@ -24,7 +24,7 @@ from asr.data.manifest import (
     shorten,
     with_absolute_audio,
 )
-from asr.data.manifest_checks import LACKING_SECONDS, measure_seconds
+from asr.data.manifest_checks import measure_seconds
 from asr.data.text_lines import BLANKS, read_text_lines
 from asr.errors import UserError
 from asr.files import replace_file
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 SECONDS_DIGITS = 9
 # Files that would no longer fit if they were left from another set of utterances.
 DEPENDENT_FILES = (
-    *("segments", "text", "utt2lang", "spk2gender", "reco2dur", "reco2file_and_channel"),
+    *("text", "utt2lang", "spk2gender", "reco2dur", "reco2file_and_channel"),
     *("feats.scp", "cmvn.scp", "vad.scp", "utt2num_frames", "utt2uniq"),
 )
 
@@ -107,10 +107,7 @@ def read_kaldi(folder: str | Path, allow_pipes: bool = False) -> Iterator[Uttera
 
 
 def write_kaldi(folder: str | Path, utterances: Iterable[Utterance]) -> int:
-    """Write a data folder, sorted as Kaldi wants it; returns the count.
-
-    There is a `segments` file unless each utterance is, as its audio file shows, the whole of that file.
-    """
+    """Write a data folder with a `segments` file, sorted as Kaldi wants it; returns the count."""
     folder = Path(folder)
     records = sorted(
         (with_absolute_audio(u, os.path.abspath(folder)) for u in utterances), key=lambda u: u.id
@@ -316,17 +313,16 @@ def require_no_control_characters(id: str, name: str, value: str) -> None:
 
 def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
     """File name -> lines. Python sorts strings by code points, which is the order of LC_ALL=C for UTF-8."""
-    tables = {"utt2dur": [f"{record.id} {_format_seconds(record.duration)}" for record in records]}
-    if _are_whole_files(records):
-        tables["wav.scp"] = [f"{record.id} {record.audio}" for record in records]
-    else:
-        names = _name_recordings(record.audio for record in records)
-        tables["wav.scp"] = sorted(f"{name} {path}" for path, name in names.items())
-        tables["segments"] = [
+    names = _name_recordings(record.audio for record in records)
+    tables = {
+        "utt2dur": [f"{record.id} {_format_seconds(record.duration)}" for record in records],
+        "wav.scp": sorted(f"{name} {path}" for path, name in names.items()),
+        "segments": [
             f"{record.id} {names[record.audio]} {_format_seconds(record.start)} "
             f"{_format_seconds(record.start + record.duration)}"
             for record in records
-        ]
+        ],
+    }
     if any(record.text is not None for record in records):
         tables["text"] = [f"{record.id} {record.text}" for record in records if record.text is not None]
     if any(record.language for record in records):
@@ -342,17 +338,6 @@ def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
     if genders:
         tables["spk2gender"] = [f"{speaker} {genders[speaker]}" for speaker in sorted(genders)]
     return tables
-
-
-def _are_whole_files(records: list[Utterance]) -> bool:
-    """Check that each utterance is a whole file of its own; no, which is safe, if in doubt."""
-    if any(record.start > 0 for record in records) or len({r.audio for r in records}) < len(records):
-        return False
-    try:
-        return all(abs(measure_seconds(r.audio) - r.duration) <= LACKING_SECONDS for r in records)
-    except UserError as error:
-        logger.warning("parts and whole files cannot be told apart (%s); writing segments", error)
-        return False
 
 
 def _name_recordings(paths: Iterable[str]) -> dict[str, str]:

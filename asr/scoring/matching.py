@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 import unicodedata
 from collections import defaultdict
@@ -16,6 +17,8 @@ from asr.transcripts.transcript import Word
 
 MAX_EXAMPLES = 3
 STYLE_SAMPLE = 2000  # texts that are looked at to tell how a file writes
+_PUNCTUATION = re.compile(r"[.,?!;:\u3002\uff0c\uff1f\u061f\u060c\u0964](?=\s|$)")
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -261,61 +264,35 @@ def _find_recording(by_recording: dict[str, list[_Key]], id: str, entry: Entry) 
 
 def compare_styles(references: Iterable[str], hypotheses: Iterable[str]) -> list[str]:
     """Differences of writing that would be counted as errors of recognition."""
-    ours, theirs = _Style.of(references), _Style.of(hypotheses)
-    if not ours.letters or not theirs.letters:
+    ours, theirs = (
+        "\n".join(text[:1000] for text in itertools.islice(texts, STYLE_SAMPLE))
+        for texts in (references, hypotheses)
+    )
+    if not any(map(str.isalpha, ours)) or not any(map(str.isalpha, theirs)):
         return []
     notes = []
-    if ours.case != theirs.case and ours.case and theirs.case:
-        notes.append(f"the references are {ours.case} and the hypotheses {theirs.case}")
-    for what, first, second in (
-        ("punctuation", ours.punctuation / ours.words, theirs.punctuation / theirs.words),
-        ("digits", ours.digits / ours.words, theirs.digits / theirs.words),
-    ):
+    cases = _describe_case(ours), _describe_case(theirs)
+    if all(cases) and cases[0] != cases[1]:
+        notes.append(f"the references are {cases[0]} and the hypotheses {cases[1]}")
+    for what, sign in (("punctuation", _PUNCTUATION), ("digits", _DIGITS)):
+        first, second = (len(sign.findall(text)) / len(text.split()) for text in (ours, theirs))
         if min(first, second) < 0.001 and max(first, second) > 0.02:
             notes.append(f"only the {'references' if first > second else 'hypotheses'} have {what}")
-    if ours.is_composed != theirs.is_composed and ours.marked and theirs.marked:
+    are_composed = [unicodedata.is_normalized("NFC", text) for text in (ours, theirs)]
+    has_accents = all(_has_accents(text) for text in (ours, theirs))
+    if has_accents and are_composed[0] != are_composed[1]:
         notes.append("accents are written as parts of letters (NFC) in one and as marks (NFD) in the other")
     return notes
 
 
-@dataclass
-class _Style:
-    words: int = 0
-    letters: int = 0
-    upper: int = 0
-    lower: int = 0
-    punctuation: int = 0
-    digits: int = 0
-    marked: int = 0
-    """Texts with accents."""
-    is_composed: bool = True
+def _has_accents(text: str) -> bool:
+    return unicodedata.normalize("NFC", text) != unicodedata.normalize("NFD", text)
 
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> _Style:
-        style = cls()
-        for number, text in enumerate(texts):
-            if number == STYLE_SAMPLE:
-                break
-            text = text[:1000]
-            style.words += len(text.split())
-            style.letters += sum(map(str.isalpha, text))
-            style.upper += sum(map(str.isupper, text))
-            style.lower += sum(map(str.islower, text))
-            style.punctuation += len(
-                re.findall(r"[.,?!;:\u3002\uff0c\uff1f\u061f\u060c\u0964](?=\s|$)", text)
-            )
-            style.digits += len(re.findall(r"\d+", text))
-            if not text.isascii():
-                composed = unicodedata.normalize("NFC", text)
-                style.marked += composed != unicodedata.normalize("NFD", text)
-                style.is_composed &= composed == text
-        return style
 
-    @property
-    def case(self) -> str:
-        cased = self.upper + self.lower
-        if cased < 10:
-            return ""
-        if self.upper > 0.98 * cased:
-            return "in upper case"
-        return "in lower case" if self.lower > 0.995 * cased else "in mixed case"
+def _describe_case(text: str) -> str:
+    upper, lower = sum(map(str.isupper, text)), sum(map(str.islower, text))
+    if upper + lower < 10:
+        return ""
+    if upper > 0.98 * (upper + lower):
+        return "in upper case"
+    return "in lower case" if lower > 0.995 * (upper + lower) else "in mixed case"
