@@ -39,7 +39,7 @@ from asr.serve.api import (
     parse_form,
     refuse,
 )
-from asr.serve.jobs import Job, ServedModel, TooLongError, Upload
+from asr.serve.jobs import Job, ServedModel, TooLongError, Upload, end_tasks
 from asr.serve.limits import Admission, Keys
 from asr.serve.metrics import Metrics
 from asr.serve.realtime import Session, describe_unknown, run_session
@@ -216,9 +216,7 @@ async def _unless_disconnected(request: Request, job: Job) -> Transcript:
             raise ClientDisconnect
         return work.result()
     finally:
-        for task in (work, leaving):
-            task.cancel()
-        await asyncio.gather(work, leaving, return_exceptions=True)
+        await end_tasks(work, leaving)
 
 
 class EventResponse(StreamingResponse):

@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from asr.audio.reading import read_info
 from asr.audio.segmentation import SegmentationConfig
@@ -102,6 +102,16 @@ class Upload:
     def clean(self, message: str) -> str:
         """A message about the file on disk as one about the file that was sent."""
         return message.replace(str(self.path), self.name)
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them, and wait until they are gone; nobody asks for their results."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # or asyncio would complain that nobody has looked at it
 
 
 Event = Segment | Transcript | Exception

@@ -28,7 +28,7 @@ from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
 from asr.errors import UserError
 from asr.serve.api import ApiError, ServerVad, describe_fault, describe_usage, describe_word, refuse
-from asr.serve.jobs import ServedModel
+from asr.serve.jobs import ServedModel, end_tasks
 from asr.serve.scheduler import Client, WithdrawnError
 from asr.serve.settings import ServeConfig
 from asr.transcription.streaming import LiveText, LiveTranscriber, transcribe_live
@@ -472,17 +472,13 @@ async def run_session(
         while unread <= MAX_OUTBOX_BYTES:
             await asyncio.sleep(0.5)
 
-    reading, writing = asyncio.create_task(receive()), asyncio.create_task(deliver())
-    watching, guarding = asyncio.create_task(watch()), asyncio.create_task(watch_unread())
-    tasks = {reading, writing, watching, guarding}
+    tasks = [asyncio.create_task(work()) for work in (receive, deliver, watch, watch_unread)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         session.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         code = 1012 if draining.is_set() else 1013 if unread > MAX_OUTBOX_BYTES else 1000
         if websocket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, asyncio.TimeoutError):
-                await asyncio.wait_for(websocket.close(code), 5)
+                await asyncio.wait_for(websocket.close(code), 1)

@@ -1,0 +1,164 @@
+"""OpenAI's own client, and curl as the docs show it, against a server at a port."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets", "openai"):
+    pytest.importorskip(extra, reason=f"{extra} is not installed")
+
+import openai  # noqa: E402
+from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak  # noqa: E402
+
+from asr.serve.limits import Keys  # noqa: E402
+from asr.transcripts.writers import format_transcript  # noqa: E402
+
+KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
+AUDIO = speak(6.0)
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "serve.md"
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Any:
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def address(recognizer: Any) -> Iterator[str]:
+    with at_a_port(make_app(KEYS, recognizer)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://{address}/v1", api_key="sesame")
+
+
+@pytest.fixture(scope="module")
+def expected(recognizer: Any) -> Any:
+    return recognizer.transcribe(AUDIO, RATE, options=SURE)
+
+
+def ask(client: openai.OpenAI, **options: Any) -> Any:
+    return client.audio.transcriptions.create(model="tiny", file=("talk.wav", encode(AUDIO)), **options)
+
+
+def test_json(client: openai.OpenAI, expected: Any) -> None:
+    answer = ask(client)
+    assert answer.text == expected.text and answer.usage.seconds == 6 and answer._request_id
+
+
+@pytest.mark.parametrize("name", ["text", "srt", "vtt"])
+def test_texts(client: openai.OpenAI, expected: Any, name: str) -> None:
+    wanted = expected.text + "\n" if name == "text" else format_transcript(name, expected)
+    assert ask(client, response_format=name) == wanted
+
+
+def test_verbose_json(client: openai.OpenAI, expected: Any) -> None:
+    answer = ask(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    assert answer.text == expected.text and answer.duration == 6.0
+    assert [word.word for word in answer.words] == [word.text for word in expected.words]
+    assert [segment.text for segment in answer.segments] == [one.text for one in expected.segments]
+    type(answer).model_validate(answer.model_dump())  # every field is there, of its type
+    assert ask(client, response_format="verbose_json").words is None
+
+
+def test_streaming(client: openai.OpenAI, expected: Any) -> None:
+    events = list(ask(client, stream=True))
+    assert "".join(event.delta for event in events[:-1]) == events[-1].text == expected.text
+    assert events[-1].type == "transcript.text.done" and events[-1].usage.seconds == 6
+
+
+def test_other_fields(client: openai.OpenAI) -> None:
+    vad = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 200, "silence_duration_ms": 400}
+    assert ask(client, language="de", prompt="a", temperature=0, chunking_strategy=vad).text
+    assert ask(client, chunking_strategy="auto").text
+
+
+def test_translations_and_models(client: openai.OpenAI) -> None:
+    file = ("talk.wav", encode(AUDIO))
+    assert client.audio.translations.create(model="tiny", file=file).text
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "asr"
+
+
+def test_errors(client: openai.OpenAI, address: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="temperature") as caught:
+        ask(client, temperature=0.7)
+    assert caught.value.param == "temperature" and caught.value.type == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError, match="include"):
+        ask(client, include=["logprobs"])
+    with pytest.raises(openai.NotFoundError, match="huge"):
+        client.audio.transcriptions.create(model="huge", file=("a.wav", encode(AUDIO)))
+    with pytest.raises(openai.BadRequestError, match=r"talk\.mp3"):
+        client.audio.transcriptions.create(model="tiny", file=("talk.mp3", b"no audio"))
+    with pytest.raises(openai.AuthenticationError, match="wrong API key"):
+        ask(openai.OpenAI(base_url=f"http://{address}/v1", api_key="guessed"))
+    with pytest.raises(openai.APIError, match="talk"):
+        list(client.audio.transcriptions.create(model="tiny", file=("talk", b"no audio"), stream=True))
+
+
+def test_a_busy_server_is_asked_again_and_a_wrong_request_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai.OpenAI, "_calculate_retry_timeout", lambda *_: 0.01)  # in place of Retry-After
+    app = make_app(recognizer=load_tiny())
+    admission = app.state.service.admission
+    admit, asked = admission.admit_request, []
+
+    def refuse_twice(*given: Any) -> Any:
+        asked.append(given)
+        admission.is_draining = len(asked) <= 2
+        return admit(*given)
+
+    admission.admit_request = refuse_twice
+    with at_a_port(app) as address:
+        client = openai.OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=3)
+        assert ask(client).text and len(asked) == 3
+        with pytest.raises(openai.BadRequestError):
+            ask(client, temperature=1)
+        assert len(asked) == 4
+
+
+def test_realtime(client: openai.OpenAI) -> None:
+    audio_format = {"type": "audio/pcm", "rate": 24000}
+    audio = {"input": {"format": audio_format, "turn_detection": None, "transcription": {"model": "tiny"}}}
+    with client.realtime.connect(model="tiny", extra_query={"intent": "transcription"}) as connection:
+        connection.session.update(session={"type": "transcription", "audio": audio})  # type: ignore[misc]
+        content = base64.b64encode((AUDIO * 32767).astype("<i2").tobytes()).decode()
+        connection.input_audio_buffer.append(audio=content)
+        connection.input_audio_buffer.commit()
+        kinds, text = [], ""
+        for event in connection:
+            kinds.append(event.type)
+            text += event.delta if event.type.endswith("transcription.delta") else ""
+            if event.type.endswith("transcription.completed"):
+                assert event.transcript == text != ""
+                break
+    assert kinds[:3] == ["session.created", "session.updated", "input_audio_buffer.committed"]
+    assert kinds[3:5] == ["conversation.item.added", "conversation.item.done"]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_as_in_the_docs(address: str, expected: Any, tmp_path: Path) -> None:
+    (tmp_path / "talk.mp3").write_bytes(encode(AUDIO))
+    lines = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("curl ")]
+    assert len(lines) >= 3
+    for line in lines:
+        line = line.replace("127.0.0.1:8000", address).replace("base.en", "tiny")
+        command = f"{line} -sS --fail-with-body -H 'Authorization: Bearer sesame'"
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = re.sub(r"\s+", " ", done.stdout)
+        if "srt" not in line:
+            assert json.dumps(expected.text, ensure_ascii=False)[1:-1] in said
+        else:
+            assert done.stdout == format_transcript("srt", expected)

@@ -1,0 +1,348 @@
+"""Live sessions over a WebSocket: the order of events, formats, turns, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
+    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
+
+from serve_examples import RATE, at_a_port, load_tiny, make_app, speak, wait_until  # noqa: E402
+from starlette.testclient import TestClient  # noqa: E402
+from starlette.websockets import WebSocketDisconnect  # noqa: E402
+from websockets.exceptions import ConnectionClosedError  # noqa: E402
+from websockets.sync.client import connect  # noqa: E402
+
+from asr.serve.limits import Keys  # noqa: E402
+from asr.serve.realtime import A_LAW, MU_LAW  # noqa: E402
+
+URL = "/v1/realtime?intent=transcription"
+KIND = "conversation.item.input_audio_transcription"
+AUDIO = speak(8.0)
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Any:
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def client(recognizer: Any) -> Iterator[TestClient]:
+    with TestClient(make_app(recognizer=recognizer)) as client:
+        yield client
+
+
+def update(socket: Any, **audio: Any) -> Any:
+    session: dict[str, Any] = {"type": "transcription", "include": audio.pop("include", [])}
+    socket.send_json({"type": "session.update", "session": session | {"audio": {"input": audio}}})
+    return socket.receive_json()
+
+
+def append(socket: Any, content: bytes, chunk: int = 3200) -> None:
+    for first in range(0, len(content), chunk):
+        audio = base64.b64encode(content[first : first + chunk]).decode()
+        socket.send_json({"type": "input_audio_buffer.append", "audio": audio})
+
+
+def to_pcm(audio_S: np.ndarray) -> bytes:
+    return (audio_S * 32767).astype("<i2").tobytes()
+
+
+def receive_until(socket: Any, kind: str, count: int = 1) -> list[Any]:
+    events = []
+    while sum(event["type"] == kind for event in events) < count:
+        events.append(socket.receive_json())
+        assert len(events) < 1000
+    return events
+
+
+def texts(events: list[Any], kind: str = f"{KIND}.completed") -> list[str]:
+    return [event["transcript"] for event in events if event["type"] == kind]
+
+
+PCM = {"format": {"type": "audio/pcm", "rate": RATE}}
+
+
+def test_a_session_begins_and_is_described(client: TestClient) -> None:
+    with client.websocket_connect(URL) as socket:
+        created = socket.receive_json()
+        assert created["type"] == "session.created" and created["event_id"]
+        audio = created["session"]["audio"]["input"]
+        assert created["session"]["type"] == "transcription"
+        assert audio["format"] == {"type": "audio/pcm", "rate": 24000}
+        assert audio["transcription"]["model"] == "tiny" and audio["turn_detection"]["type"] == "server_vad"
+        updated = update(
+            socket, **PCM, transcription={"model": "tiny", "language": "de"}, turn_detection=None
+        )
+        assert updated["type"] == "session.updated"
+        audio = updated["session"]["audio"]["input"]
+        assert audio["format"]["rate"] == RATE and audio["turn_detection"] is None
+        assert audio["transcription"] == {"model": "tiny", "language": "de", "prompt": ""}
+
+
+def test_a_pause_ends_an_item_and_its_events_come_in_order(client: TestClient) -> None:
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        update(socket, **PCM, turn_detection={"type": "server_vad", "silence_duration_ms": 500})
+        append(socket, to_pcm(AUDIO))
+        events = receive_until(socket, f"{KIND}.completed", 2)
+    first = [
+        event
+        for event in events
+        if event.get("item_id", event.get("item", {}).get("id")) == events[0]["item_id"]
+    ]
+    kinds = [event["type"] for event in first]
+    buffer, item = "input_audio_buffer", "conversation.item"
+    expected = [f"{buffer}.speech_started", f"{buffer}.speech_stopped", f"{buffer}.committed"]
+    expected += [f"{item}.added", f"{item}.done", f"{KIND}.delta", f"{KIND}.completed"]
+    assert kinds == expected
+    started, stopped, committed, *_, delta, completed = first
+    assert 300 < started["audio_start_ms"] < stopped["audio_end_ms"] < 2500
+    assert committed["previous_item_id"] is None
+    assert delta["delta"] == completed["transcript"] != "" and completed["usage"]["type"] == "duration"
+    second = next(e for e in events if e["type"] == f"{buffer}.committed" and e is not committed)
+    assert second["previous_item_id"] == started["item_id"]
+    assert len({event["event_id"] for event in events}) == len(events)
+
+
+def test_a_commit_ends_a_turn_where_the_client_detects_them(client: TestClient, recognizer: Any) -> None:
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        update(socket, **PCM, turn_detection=None, include=["asr.words"])
+        for _ in range(2):
+            append(socket, to_pcm(AUDIO[: 4 * RATE]))
+            socket.send_json({"type": "input_audio_buffer.commit"})
+        events = receive_until(socket, f"{KIND}.completed", 2)
+    assert events[0]["type"] == "input_audio_buffer.committed"
+    one, other = texts(events)
+    assert one == other != ""
+    deltas = [event["delta"] for event in events if event["type"] == f"{KIND}.delta"]
+    assert "".join(deltas[: len(deltas) // 2]) == one
+    first, second = [event["words"] for event in events if event["type"] == "asr.words"]
+    assert " ".join(word["word"] for word in first) == one
+    assert second[0]["start"] - first[0]["start"] == pytest.approx(4.0, abs=0.01), "times go on"
+
+
+def test_words_that_may_change_come_as_an_event_of_our_own(client: TestClient) -> None:
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        update(socket, **PCM, turn_detection={"silence_duration_ms": 500}, include=["asr.tentative"])
+        seen: list[Any] = []
+        for first in range(0, len(AUDIO), RATE // 2):  # as slowly as it is recognized
+            append(socket, to_pcm(AUDIO[first : first + RATE // 2]), RATE)
+            socket.send_json({"type": "input_audio_buffer.append", "audio": "?"})
+            seen += receive_until(socket, "error")
+        seen += receive_until(socket, f"{KIND}.completed")
+    tentative = [event for event in seen if event["type"] == "asr.tentative"]
+    assert tentative and all({"item_id", "agreed", "text"} <= event.keys() for event in tentative)
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
+def test_other_rates_are_resampled(client: TestClient, recognizer: Any, rate: int) -> None:
+    import soxr
+
+    audio = to_pcm(np.clip(soxr.resample(AUDIO[: 4 * RATE], RATE, rate), -1, 1))
+    assert transcribe_turn(client, audio, {"type": "audio/pcm", "rate": rate})
+
+
+@pytest.mark.parametrize(("kind", "subtype"), [("audio/pcmu", "ULAW"), ("audio/pcma", "ALAW")])
+def test_g711_is_decoded_as_libsndfile_does(client: TestClient, kind: str, subtype: str) -> None:
+    table = MU_LAW if kind == "audio/pcmu" else A_LAW
+    raw = {"format": "RAW", "subtype": subtype, "samplerate": 8000}
+    codes = io.BytesIO(bytes(range(256)))
+    assert np.array_equal(table, soundfile.read(codes, channels=1, dtype="float32", **raw)[0])
+    file = io.BytesIO()
+    soundfile.write(file, AUDIO[: 4 * RATE : 2], **raw)
+    assert transcribe_turn(client, file.getvalue(), {"type": kind})
+
+
+def transcribe_turn(client: TestClient, content: bytes, audio_format: Any) -> str:
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        assert update(socket, format=audio_format, turn_detection=None)["type"] == "session.updated"
+        append(socket, content, 4000)
+        socket.send_json({"type": "input_audio_buffer.commit"})
+        (text,) = texts(receive_until(socket, f"{KIND}.completed"))
+        return text
+
+
+def test_cleared_audio_is_forgotten(client: TestClient) -> None:
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        update(socket, **PCM, turn_detection=None)
+        append(socket, to_pcm(AUDIO[: 2 * RATE]))
+        socket.send_json({"type": "input_audio_buffer.clear"})
+        assert socket.receive_json()["type"] == "input_audio_buffer.cleared"
+        socket.send_json({"type": "input_audio_buffer.commit"})
+        assert socket.receive_json()["error"]["code"] == "input_audio_buffer_commit_empty"
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("no json", "invalid_json"),
+    ("[" * 100_000, "invalid_json"),
+    ([1], "type"),
+    ({"type": "response.create"}, "type"),
+    ({"type": "transcription_session.update"}, "type"),
+    ({"type": "session.update"}, "session"),
+    ({"type": "session.update", "session": {"type": "realtime"}}, "type"),
+    ({"type": "session.update", "session": {"voice": "alloy"}}, "voice"),
+    (
+        {
+            "type": "session.update",
+            "session": {"audio": {"input": {"noise_reduction": {"type": "near_field"}}}},
+        },
+        "noise",
+    ),
+    (
+        {
+            "type": "session.update",
+            "session": {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}},
+        },
+        "turn",
+    ),
+    ({"type": "session.update", "session": {"audio": {"input": {"format": {"rate": 4000}}}}}, "rate"),
+    (
+        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "huge"}}}}},
+        "model",
+    ),
+    (
+        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"language": "xx"}}}}},
+        "language",
+    ),
+    (
+        {"type": "session.update", "session": {"include": ["item.input_audio_transcription.logprobs"]}},
+        "include",
+    ),
+    ({"type": "input_audio_buffer.append"}, "audio"),
+    ({"type": "input_audio_buffer.append", "audio": "%%%"}, "audio"),
+    ({"type": "input_audio_buffer.append", "audio": "AAA="[:3] + "A"}, "audio"),
+    ({"type": "input_audio_buffer.append", "audio": "AA=="}, "whole samples"),
+    ({"type": "input_audio_buffer.commit"}, "empty"),
+]
+
+
+def test_wrong_events_are_answered_and_end_nothing(client: TestClient) -> None:
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        for event, said in WRONG:
+            named = event | {"event_id": "mine"} if isinstance(event, dict) else event
+            socket.send_text(named if isinstance(named, str) else json.dumps(named))
+            answer = socket.receive_json()
+            assert answer["type"] == "error", (event, answer)
+            error = answer["error"]
+            assert said in f"{error['param']} {error['code']} {error['message']}", (event, error)
+            assert error["event_id"] == ("mine" if isinstance(event, dict) else None)
+        socket.send_bytes(b"\0\1")
+        assert socket.receive_json()["type"] == "error"
+        assert update(socket, **PCM)["type"] == "session.updated"
+
+
+def test_who_may_not_come_in_is_told_before_the_socket_opens() -> None:
+    keys = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
+    with TestClient(make_app(keys, load_tiny(), max_sessions=1)) as client:
+        for url, protocols, headers in (
+            (URL, None, {}),
+            (URL, ["realtime", "openai-insecure-api-key.wrong"], {}),
+            (URL, None, {"authorization": "Bearer sesame", "origin": "https://evil.example"}),
+            ("/v1/realtime?intent=conversation", None, {"authorization": "Bearer sesame"}),
+            ("/v1/realtime?model=huge", None, {"authorization": "Bearer sesame"}),
+        ):
+            with (
+                pytest.raises(WebSocketDisconnect),
+                client.websocket_connect(url, protocols, headers=headers) as socket,
+            ):
+                socket.receive_json()
+        protocols = ["realtime", "openai-insecure-api-key.sesame"]
+        with client.websocket_connect(URL, protocols) as socket:
+            assert socket.accepted_subprotocol == "realtime"
+            assert socket.receive_json()["type"] == "session.created"
+            with pytest.raises(WebSocketDisconnect), client.websocket_connect(URL, protocols) as other:
+                other.receive_json()
+
+
+def test_a_session_ends_with_its_client(client: TestClient) -> None:
+    admission = client.app.state.service.admission  # type: ignore[attr-defined]
+    with client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        append(socket, to_pcm(AUDIO))
+        assert admission.num_sessions == 1
+    wait_until(lambda: admission.num_sessions == 0)
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name == "live"])
+
+
+def test_a_server_that_shuts_down_gives_the_last_words() -> None:
+    app = make_app(recognizer=load_tiny())
+    with at_a_port(app) as address, connect(f"ws://{address}{URL}") as link:
+        link.recv()
+        wait_until(lambda: app.state.service.admission.num_sessions == 1)
+        format_16k = {"audio": {"input": PCM | {"turn_detection": None}}}
+        link.send(json.dumps({"type": "session.update", "session": format_16k}))
+        link.recv()
+        audio = base64.b64encode(to_pcm(AUDIO[: 3 * RATE])).decode()
+        link.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+        link.send(json.dumps({"type": "input_audio_buffer.append", "audio": "?"}))
+        link.recv()  # its error: what came before was taken
+        app.state.service.drain()
+        events: list[Any] = []
+        with pytest.raises(ConnectionClosedError):
+            while True:
+                events.append(json.loads(link.recv()))
+        assert texts(events)[0] and link.close_code == 1012
+
+
+def test_a_model_that_fails_fails_its_turn_alone() -> None:
+    model = load_tiny()
+    recognize, faults = model.recognize, [RuntimeError("secret")]
+
+    def fail_once(segments: Any, request: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return recognize(segments, request)
+
+    model.recognize = fail_once  # type: ignore[method-assign]
+    with TestClient(make_app(recognizer=model)) as client, client.websocket_connect(URL) as socket:
+        socket.receive_json()
+        update(socket, **PCM, turn_detection=None)
+        append(socket, to_pcm(AUDIO[: 3 * RATE]))
+        failed = receive_until(socket, f"{KIND}.failed")[-1]
+        assert failed["error"]["code"] == "transcription_failed" and "secret" not in str(failed)
+        append(socket, to_pcm(AUDIO[: 3 * RATE]))
+        socket.send_json({"type": "input_audio_buffer.commit"})
+        assert texts(receive_until(socket, f"{KIND}.completed"))
+
+
+@pytest.mark.slow
+def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.serve.realtime.MAX_OUTBOX_BYTES", 100_000)
+    app = make_app(recognizer=load_tiny())
+    admission = app.state.service.admission
+    with at_a_port(app) as address, socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link.connect(("127.0.0.1", int(address.partition(":")[2])))
+        head = f"GET {URL} HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        link.sendall(
+            f"{head}sec-websocket-version: 13\r\nsec-websocket-key: {16 * 'A'}{6 * 'A'}==\r\n\r\n".encode()
+        )
+        wait_until(lambda: admission.num_sessions == 1)
+        text = json.dumps({"type": "input_audio_buffer.commit", "event_id": "x" * 100_000}).encode()
+        frame = b"\x81\xff" + len(text).to_bytes(8, "big") + b"\0\0\0\0" + text  # under a mask of zeros
+        threading.Thread(target=send_forever, args=(link, frame), daemon=True).start()
+        wait_until(lambda: admission.num_sessions == 0, 20)
+
+
+def send_forever(link: socket.socket, frame: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            link.sendall(frame)
