@@ -110,6 +110,18 @@ def dump_config(config: Config) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
+def choose_by_type(kinds: Iterable[type[Config]], default: str) -> Any:
+    """Annotation of a section of one of these kinds; without a `type` it is of the default one."""
+
+    def find_type(section: Any) -> str:
+        given = section.get("type") if isinstance(section, dict) else getattr(section, "type", None)
+        return default if given is None else str(given)
+
+    tags = [pydantic.Tag(get_args(kind.model_fields["type"].annotation)[0]) for kind in kinds]
+    options = tuple(Annotated[kind, tag] for kind, tag in zip(kinds, tags, strict=True))
+    return Annotated[Union[options], pydantic.Discriminator(find_type)]  # noqa: UP007
+
+
 def describe_choices(config_class: type[Config]) -> dict[str, list[str]]:
     """What each key that leaves a choice may be: the words, the kinds of its section, null."""
     choices: dict[str, dict[str, None]] = {}

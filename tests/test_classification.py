@@ -23,7 +23,6 @@ from asr.models.clock import make_clock
 from asr.models.label_model import FIRST_LABEL_ID
 from asr.system.checkpoint import System, load_any_system
 from asr.train.loop import train
-from asr.train.preparation import build_labels
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 CPU = torch.device("cpu")
@@ -44,7 +43,7 @@ def load(corpus: Path, kind: str) -> System[LabelModel]:
 
 def run(corpus: Path, kind: str, utterances: list[Utterance], batch_size: int = 2) -> LabelledSplit:
     system = load(corpus, kind)
-    labels = build_labels(system.config)
+    labels = system.config.model.find_labels(system.config.text)
     assert labels is not None
     return label_utterances(system, labels, utterances, device=CPU, batch_size=batch_size)
 
@@ -157,7 +156,7 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
     system, good = load(corpus, "recording"), list(read_manifest(corpus / "dev.jsonl"))
     soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).uniform(-0.1, 0.1, 10 * RATE), RATE)
     long = good[0].model_copy(update={"id": "long", "audio": f"{tmp_path}/long.wav", "duration": 10.0})
-    labels, label = build_labels(system.config), system.model.label
+    labels, label = system.config.model.find_labels(system.config.text), system.model.label
     assert labels is not None
 
     def label_short(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> Any:

@@ -209,7 +209,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     from asr.evaluation.speech import describe_device, read_utterances
     from asr.models import FrameLabelsModel
     from asr.progress import AudioProgress
-    from asr.train.preparation import build_labels, find_unseen_labels
+    from asr.train.preparation import find_unseen_labels
     from asr.transcription.recognizer import choose_device
 
     for name in ("decoding", "beam", "language_model", "lexicon", "set"):
@@ -217,7 +217,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
             raise UserError(
                 f"--{name.replace('_', '-')} is about text, but {args.model} is a classifier; remove it"
             )
-    utterances, labels = read_utterances(args.manifest), build_labels(system.config)
+    utterances, labels = read_utterances(args.manifest), system.config.model.find_labels(system.config.text)
     assert labels is not None
     unseen = find_unseen_labels(args.manifest, utterances, labels, system.tokenizer)
     device = choose_device(args.device)

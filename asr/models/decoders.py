@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Any
 
-import pydantic
-
+from asr.config import choose_by_type
 from asr.extensions import find_extensions
 from asr.models.decoder import AnyDecoder, DecoderConfig
 from asr.models.non_autoregressive import (
@@ -26,13 +25,6 @@ from asr.models.recurrent_decoder import (
 )
 from asr.models.transformer import TransformerDecoder, TransformerDecoderConfig
 
-
-def _type_of(section: Any) -> str:
-    """transformer where no type is given."""
-    given = section.get("type") if isinstance(section, dict) else getattr(section, "type", None)
-    return "transformer" if given is None else str(given)
-
-
 # The only table from the type in a config to a class.
 DECODERS: dict[type[DecoderConfig], Callable[[Any, int, int], AnyDecoder]] = {
     TransformerDecoderConfig: TransformerDecoder,
@@ -49,8 +41,7 @@ for _sections in find_extensions("sections"):
 if TYPE_CHECKING:
     AnyDecoderConfig = DecoderConfig
 else:
-    _kinds = tuple(Annotated[kind, pydantic.Tag(kind.model_fields["type"].default)] for kind in DECODERS)
-    AnyDecoderConfig = Annotated[Union[_kinds], pydantic.Discriminator(_type_of)]  # noqa: UP007
+    AnyDecoderConfig = choose_by_type(DECODERS, default="transformer")
 
 
 def build_decoder(config: DecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
-from asr.data.labels import RECORDING_FIELDS, TIMED_FIELDS
+from asr.data.labels import RECORDING_FIELDS, TIMED_FIELDS, FrameLabels, RecordingLabels
 from asr.models.encoder import Encoder
 from asr.models.encoders import AnyEncoderConfig, build_encoder
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, cross_entropy
-from asr.models.model import Losses, Model
+from asr.models.model import Losses, Model, ModelConfig
+from asr.text.normalization import TextConfig
 from asr.text.units import SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, F features, N labels of an utterance, D dimension, L all labels there are
@@ -23,11 +23,18 @@ from asr.text.units import SPECIAL_TOKENS, UNK_ID
 FIRST_LABEL_ID = len(SPECIAL_TOKENS)
 
 
-class RecordingLabelConfig(Config):
-    """An encoder, pooled over time, and a label for the whole recording: which digit, which speaker."""
+class LabelModelConfig(ModelConfig):
+    """A classifier: an encoder and labels of a field of the manifest."""
 
-    reads_audio: ClassVar[bool] = True
     scores: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
+
+    def check_run(self, run: Any) -> None:
+        if run.train.plot_every is not None:
+            raise ValueError("train.plot_every draws the attention of a decoder; set it to null")
+
+
+class RecordingLabelConfig(LabelModelConfig):
+    """An encoder, pooled over time, and a label for the whole recording: which digit, which speaker."""
 
     type: Literal["recording_label"]
     label: str = pydantic.Field(pattern=RECORDING_FIELDS)
@@ -40,12 +47,16 @@ class RecordingLabelConfig(Config):
     label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of each target that is spread over all labels."""
 
+    @property
+    def reads_text(self) -> bool:
+        return self.label == "text"
 
-class FrameLabelsConfig(Config):
+    def find_labels(self, text: TextConfig) -> RecordingLabels:
+        return RecordingLabels(self.label, text)
+
+
+class FrameLabelsConfig(LabelModelConfig):
     """An encoder, and a label for each encoded step: framewise classification."""
-
-    reads_audio: ClassVar[bool] = True
-    scores: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
 
     type: Literal["frame_labels"]
     label: str = pydantic.Field(default="extras.word_times", pattern=TIMED_FIELDS)
@@ -56,6 +67,13 @@ class FrameLabelsConfig(Config):
     """Features to encoded steps, as in a model of speech."""
     label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of each target that is spread over all labels."""
+
+    @property
+    def reads_text(self) -> bool:
+        return False
+
+    def find_labels(self, text: TextConfig) -> FrameLabels:
+        return FrameLabels(self.label)
 
 
 class LabelModel(Model, abc.ABC):

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
+from asr.batches.order import BatchConfig
 from asr.models.attention import KeyValueCache, SelfAttention
 from asr.models.layers import Activation, Dropout, FeedForward
 from asr.models.losses import IGNORED, cross_entropy
-from asr.models.model import Losses, Model, Targets, name_means
+from asr.models.model import Losses, Model, ModelConfig, Targets, name_means
 from asr.models.positions import PositionConfig, Positions
 from asr.models.transformer import Block, check_heads
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
 
 
-class LanguageModelConfig(Config):
+class LanguageModelConfig(ModelConfig):
     """Layers of causal self-attention and feed-forward over the tokens of a sentence."""
 
     reads_audio: ClassVar[bool] = False
@@ -49,6 +49,19 @@ class LanguageModelConfig(Config):
     def _check(self) -> LanguageModelConfig:
         check_heads(self.dim, self.num_heads, self.positions)
         return self
+
+    def check_run(self, run: Any) -> None:
+        if run.train.plot_every is not None:
+            raise ValueError("train.plot_every draws attention to audio, and there is none; set it to null")
+        for key, section in (("features", run.features), ("augment", run.augment)):
+            if section != type(section)():
+                raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
+        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "feature_cache", "num_workers"):
+            if getattr(run.batches, key) != BatchConfig.model_fields[key].default:
+                raise ValueError(
+                    f"batches.{key} is about audio, which a model of language does not read; remove it "
+                    "(batches.max_tokens limits a batch)"
+                )
 
 
 class LanguageModelLayer(nn.Module):

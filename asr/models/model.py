@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.config import Config
+from asr.data.labels import Labels
 from asr.models.layers import length_mask
 from asr.models.losses import IGNORED
+from asr.text.normalization import TextConfig
 from asr.text.units import EOS_ID, SOS_ID
 
 # B batch, U tokens, N rows of a decoder (tokens and the end)
@@ -51,6 +54,30 @@ class Targets:
         inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
         targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
         return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
+
+
+class ModelConfig(Config):
+    """Section model: one for each kind of model, which says what differs by kind."""
+
+    reads_audio: ClassVar[bool] = True
+    makes_text: ClassVar[bool] = False
+    """Of audio: it can transcribe, and is compared by error rates."""
+    scores: ClassVar[tuple[str, ...]] = ("loss",)
+    """Of the dev set; the first one is the usual one to select by."""
+
+    type: str
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether texts of the manifest are normalised for it by text.training."""
+        return True
+
+    def find_labels(self, text: TextConfig) -> Labels | None:
+        """Where its labels come from; None for a model of tokens."""
+        return None
+
+    def check_run(self, run: Any) -> None:
+        """Refuse, as a ValueError, settings of a `RunConfig` that do nothing for it or cannot go with it."""
 
 
 class Model(nn.Module):

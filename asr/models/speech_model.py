@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.attention_prior import AttentionPriorConfig, prior_bias
@@ -28,7 +27,7 @@ from asr.models.losses import (
     diagonal_times,
     guided_attention_loss,
 )
-from asr.models.model import Losses, Model, Targets
+from asr.models.model import Losses, Model, ModelConfig, Targets
 from asr.models.non_autoregressive import MaskDecoderConfig, NonAutoregressiveDecoderConfig
 from asr.text.units import BLANK_ID
 
@@ -36,10 +35,10 @@ from asr.text.units import BLANK_ID
 # D dimension
 
 
-class SpeechModelConfig(Config):
+class SpeechModelConfig(ModelConfig):
     """An encoder with a CTC head, a decoder, or both."""
 
-    reads_audio: ClassVar[bool] = True
+    makes_text: ClassVar[bool] = True
     scores: ClassVar[tuple[str, ...]] = ("wer", "cer", "token_accuracy", "bleu", "loss")
 
     type: Literal["speech"] = "speech"
@@ -100,6 +99,37 @@ class SpeechModelConfig(Config):
         if self.lora is not None and "decoder" in self.lora.parts and self.decoder is None:
             raise ValueError("lora.parts has decoder, and there is none; set lora.parts: [encoder]")
         return self
+
+    def check_run(self, run: Any) -> None:
+        if run.train.select_by == "token_accuracy" and self.decoder is None:
+            raise ValueError(
+                "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
+            )
+        is_loudness = run.features.type == "log_mel" and run.features.reduction.type == "none"
+        for name in ("guided_attention", "attention_prior"):
+            section = getattr(self, name)
+            if section is not None and section.trim_silence and not is_loudness:
+                raise ValueError(
+                    f"model.{name}.trim_silence finds silence in log-mel features: set it to false, "
+                    "or features.type = log_mel and features.reduction.type = none"
+                )
+        prior = self.attention_prior
+        if prior is not None and prior.end_updates >= run.train.steps:
+            raise ValueError(
+                f"model.attention_prior.end_updates = {prior.end_updates} is not before train.steps = "
+                f"{run.train.steps}, and what never attended without a prior cannot do so; lower it"
+            )
+        masks = run.augment.spec_augment
+        if self.ctc_consistency and not (masks.num_time_masks or masks.num_frequency_masks):
+            raise ValueError(
+                "model.ctc_consistency compares an utterance with itself under different masks, and there "
+                "are none: set augment.spec_augment, or remove it"
+            )
+        attends = self.decoder is not None and self.decoder.cross_attention != (0, 0)
+        if run.train.plot_every is not None and not attends:
+            raise ValueError(
+                "train.plot_every draws the attention of a decoder, and there is none; set it to null"
+            )
 
 
 def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) -> None:

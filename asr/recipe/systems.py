@@ -14,7 +14,6 @@ from typing import Any
 from asr.config import Config, describe_config
 from asr.data.manifest import Manifest, write_manifest
 from asr.errors import UserError
-from asr.models import LanguageModelConfig, SpeechModelConfig
 from asr.recipe.definition import Job, SystemConf
 from asr.recipe.tasks import hash_text
 from asr.system.checkpoint import find_model
@@ -93,11 +92,11 @@ class Run:
     @property
     def makes_text(self) -> bool:
         """Whether it recognises speech. Language models and classifiers are trained, but not compared."""
-        return isinstance(self.config.model, SpeechModelConfig)
+        return self.config.model.makes_text
 
     @property
     def is_language(self) -> bool:
-        return isinstance(self.config.model, LanguageModelConfig)
+        return self.config.model.type == "language"
 
 
 def build_runs(job: Job) -> list[Run]:
@@ -119,8 +118,7 @@ def build_runs(job: Job) -> list[Run]:
                 raise UserError(f"--only {system}: {reason}")
             logger.info("%s: left out, since %s", system, reason)
             continue
-        makes_text = isinstance(own.model, SpeechModelConfig)
-        seeds = job.seeds if job.seeds and makes_text else (own.seed,)
+        seeds = job.seeds if job.seeds and own.model.makes_text else (own.seed,)
         runs += [_build_run(job, system, conf, own, seed) for seed in seeds]
     return _sort_by_need(runs)
 

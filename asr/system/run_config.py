@@ -13,7 +13,7 @@ from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
 from asr.extensions import find_extensions
 from asr.features.front_end import FeaturesConfig
-from asr.models import FrameLabelsConfig, ModelConfig, RecordingLabelConfig, SpeechModelConfig
+from asr.models import AnyModelConfig
 from asr.system.checkout import find_shipped
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
@@ -162,7 +162,7 @@ class RunConfig(Config):
     """How the training audio is varied."""
     batches: BatchConfig = BatchConfig()
     """How utterances are grouped."""
-    model: ModelConfig
+    model: AnyModelConfig
     """What is trained: a model of speech, or of language alone."""
     optim: OptimConfig = OptimConfig()
     """How the weights are changed."""
@@ -176,28 +176,22 @@ class RunConfig(Config):
                 f"train.select_by = {self.train.select_by}, but a model of type {self.model.type} has "
                 f"{', '.join(self.model.scores)}; set train.select_by: {self.model.scores[0]}"
             )
-        makes_labels = isinstance(self.model, RecordingLabelConfig | FrameLabelsConfig)
+        makes_labels = self.model.find_labels(self.text) is not None
         if makes_labels != (self.tokenizer.type == "labels"):
             wanted = "labels" if makes_labels else "characters"
             raise ValueError(
                 f"tokenizer.type = {self.tokenizer.type} does not go with a model of type {self.model.type}; "
                 f"set tokenizer.type: {wanted}"
             )
-        if makes_labels and self.train.plot_every is not None:
-            raise ValueError("train.plot_every draws the attention of a decoder; set it to null")
-        if not self.model.reads_audio:
-            self._refuse_audio_settings()
-        elif self.data.text:
+        if self.model.reads_audio and self.data.text:
             raise ValueError("data.text is for a language model; remove it, or set model.type: language")
-        elif self.batches.max_tokens != BatchConfig.model_fields["max_tokens"].default:
+        if self.model.reads_audio and self.batches.max_tokens != BatchConfig().max_tokens:
             raise ValueError(
                 "batches.max_tokens is for a language model; remove it (max_seconds limits a batch)"
             )
-        reads_text = not makes_labels or getattr(self.model, "label", None) == "text"
-        self.text.refuse_idle(reads_text, "a model of texts", "training")
-        self.text.refuse_idle(isinstance(self.model, SpeechModelConfig), "a speech model", "scoring")
-        if isinstance(self.model, SpeechModelConfig):
-            self._check_speech(self.model)
+        self.text.refuse_idle(self.model.reads_text, "a model of texts", "training")
+        self.text.refuse_idle(self.model.makes_text, "a speech model", "scoring")
+        self.model.check_run(self)
         for sections in find_extensions("sections"):
             sections.check_run(self)
         if not self.keep_tokenizer and self.start_from is None:
@@ -205,51 +199,6 @@ class RunConfig(Config):
                 "keep_tokenizer = false is about the tokenizer of start_from; set that, or remove it"
             )
         return self
-
-    def _refuse_audio_settings(self) -> None:
-        """They would do nothing."""
-        if self.train.plot_every is not None:
-            raise ValueError("train.plot_every draws attention to audio, and there is none; set it to null")
-        for key, section in (("features", self.features), ("augment", self.augment)):
-            if section != type(section)():
-                raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
-        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "feature_cache", "num_workers"):
-            if getattr(self.batches, key) != BatchConfig.model_fields[key].default:
-                raise ValueError(
-                    f"batches.{key} is about audio, which a model of language does not read; remove it "
-                    "(batches.max_tokens limits a batch)"
-                )
-
-    def _check_speech(self, model: SpeechModelConfig) -> None:
-        if self.train.select_by == "token_accuracy" and model.decoder is None:
-            raise ValueError(
-                "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
-            )
-        is_loudness = self.features.type == "log_mel" and self.features.reduction.type == "none"
-        for name in ("guided_attention", "attention_prior"):
-            section = getattr(model, name)
-            if section is not None and section.trim_silence and not is_loudness:
-                raise ValueError(
-                    f"model.{name}.trim_silence finds silence in log-mel features: set it to false, "
-                    "or features.type = log_mel and features.reduction.type = none"
-                )
-        prior = model.attention_prior
-        if prior is not None and prior.end_updates >= self.train.steps:
-            raise ValueError(
-                f"model.attention_prior.end_updates = {prior.end_updates} is not before train.steps = "
-                f"{self.train.steps}, and what never attended without a prior cannot do so; lower it"
-            )
-        masks = self.augment.spec_augment
-        if model.ctc_consistency and not (masks.num_time_masks or masks.num_frequency_masks):
-            raise ValueError(
-                "model.ctc_consistency compares an utterance with itself under different masks, and there "
-                "are none: set augment.spec_augment, or remove it"
-            )
-        attends = model.decoder is not None and model.decoder.cross_attention != (0, 0)
-        if self.train.plot_every is not None and not attends:
-            raise ValueError(
-                "train.plot_every draws the attention of a decoder, and there is none; set it to null"
-            )
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -19,13 +19,13 @@ from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
 from asr.batches.order import Shard
 from asr.batches.text_loader import TextLoader
-from asr.data.labels import FrameLabels, Labels, RecordingLabels
+from asr.data.labels import Labels
 from asr.data.manifest import Manifest, Utterance, read_manifest
 from asr.data.sentences import read_sentences, read_text_file
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.files import hash_file
-from asr.models import FrameLabelsConfig, LabelModel, Model, RecordingLabelConfig, build_model
+from asr.models import LabelModel, Model, build_model
 from asr.models.clock import make_clock
 from asr.models.subsampling import subsampled_lengths
 from asr.scoring.bleu import load_sacrebleu
@@ -137,9 +137,8 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
         has_ctc=getattr(system.model, "ctc_head", None) is not None,
         num_views=system.model.num_views,
     )
-    if isinstance(system.model, LabelModel):
-        labels = build_labels(config)
-        assert labels is not None
+    if (labels := config.model.find_labels(config.text)) is not None:
+        assert isinstance(system.model, LabelModel)
         inputs = replace(inputs, labels=labels, step_times=make_clock(config.features, system.model).times)
         find_unseen_labels(config.data.dev, read_manifest(config.data.dev), labels, system.tokenizer)
     load = partial(BatchLoader, config=config.batches, seed=config.seed, shard=shard)
@@ -156,13 +155,6 @@ def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader,
     )
     train = load(read_training_texts(config), " + ".join((*config.data.train_paths, *config.data.text)))
     return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
-
-
-def build_labels(config: RunConfig) -> Labels | None:
-    """Where the labels come from; None for a model of text."""
-    if isinstance(config.model, RecordingLabelConfig):
-        return RecordingLabels(config.model.label, config.text)
-    return FrameLabels(config.model.label) if isinstance(config.model, FrameLabelsConfig) else None
 
 
 def find_unseen_labels(
@@ -262,7 +254,7 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path) -
 
 def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer) -> None:
     """Say what share of train and dev the tokenizer does not know; refuse too much, and sets without text."""
-    labels = build_labels(config)
+    labels = config.model.find_labels(config.text)
     texts_of = {
         config.data.train_paths: read_training_texts(config),
         (config.data.dev,): read_sentences(config.data.dev, config.text),
@@ -303,7 +295,7 @@ def train_tokenizer(config: RunConfig) -> Tokenizer:
 
 def read_tokenizer_texts(config: RunConfig) -> Iterator[str]:
     """Those that a tokenizer learns from: of the training set, or its labels."""
-    labels = build_labels(config)
+    labels = config.model.find_labels(config.text)
     if labels is None:
         return itertools.chain(*(read_sentences(path, config.text) for path in config.data.train_paths))
     return (name for item in read_manifest(*config.data.train_paths) for name in labels.names(item))
