@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import torch
 from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import Tensor
 
-from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding import beam
+from asr.decoding.best_path import find_best_paths
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.core import SpeechDecoder
+from asr.decoding.fusion import FusionModel
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, NBest
+from asr.decoding.search import search_quickly
+from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
@@ -39,6 +47,32 @@ def random_encoded(model: SpeechModel, lengths: list[int], seed: int = 0) -> tup
         [2 * torch.randn(max(lengths), model.encoder.output_dim, generator=random) for _ in lengths]
     )
     return encoded_BTD.masked_fill(~length_mask(lengths_B, max(lengths))[..., None], 50.0), lengths_B
+
+
+def build_decoder_of(model: SpeechModel, checks: ChecksConfig | None = None) -> SpeechDecoder:
+    """With a tokenizer that names each token by its number."""
+    tokenizer = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
+    return SpeechDecoder(model, FrontEnd(FeaturesConfig()), tokenizer, checks)  # type: ignore[arg-type]
+
+
+def search_beams(
+    model: SpeechModel,
+    encoded_BTD: Tensor,
+    lengths_B: Tensor,
+    config: DecodingConfig,
+    language_model: FusionModel | None = None,
+    ctc_weight: float = 0.0,
+) -> NBest:
+    encoded = EncodedAudio(model, encoded_BTD, lengths_B)
+    return beam.search_beams(encoded, config, language_model, ctc_weight=ctc_weight)
+
+
+def decode_ctc_greedily(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> list[list[int]]:
+    return find_best_paths(log_probabilities_BTV, lengths_B).texts()
+
+
+def decode_by_decoder(model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor) -> list[list[int]]:
+    return search_quickly(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
 
 
 def encode_in_batches(model: SpeechModel, size: int) -> Iterator[tuple[Tensor, Tensor]]:

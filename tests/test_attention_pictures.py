@@ -222,7 +222,7 @@ def test_transcribe_says_what_cannot_be_drawn(
         (talker, ["a.wav", "--plot-attention", "out.png", "--output-dir", "x"], 2, "nor --output-dir"),
         (talker, ["--stream", "--plot-attention", "out.png"], 2, "neither --stream nor"),
         (summary, ["a.wav", "--plot-attention", "out.png"], 2, "of type single_summary has none"),
-        (talker, ["silence.wav", "--plot-attention", "out.png"], 1, "silence.wav: nothing is heard in it"),
+        (talker, ["silence.wav", "--plot-attention", "out.png"], 1, "silence.wav: no text is decoded in it"),
     ]
     for model, arguments, status, message in cases:
         assert transcribe(model, *arguments) == status, arguments
@@ -253,13 +253,15 @@ def test_what_a_model_has_not(tmp_path: Path, overrides: tuple[str, ...], view: 
 
 def test_no_decoder_has_no_attention(tmp_path: Path) -> None:
     model = load_system(save_talker(tmp_path / "model", decoder=False)).model
-    with pytest.raises(UserError, match=r"this model has no decoder; .* --ctc draws what its CTC head hears"):
+    with pytest.raises(
+        UserError, match=r"this model has no decoder; .* --ctc draws the posteriors of its CTC head"
+    ):
         check_view(model, View())
 
 
 def test_silence_has_no_picture(talker: Path, tmp_path: Path, drawn: list[Any]) -> None:
     soundfile.write(tmp_path / "a.wav", np.zeros(3 * RATE), RATE)
-    with pytest.raises(UserError, match=r"a\.wav: nothing is heard in it"):
+    with pytest.raises(UserError, match=r"a\.wav: no text is decoded in it"):
         draw_recording(make_recognizer(talker), tmp_path / "a.wav", tmp_path / "out.png", Request())
     with pytest.raises(UserError, match="nothing is left of it"):
         draw_text(make_recognizer(talker), tmp_path / "a.wav", tmp_path / "out.png", "  ", View())

@@ -13,10 +13,10 @@ from decoding_examples import (
     decoder_scores,
     random_encoded,
     rank_all,
+    search_beams,
 )
 from model_examples import NUM_SPECIAL, RELATIVES, SYSTEMS, WITH_DECODER, mark_relatives
 
-from asr.decoding.beam import search_beams
 from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis

@@ -6,20 +6,24 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jiwer
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asr.config import build_config
 from asr.decoding.checks import (
     ChecksConfig,
+    CtcText,
     Evidence,
-    Heard,
     count_repeats,
-    edit_distance,
     find_faults,
     is_agreed,
     is_speech,
+)
+from asr.transcription.settings import (
+    EvaluationSettings,
+    ReadyEvaluationSettings,
+    TranscriptionSettings,
 )
 from asr.transcripts.transcript import measure_compression
 
@@ -28,8 +32,10 @@ TOKENS = tuple(range(10, 22))
 STEPS = tuple(range(0, 48, 4))  # a token each 0.16 s
 
 
-def hear(tokens: Sequence[int] = TOKENS, steps: Sequence[int] = STEPS, probability: float = 0.95) -> Heard:
-    return Heard(tokens, steps, " ".join(map(str, tokens)), math.log(probability) if tokens else -math.inf)
+def by_ctc(
+    tokens: Sequence[int] = TOKENS, steps: Sequence[int] = STEPS, probability: float = 0.95
+) -> CtcText:
+    return CtcText(tokens, steps, " ".join(map(str, tokens)), math.log(probability) if tokens else -math.inf)
 
 
 def make_evidence(**changes: Any) -> Evidence:
@@ -40,16 +46,16 @@ def make_evidence(**changes: Any) -> Evidence:
         "seconds_per_step": 0.04,
         "attended_steps": (*STEPS, 30.0),  # at its end the decoder may look anywhere
         "log_probability": -2.0,
-        "heard": hear(),
+        "ctc": by_ctc(),
     }
     return Evidence(**(fields | changes))
 
 
 def test_good_results_have_no_faults() -> None:
     assert find_faults(make_evidence(), CONFIG) == []
-    assert find_faults(make_evidence(heard=None), CONFIG) == []
+    assert find_faults(make_evidence(ctc=None), CONFIG) == []
     assert find_faults(make_evidence(attended_steps=(), log_probability=math.nan), CONFIG) == []
-    assert find_faults(make_evidence(tokens=(), text="", heard=hear(())), CONFIG) == []
+    assert find_faults(make_evidence(tokens=(), text="", ctc=by_ctc(())), CONFIG) == []
 
 
 LOOP = (10, 11, 12) * 5
@@ -57,12 +63,12 @@ FAULTS = {
     "attention jumps back by 0.9 s": {"attended_steps": (*STEPS[:-1], STEPS[-2] - 22.0, 50.0)},
     "attention stays at one place": {"attended_steps": (*STEPS[:4], *[16.0] * 8, 50.0)},
     "attention skips 1.6 s": {"attended_steps": (*STEPS[:1], *[46.0 + 0.5 * i for i in range(11)], 50.0)},
-    "the same 5 times in a row": {"tokens": LOOP, "heard": hear(LOOP[:9], STEPS[:9])},
+    "the same 5 times in a row": {"tokens": LOOP, "ctc": by_ctc(LOOP[:9], STEPS[:9])},
     "the text repeats itself": {"text": "thank you " * 20},
-    "the CTC head hears '90 91": {"heard": hear(tuple(range(90, 102)))},
+    "CTC's best path is '90 91": {"ctc": by_ctc(tuple(range(90, 102)))},
     "the decoder itself doubts it": {"log_probability": -20.0},
     "60 tokens a second": {"seconds": 0.2},
-    "nothing was written where the CTC head hears": {"tokens": (), "text": "", "attended_steps": (3.0,)},
+    "no text, but CTC's best path is": {"tokens": (), "text": "", "attended_steps": (3.0,)},
 }
 
 
@@ -74,12 +80,12 @@ def test_each_fault_is_found_and_can_be_switched_off(message: str) -> None:
 
 
 def test_skips_are_between_tokens_that_attention_looked_at() -> None:
-    def find(heard_at: Sequence[int], attended: Sequence[float]) -> list[str]:
-        heard = hear(TOKENS[: len(heard_at)], heard_at)
-        faults = find_faults(make_evidence(heard=heard, attended_steps=tuple(attended)), CONFIG)
+    def find(ctc_steps: Sequence[int], attended: Sequence[float]) -> list[str]:
+        ctc = by_ctc(TOKENS[: len(ctc_steps)], ctc_steps)
+        faults = find_faults(make_evidence(ctc=ctc, attended_steps=tuple(attended)), CONFIG)
         return [fault for fault in faults if fault.startswith("attention skips")]
 
-    assert find((10, 60), (5.0, 70.0, 71.0)) == ["attention skips 2.0 s in which the CTC head hears speech"]
+    assert find((10, 60), (5.0, 70.0, 71.0)) == ["attention skips 2.0 s in which CTC finds speech"]
     assert find((10, 60), (5.0, 65.0, 71.0)) and find((10, 60), (80.0, 81.0, 82.0)), (
         "also before and behind all"
     )
@@ -88,11 +94,11 @@ def test_skips_are_between_tokens_that_attention_looked_at() -> None:
     assert find((10, 60), (71.0,)) == [], "without a token nothing was looked at"
 
 
-def test_what_ctc_heard_as_often_is_no_loop() -> None:
-    assert find_faults(make_evidence(tokens=LOOP[:12], heard=hear(LOOP[:12])), CONFIG) == []
-    heard = Heard(TOKENS, STEPS, "thank you " * 20, -0.1)
-    assert find_faults(make_evidence(text="thank you " * 20, heard=heard), CONFIG) == []
-    (fault,) = find_faults(make_evidence(text="thank you " * 36, heard=heard), CONFIG)
+def test_what_ctc_has_as_often_is_no_loop() -> None:
+    assert find_faults(make_evidence(tokens=LOOP[:12], ctc=by_ctc(LOOP[:12])), CONFIG) == []
+    ctc = CtcText(TOKENS, STEPS, "thank you " * 20, -0.1)
+    assert find_faults(make_evidence(text="thank you " * 20, ctc=ctc), CONFIG) == []
+    (fault,) = find_faults(make_evidence(text="thank you " * 36, ctc=ctc), CONFIG)
     assert fault.startswith("the text repeats itself: it compresses ")
 
 
@@ -106,29 +112,39 @@ def test_a_limit_may_be_reached_but_not_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "expected"),
-    [(hear(), True), (hear(probability=0.4), False), (hear(()), False), (None, True)],
+    ("ctc", "expected"),
+    [(by_ctc(), True), (by_ctc(probability=0.4), False), (by_ctc(()), False), (None, True)],
 )
-def test_speech_is_what_the_ctc_head_hears_clearly(heard: Heard | None, expected: bool) -> None:
-    assert is_speech(heard, CONFIG) is expected
-    assert is_speech(heard, ChecksConfig.off())
+def test_speech_is_where_ctc_is_sure(ctc: CtcText | None, expected: bool) -> None:
+    assert is_speech(ctc, CONFIG) is expected
+    assert is_speech(ctc, ChecksConfig.off())
 
 
 def test_two_heads_that_disagree_must_be_sure() -> None:
     other = tuple(range(90, 102))
-    assert is_agreed(make_evidence(heard=hear(probability=0.6)), CONFIG)
-    assert is_agreed(make_evidence(heard=hear(other, probability=0.9)), CONFIG)
-    assert not is_agreed(make_evidence(heard=hear(other, probability=0.6)), CONFIG)
-    assert is_agreed(make_evidence(heard=hear(other, probability=0.6)), ChecksConfig.off())
-    assert is_agreed(make_evidence(heard=None), CONFIG)
-    assert is_agreed(make_evidence(tokens=(), heard=hear(())), CONFIG)  # that there is nothing
+    assert is_agreed(make_evidence(ctc=by_ctc(probability=0.6)), CONFIG)
+    assert is_agreed(make_evidence(ctc=by_ctc(other, probability=0.9)), CONFIG)
+    assert not is_agreed(make_evidence(ctc=by_ctc(other, probability=0.6)), CONFIG)
+    assert is_agreed(make_evidence(ctc=by_ctc(other, probability=0.6)), ChecksConfig.off())
+    assert is_agreed(make_evidence(ctc=None), CONFIG)
+    assert is_agreed(make_evidence(tokens=(), ctc=by_ctc(())), CONFIG)  # that there is nothing
 
 
-@given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), min_size=1, max_size=8))
-def test_edit_distance_is_that_of_jiwer(first: list[int], second: list[int]) -> None:
-    counts = jiwer.process_words(" ".join(map(str, second)), " ".join(map(str, first)))
-    expected = counts.substitutions + counts.deletions + counts.insertions
-    assert edit_distance(first, second) == edit_distance(second, first) == expected
+@pytest.mark.parametrize(
+    ("pairs", "described"),
+    [
+        ([], "on"),
+        (["checks=on"], "on"),
+        (["checks=off"], "off"),
+        (["checks.max_repeats=9"], "on, max_repeats 9"),
+    ],
+)
+def test_one_setting_switches_all_checks(pairs: list[str], described: str) -> None:
+    """By the same key for transcribing and evaluating, models of both kinds."""
+    for settings in (TranscriptionSettings, EvaluationSettings, ReadyEvaluationSettings):
+        checks = build_config(settings, pairs).checks
+        assert checks.describe() == described and checks.are_on == (described != "off")
+        assert (checks == ChecksConfig.off()) == (described == "off")
 
 
 @given(st.lists(st.integers(0, 1), max_size=10))

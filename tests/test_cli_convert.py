@@ -22,7 +22,7 @@ from asr import load_model
 from asr.cli import main
 from asr.config import build_config
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.search import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import build_model

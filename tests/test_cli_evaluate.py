@@ -13,6 +13,7 @@ from hostile_audio import make_speechlike
 from system_examples import save_talker
 
 from asr import cli
+from asr.decoding.core import SpeechDecoder
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def read_ways(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(talker, manifest, "--decoding", "ctc_greedy", "--decoding", "joint") == 0
     title, _, header, *rows = capsys.readouterr().out.splitlines()
-    assert title == "4 utterances of 2 speakers, 12 words, 3.6 s of audio"
+    assert title == "4 utterances of 2 speakers, 12 words, 3.6 s of audio, checks: on"
     assert header.split() == [
         "decoding",
         "WER",
@@ -56,6 +57,7 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
         "%",
         "real-time",
         "factor",
+        "rejected",
     ]
     assert [row.split()[0] for row in rows] == ["ctc_greedy", "joint"]
     ways = read_ways(capsys, talker, manifest, "--decoding", "ctc_greedy", "--decoding", "joint")
@@ -116,16 +118,14 @@ def test_language_model(talker: str, manifest: str, capsys: pytest.CaptureFixtur
 def test_batch_size(
     talker: str, manifest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr.evaluation import speech as evaluation
-
     sizes: list[int] = []
-    decode = evaluation.decode
+    encode = SpeechDecoder.encode
 
-    def count(model: Any, encoded: Any, *arguments: Any) -> Any:
-        sizes.append(len(encoded))
-        return decode(model, encoded, *arguments)
+    def count(self: Any, audio: Any, *arguments: Any) -> Any:
+        sizes.append(len(audio))
+        return encode(self, audio, *arguments)
 
-    monkeypatch.setattr(evaluation, "decode", count)
+    monkeypatch.setattr(SpeechDecoder, "encode", count)
     scores = [
         read_ways(capsys, talker, manifest, "--batch-size", size)["joint"]["score"] for size in ("1", "3")
     ]
@@ -138,7 +138,7 @@ def test_batch_size(
 def test_device_and_rules_are_said(talker: str, manifest: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert evaluate(talker, manifest, "--device", "cpu") == 0
-    assert "device: cpu (1 thread)" in caplog.messages
+    assert "device: cpu (1 thread), float32" in caplog.messages
     assert "texts were normalised by text.scoring: strip_invisible, nfc, collapse_spaces" in caplog.messages
 
 
@@ -182,4 +182,6 @@ def test_one_of_each_is_singular(talker: str, manifest: str, capsys: pytest.Capt
     path = Path(manifest)
     path.write_text(path.read_text().partition("\n")[0].replace("nine four two", "nine"))
     assert evaluate(talker, manifest, "--decoding", "ctc_greedy") == 0
-    assert capsys.readouterr().out.startswith("1 utterance of 1 speaker, 1 word, 0.6 s of audio\n")
+    assert capsys.readouterr().out.startswith(
+        "1 utterance of 1 speaker, 1 word, 0.6 s of audio, checks: on\n"
+    )

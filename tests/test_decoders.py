@@ -10,14 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from decoding_examples import build_talker, random_encoded
+from decoding_examples import build_decoder_of, build_talker, random_encoded
 from model_examples import build_example, make_utterances
 
 from asr.config import build_config
-from asr.decoding.checked import Encoded, Reading, decode_checked
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import decode
+from asr.decoding.core import DecodedUtterance, DecodingSetup
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
+from asr.decoding.search import search
 from asr.errors import UserError
 from asr.models import SpeechModelConfig
 from asr.models.transformer import TransformerDecoderConfig
@@ -32,10 +31,10 @@ def test_without_attention_no_steps_are_attended_to() -> None:
     without, attending = build_talker("single-summary-hybrid", 0, -2.0), build_talker("attention-location")
     for method, beam in itertools.product(("attention", "joint", "rescoring"), (1, 4)):
         config = DecodingConfig(method=method, beam=beam)
-        for hypotheses in decode(without, *random_encoded(without, [9, 6]), config):
+        for hypotheses in search(without, *random_encoded(without, [9, 6]), config):
             assert hypotheses[0].attended_steps == ()
             assert math.isfinite(hypotheses[0].log_probability)
-        for hypotheses in decode(attending, *random_encoded(attending, [9, 6]), config):
+        for hypotheses in search(attending, *random_encoded(attending, [9, 6]), config):
             assert len(hypotheses[0].attended_steps) == len(hypotheses[0].tokens) + 1
 
 
@@ -61,11 +60,10 @@ def test_checks_and_falling_back_do_not_depend_on_the_batch(name: str) -> None:
     encoded_BTD, lengths_B = random_encoded(model, [20, 9, 14])
     config = DecodingConfig(beam=4)
 
-    def read(encoded_BTD: torch.Tensor, lengths_B: torch.Tensor) -> list[Reading]:
-        encoded = Encoded(encoded_BTD, lengths_B, model.ctc_log_probabilities(encoded_BTD), 0.04)
-        return decode_checked(
-            model, encoded, config, ChecksConfig(), lambda tokens: " ".join(map(str, tokens))
-        )
+    decoder = build_decoder_of(model)
+
+    def read(encoded_BTD: torch.Tensor, lengths_B: torch.Tensor) -> list[DecodedUtterance]:
+        return decoder.decode(EncodedAudio(model, encoded_BTD, lengths_B), DecodingSetup(config))
 
     found = read(encoded_BTD, lengths_B)
     alone = [
@@ -73,7 +71,7 @@ def test_checks_and_falling_back_do_not_depend_on_the_batch(name: str) -> None:
         for row, length in enumerate(lengths_B.tolist())
     ]
     assert found == alone
-    assert any(reading.warnings for reading in found)  # noise was decoded, and is not believed
+    assert any(one.warnings for one in found)  # noise was decoded, and is not believed
 
 
 DECODER_SETTINGS = ["model.encoder.type=lstm", "model.decoder.type=single_summary", "output_dir=run"]

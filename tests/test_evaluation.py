@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import soxr
 import torch
+from decoding_examples import decode_ctc_greedily
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
@@ -19,19 +20,20 @@ from asr.audio import reading as audio
 from asr.audio.sources import read_source
 from asr.cli.transcription_job import _to_part
 from asr.data.manifest import Utterance
-from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.search import DecodingConfig, Hypothesis, decode, offered_methods
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.core import DecodingSetup, SpeechDecoder
+from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.search import offered_methods, resolve_method, search
 from asr.errors import UserError
 from asr.evaluation.speech import (
     DecodedSplit,
-    choose_likelier,
-    choose_ways,
+    EvaluatedSplit,
     decode_utterances,
     describe_device,
     make_normalizer,
     read_batch,
     read_references,
-    score_ways,
+    score_setups,
     write_texts,
 )
 from asr.recipe.figures import copy_audio
@@ -39,6 +41,7 @@ from asr.recipe.splits import find_shared
 from asr.scoring.counting import score
 from asr.system.checkpoint import System, load_system
 from asr.transcription.audio_paths import Recording
+from asr.transcription.recognizer import Recognizer, Request
 from asr.transcripts.readers import read_transcripts
 
 CPU = torch.device("cpu")
@@ -73,16 +76,19 @@ def manifest(tmp_path: Path) -> Path:
     return path
 
 
-def run(system: System, utterances: list[Utterance], *methods: str, batch_size: int = 2) -> DecodedSplit:
-    ways = choose_ways(system, methods or offered_methods(system.model), DecodingConfig(beam=4))  # type: ignore[arg-type]
-    return decode_utterances(system, utterances, ways, device=CPU, batch_size=batch_size)
+def run(system: System, utterances: list[Utterance], *methods: str, batch_size: int = 2) -> EvaluatedSplit:
+    methods = methods or tuple(offered_methods(system.model))
+    requests = {
+        method: Request(DecodingConfig(method=method, beam=4), None, batch_size) for method in methods
+    }
+    return decode_utterances(Recognizer(system, checks=ChecksConfig.off()), utterances, requests)
 
 
-def test_every_utterance_in_every_way(system: System, manifest: Path) -> None:
+def test_every_utterance_by_every_method(system: System, manifest: Path) -> None:
     split = run(system, read_references(manifest))
-    assert list(split.ways) == ["ctc_greedy", "ctc_beam", "attention", "rescoring", "joint"]
-    for name, decoded in split.ways.items():
-        assert decoded.config.method == name and decoded.config.beam == 4
+    assert list(split.setups) == ["ctc_greedy", "ctc_beam", "attention", "rescoring", "joint"]
+    for name, decoded in split.setups.items():
+        assert decoded.request.decoding.method == name and decoded.request.decoding.beam == 4
         assert set(decoded.texts) == set("abcde")
         assert all(set(text.split()) <= set(WORDS) for text in decoded.texts.values())
         assert decoded.audio_seconds == pytest.approx(4.701) and decoded.seconds > 0
@@ -101,7 +107,7 @@ def test_texts_are_those_of_the_decoder(system: System, manifest: Path) -> None:
             encoded, encoded_lengths = system.model.encode(features, lengths)
             scores = system.model.ctc_log_probabilities(encoded)
         (tokens,) = decode_ctc_greedily(scores, encoded_lengths)
-        assert split.ways["ctc_greedy"].texts[item.id] == system.tokenizer.decode(tokens) != ""
+        assert split.setups["ctc_greedy"].texts[item.id] == system.tokenizer.decode(tokens) != ""
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
@@ -109,7 +115,7 @@ def test_batch_size_does_not_matter(batch_size: int, system: System, manifest: P
     utterances = read_references(manifest)
     expected = run(system, utterances)
     other = run(system, utterances, batch_size=batch_size)
-    assert all(other.ways[name].texts == decoded.texts for name, decoded in expected.ways.items())
+    assert all(other.setups[name].texts == decoded.texts for name, decoded in expected.setups.items())
 
 
 SPEEDS = (0.97, 1.0, 1.03)
@@ -119,9 +125,10 @@ SPEEDS = (0.97, 1.0, 1.03)
 def test_of_several_speeds_the_likeliest_text_is_taken(system: System, manifest: Path, method: str) -> None:
     """One utterance and speed at a time, played by soxr; likely by CTC, else by the decoder."""
     config = DecodingConfig.model_validate({"method": method, "beam": 4, "speeds": SPEEDS})
-    ways = {"all": config, "own": config.model_copy(update={"speeds": (1.0,)})}
+    setups = {"all": config, "own": config.model_copy(update={"speeds": (1.0,)})}
     utterances = read_references(manifest)
-    split = decode_utterances(system, utterances, ways, device=CPU, batch_size=2)
+    requests = {name: Request(own, batch_size=2) for name, own in setups.items()}
+    split = decode_utterances(Recognizer(system, checks=ChecksConfig.off()), utterances, requests)
     chosen = set()
     for item in utterances[:4]:
         samples = audio.read(item.audio, start=item.start, duration=item.duration)
@@ -131,29 +138,23 @@ def test_of_several_speeds_the_likeliest_text_is_taken(system: System, manifest:
             features = system.front_end(torch.from_numpy(played)[None], torch.tensor([len(played)]))
             with torch.inference_mode():
                 encoded = system.model.encode(*features)
-            ((best,),) = decode(system.model, *encoded, ways["own"])
+            ((best,),) = search(system.model, *encoded, setups["own"])
             likelihood = best.log_probability if method == "attention" else best.ctc_log_probability
             found.append((likelihood, speed, system.tokenizer.decode(list(best.tokens))))
-        assert split.ways["own"].texts[item.id] == found[1][2]
-        assert split.ways["all"].texts[item.id] == max(found)[2]
+        assert split.setups["own"].texts[item.id] == found[1][2]
+        assert split.setups["all"].texts[item.id] == max(found)[2]
         chosen.add(max(found)[1])
     assert len(chosen) > 1, "the test would not notice that only one is heard"
 
 
-def test_what_is_too_fast_to_be_heard_is_not_chosen(system: System) -> None:
+def test_what_is_too_fast_for_a_step_is_not_chosen(system: System) -> None:
     """An empty text, which is certain, must not win because nothing was left of the utterance."""
-    heard = [[Hypothesis((7,), -3.0, -3.0, -3.0)]]
-    nothing = [[Hypothesis((), 0.0, 0.0, 0.0)]]
-    for first, second in ((heard, nothing), (nothing, heard)):
-        best: list[Hypothesis] = []
-        for found in (first, second):
-            best = choose_likelier(best, found, torch.tensor([0 if found is nothing else 4]))
-        assert best == heard[0]
-
-
-def test_auto_is_resolved_once(system: System) -> None:
-    ways = choose_ways(system, ["auto", "joint", "ctc_greedy"], DecodingConfig())
-    assert list(ways) == ["joint", "ctc_greedy"]
+    decoder = SpeechDecoder(system.model, system.front_end, system.tokenizer, ChecksConfig.off())
+    short = make_speechlike(0.0405).astype(np.float32)  # two frames at its own speed, none at twice that
+    setup = DecodingSetup(DecodingConfig(method="ctc_beam", speeds=(1.0, 2.0)))
+    (batch,) = decoder.decode_batch([short], {"": setup}).values()
+    assert [encoded.lengths_B.tolist() for encoded, _ in batch.at_speeds.values()] == [[1], [0]]
+    assert [speed for speed, _ in batch.best] == [1.0]
 
 
 def test_methods_are_those_of_the_heads(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_methods_are_those_of_the_heads(tmp_path: Path) -> None:
     assert offered_methods(system.model) == ["ctc_greedy", "ctc_beam"]
     assert offered_methods(system.model, with_language_model=True) == ["ctc_beam"]
     with pytest.raises(UserError, match="needs a decoder"):
-        choose_ways(system, ["joint"], DecodingConfig())
+        resolve_method(system.model, "joint")
 
 
 def test_a_bad_file_costs_its_utterances(system: System, manifest: Path) -> None:
@@ -169,8 +170,8 @@ def test_a_bad_file_costs_its_utterances(system: System, manifest: Path) -> None
     utterances = read_references(manifest)
     split = run(system, utterances, "ctc_greedy")
     assert list(split.faults) == ["c"] and "short.wav" in split.faults["c"]
-    assert set(split.ways["ctc_greedy"].texts) == set("abde")
-    assert score_ways(split, utterances, make_normalizer(system.config.text))["ctc_greedy"].ids == (
+    assert set(split.setups["ctc_greedy"].texts) == set("abde")
+    assert score_setups(split, utterances, make_normalizer(system.config.text))["ctc_greedy"].ids == (
         "a",
         "b",
         "d",
@@ -186,25 +187,27 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
     positions = ("model.encoder.positions.type=learned", "model.encoder.positions.span=32")
     system = load_system(save_talker(tmp_path / "short", *positions))
     utterances = read_references(manifest)
-    ways = {"ctc_greedy": DecodingConfig(method="ctc_greedy", speeds=speeds)}
+    recognizer = Recognizer(system, checks=ChecksConfig.off())
+    config = DecodingConfig(method="ctc_greedy", speeds=speeds)
     for batch_size in (1, 5):
-        split = decode_utterances(system, utterances, ways, device=CPU, batch_size=batch_size)
+        requests = {"ctc_greedy": Request(config, batch_size=batch_size)}
+        split = decode_utterances(recognizer, utterances, requests)
         assert list(split.faults) == ["b"]
         assert "utterance b: a sequence of" in split.faults["b"] and "span = 32" in split.faults["b"]
-        decoded = split.ways["ctc_greedy"]
+        decoded = split.setups["ctc_greedy"]
         rest = [item for item in utterances if item.id != "b"]
-        alone = decode_utterances(system, rest, ways, device=CPU, batch_size=1)
-        assert decoded.texts == alone.ways["ctc_greedy"].texts and set(decoded.texts) == set("acde")
+        alone = decode_utterances(recognizer, rest, requests)
+        assert decoded.texts == alone.setups["ctc_greedy"].texts and set(decoded.texts) == set("acde")
         assert decoded.audio_seconds == pytest.approx(2.201)
-    (nothing,) = decode_utterances(system, utterances[1:2], ways, device=CPU).ways.values()
+    (nothing,) = decode_utterances(recognizer, utterances[1:2], requests).setups.values()
     assert nothing.texts == {} and nothing.audio_seconds == 0
 
 
 def test_scores_are_those_of_jiwer(system: System, manifest: Path) -> None:
     utterances = read_references(manifest)
     split = run(system, utterances)
-    for name, result in score_ways(split, utterances, make_normalizer(system.config.text)).items():
-        texts = split.ways[name].texts
+    for name, result in score_setups(split, utterances, make_normalizer(system.config.text)).items():
+        texts = split.setups[name].texts
         said = [item.text for item in utterances if item.text]
         heard = [texts[item.id] for item in utterances if item.text]
         assert texts["d"] != ""  # insertions into an empty reference, which jiwer refuses
@@ -223,9 +226,9 @@ def test_rules_of_the_run_are_used(manifest: Path, tmp_path: Path) -> None:
         system = load_system(save_talker(tmp_path / "model", f"text.scoring={json.dumps(rules)}"))
         utterances = [item for item in read_references(manifest) if item.id == "c"]
         split = run(system, utterances, "ctc_greedy")
-        split.ways["ctc_greedy"].texts["c"] = "two"
+        split.setups["ctc_greedy"].texts["c"] = "two"
         rates.append(
-            score_ways(split, utterances, make_normalizer(system.config.text))["ctc_greedy"].error_rate
+            score_setups(split, utterances, make_normalizer(system.config.text))["ctc_greedy"].error_rate
         )
     assert rates == [1.0, 0.0]
 
@@ -235,7 +238,7 @@ def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Pa
     split = run(system, utterances, "ctc_greedy", "joint")
     paths = write_texts(tmp_path / "out", split, utterances, make_normalizer(system.config.text))
     assert sorted(path.name for path in paths) == sorted(path.name for path in (tmp_path / "out").iterdir())
-    scores = score_ways(split, utterances, make_normalizer(system.config.text))
+    scores = score_setups(split, utterances, make_normalizer(system.config.text))
     for kind in ("jsonl", "trn"):
         references = read_transcripts(tmp_path / "out" / f"reference.{kind}").entries
         speakers = [entry.speaker for entry in references.values()]
@@ -253,7 +256,7 @@ def test_files_give_the_same_scores(system: System, manifest: Path, tmp_path: Pa
         path = tmp_path / "out" / f"{name}.jsonl"
         records = [json.loads(line) for line in path.read_text().splitlines()]
         assert [record["id"] for record in records] == list("abcde")
-        assert all(record["text"] == split.ways[name].texts[record["id"]] for record in records)
+        assert all(record["text"] == split.setups[name].texts[record["id"]] for record in records)
 
 
 @pytest.mark.parametrize(
@@ -273,16 +276,14 @@ def test_manifests_that_cannot_be_scored(lines: str, message: str, tmp_path: Pat
 def test_progress_is_told(system: System, manifest: Path) -> None:
     told: list[float] = []
     utterances = read_references(manifest)
-    ways = choose_ways(system, ["ctc_greedy"], DecodingConfig())
-    decode_utterances(system, utterances, ways, device=CPU, batch_size=2, report=told.append)
-    assert len(told) == 3 and sum(told) == pytest.approx(4.701)
+    requests = {"": Request(DecodingConfig(method="ctc_greedy"), batch_size=2)}
+    decode_utterances(Recognizer(system), utterances, requests, told.append)
+    assert len(told) > 2 and sum(told) == pytest.approx(4.701)
 
 
 def test_nothing_has_no_speed() -> None:
-    from asr.evaluation.speech import Decoded
-
-    assert math.isnan(Decoded(DecodingConfig()).real_time_factor)
-    assert np.isnan(Decoded(DecodingConfig(), seconds=1.0).real_time_factor)
+    assert math.isnan(DecodedSplit(Request()).real_time_factor)
+    assert np.isnan(DecodedSplit(Request(), seconds=1.0).real_time_factor)
 
 
 def test_the_device_is_described() -> None:

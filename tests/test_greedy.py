@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from decoding_examples import decode_by_decoder, decode_ctc_greedily
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_examples import (
@@ -17,8 +18,7 @@ from model_examples import (
     make_utterances,
 )
 
-from asr.decoding.greedy import decode_ctc_greedily, decode_greedily
-from asr.decoding.search import decode_by_decoder
+from asr.decoding.greedy import decode_greedily
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID

@@ -9,12 +9,12 @@ import tracemalloc
 
 import pytest
 import torch
+from decoding_examples import search_beams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.decoding.beam import search_beams
 from asr.decoding.fusion import Together, score_texts
 from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.lexicon import Lexicon, collect_words

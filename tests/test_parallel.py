@@ -1,4 +1,4 @@
-"""asr/decoding/parallel: lengths, ends and gaps against loops over one utterance; and what search promises."""
+"""asr/decoding/non_autoregressive_search: lengths, ends and gaps against loops over one utterance; and what search promises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_examples import BigramModel, build_talker, encode_in_batches, random_encoded
+from decoding_examples import BigramModel, build_talker, decode_by_decoder, encode_in_batches, random_encoded
 from hypothesis import given
 from hypothesis import strategies as st
 from model_examples import (
@@ -22,11 +22,11 @@ from model_examples import (
 )
 from torch import Tensor
 
-from asr.decoding.checked import plan_attempts
+from asr.decoding.best_path import find_best_paths
+from asr.decoding.core import plan_attempts
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.decoding.methods import Method
-from asr.decoding.parallel import read_ctc
-from asr.decoding.search import decode, decode_by_decoder, offered_methods, resolve_method
+from asr.decoding.search import offered_methods, resolve_method, search
 from asr.errors import UserError
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
@@ -40,7 +40,7 @@ LENGTHS = [13, 1, 7, 4]
 def decode_parallel(
     model: SpeechModel, encoded: tuple[Tensor, Tensor], **config: Any
 ) -> list[list[Hypothesis]]:
-    return decode(model, *encoded, DecodingConfig(method="parallel", **config))
+    return search(model, *encoded, DecodingConfig(method="parallel", **config))
 
 
 def alone(encoded: tuple[Tensor, Tensor], row: int) -> tuple[Tensor, Tensor]:
@@ -151,15 +151,17 @@ def test_tokens_of_ctc_and_how_sure_it_is(path: list[int], chances: list[float],
     for row, own in enumerate(rows):
         for step, token in enumerate(own):
             scores_BTV[row, step, token] = math.log(chances[step % 9])
-    heard = read_ctc(scores_BTV, torch.tensor([len(row) for row in rows]))
+    paths = find_best_paths(scores_BTV, torch.tensor([len(row) for row in rows]))
     for row, own in enumerate(rows):
         expected = []
         for token, steps in itertools.groupby(range(len(own)), key=own.__getitem__):
             if token != BLANK_ID:
                 expected.append((token, max(chances[step % 9] for step in steps)))
-        count = int(heard.counts_B[row])
-        assert heard.tokens_BU[row, :count].tolist() == [token for token, _ in expected]
-        sure = heard.log_probabilities_BU[row, :count].exp().tolist()
+        count = int(paths.counts_B[row])
+        assert paths.tokens_BU[row, :count].tolist() == [token for token, _ in expected]
+        starts = [step for step, token in enumerate(own) if step == 0 or token != own[step - 1]]
+        assert paths.steps_BU[row, :count].tolist() == [step for step in starts if own[step] != BLANK_ID]
+        sure = paths.log_probabilities_BU[row, :count].exp().tolist()
         assert sure == pytest.approx([chance for _, chance in expected], rel=1e-5)
 
 
@@ -169,8 +171,8 @@ def fill_gaps(
     """Tokens, their log-probabilities, and passes: Mask-CTC for one utterance, in plain Python."""
     decoder = model.decoder
     assert isinstance(decoder, MaskDecoder)
-    heard = read_ctc(model.ctc_log_probabilities(own[0]), own[1])
-    tokens, sure = heard.tokens_BU[0].tolist(), heard.log_probabilities_BU[0].tolist()
+    paths = find_best_paths(model.ctc_log_probabilities(own[0]), own[1])
+    tokens, sure = paths.tokens_BU[0].tolist(), paths.log_probabilities_BU[0].tolist()
     gaps = {place for place, value in enumerate(sure) if math.exp(value) < threshold}
     num_gaps, passes = len(gaps), min(iterations, len(gaps))
     for number in range(1, passes + 1):
@@ -272,15 +274,15 @@ def test_each_decoder_is_offered_the_methods_that_it_can(name: str) -> None:
     for method in ("ctc_greedy", "ctc_beam", "parallel", "attention", "rescoring", "joint"):
         if method not in expected[name][1]:
             with pytest.raises(UserError, match=f"method {method} needs .*; use {expected[name][0]}"):
-                decode(model, *encoded, DecodingConfig(method=method))
+                search(model, *encoded, DecodingConfig(method=method))
 
 
 @pytest.mark.parametrize(
     ("name", "method", "message"),
     [
-        ("mask-ctc", "joint", "needs a decoder that says one token after the other, and that of this model"),
-        ("parallel-end", "rescoring", "says all at once; use parallel"),
-        ("transformer-hybrid", "parallel", "needs a decoder that says all tokens at once, and that of this"),
+        ("mask-ctc", "joint", "needs an autoregressive decoder, and that of this model"),
+        ("parallel-end", "rescoring", "gives all tokens at once; use parallel"),
+        ("transformer-hybrid", "parallel", "needs a non-autoregressive decoder, and that of this"),
         ("transformer-ctc", "parallel", "needs a decoder, and this model has none; use ctc_beam"),
         ("parallel-length", "ctc_beam", "needs a CTC head, and this model has none; use parallel"),
     ],
@@ -297,7 +299,7 @@ def test_a_language_model_is_never_ignored(name: str, instead: str) -> None:
     model = build_talker(name)
     config = DecodingConfig(method="parallel", language_model_weight=0.5)
     with pytest.raises(UserError, match=f"parallel has no use for a language model; {instead}"):
-        decode(model, *random_encoded(model, [5]), config, BigramModel())
+        search(model, *random_encoded(model, [5]), config, BigramModel())
     kept = ["ctc_beam"] if name == "mask-ctc" else ["parallel"]
     assert offered_methods(model, with_language_model=True) == kept
 

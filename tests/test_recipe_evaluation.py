@@ -11,17 +11,18 @@ import torch
 from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
 
 from asr.data.manifest import read_manifest
+from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.methods import METHODS
-from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import decode_utterances
 from asr.recipe import report
+from asr.recipe.evaluation import load_recognizer
 from asr.recipe.knowledge import WEIGHTS, load_knowledge
 from asr.recipe.results import read_texts, score_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs
 from asr.recipe.tasks import read_record
-from asr.system.checkpoint import find_model, load_system
+from asr.transcription.transcriber import Request
 
 LANGUAGE_MODEL = """
 output_dir: runs/tones/talk
@@ -66,17 +67,15 @@ def test_ways_with_and_without_texts(done: Path) -> None:
 def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
     job = make_job(done / "recipes", output_dir=done / "all")
     run = next(run for run in build_runs(job) if run.name == "ctc_lstm")
-    system = load_system(find_model(run.folder))
-    knowledge = load_knowledge(system, run, [])["ngrams"]
+    recognizer = load_recognizer(job, run)
+    knowledge = load_knowledge(recognizer.system, run, [])["ngrams"]
     utterances = list(read_manifest(run.config.data.dev))
     references = {item.id: {"text": item.text or ""} for item in utterances}
     found = {}
     for weight in WEIGHTS:
         config = DecodingConfig(method="ctc_beam", language_model_weight=weight)
-        split = decode_utterances(
-            system, utterances, {"own": config}, device=torch.device("cpu"), language_model=knowledge
-        )
-        texts = {name: {"text": text} for name, text in split.ways["own"].texts.items()}
+        split = decode_utterances(recognizer, utterances, {"own": Request(config, knowledge)})
+        texts = {name: {"text": text} for name, text in split.setups["own"].texts.items()}
         found[weight] = score_texts(references, texts).error_rate
     ways = read_record(run.evaluation_dir / "summary.json")["ways"]
     for split_name in ("dev", "test"):

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoding_examples import build_talker, random_encoded
+from decoding_examples import build_talker, random_encoded, search_beams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import nn
 
-from asr.decoding.beam import search_beams
 from asr.decoding.hypothesis import DecodingConfig
 from asr.models import SpeechModelConfig
 from asr.models.decoder import Decoder

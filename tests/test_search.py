@@ -10,6 +10,7 @@ from decoding_examples import (
     BigramModel,
     build_talker,
     ctc_scores,
+    decode_ctc_greedily,
     decoder_scores,
     encode_in_batches,
     random_encoded,
@@ -17,8 +18,9 @@ from decoding_examples import (
 )
 from model_examples import mark_relatives
 
-from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.decoding.methods import Method
+from asr.decoding.search import resolve_method, search
 from asr.errors import UserError
 from asr.text.units import EOS_ID
 
@@ -49,7 +51,7 @@ def test_auto_uses_all_heads_that_there_are() -> None:
 def test_a_method_without_its_head_is_refused(name: str, method: Method, message: str) -> None:
     model = build_talker(name)
     with pytest.raises(UserError, match=message):
-        decode(model, *random_encoded(model, [5]), DecodingConfig(method=method))
+        search(model, *random_encoded(model, [5]), DecodingConfig(method=method))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_a_language_model_is_never_ignored(
 ) -> None:
     talker = build_talker(HYBRID)
     with pytest.raises(UserError, match=message):
-        decode(talker, *random_encoded(talker, [5]), config, model)
+        search(talker, *random_encoded(talker, [5]), config, model)
 
 
 def test_more_hypotheses_than_beams_are_refused() -> None:
@@ -84,14 +86,14 @@ def test_without_encoded_steps_there_is_no_text(method: Method) -> None:
     model = build_talker(HYBRID, 0, -2.0)
     encoded_BTD, lengths_B = random_encoded(model, [9, 0, 5, 0])
     config = DecodingConfig(method=method, beam=4, nbest=2)
-    found = decode(model, encoded_BTD, lengths_B, config)
-    for hypotheses in (found[1], found[3], *decode(model, encoded_BTD[1:2], lengths_B[1:2], config)):
+    found = search(model, encoded_BTD, lengths_B, config)
+    for hypotheses in (found[1], found[3], *search(model, encoded_BTD[1:2], lengths_B[1:2], config)):
         assert [(hypothesis.tokens, hypothesis.score) for hypothesis in hypotheses] == [((), 0.0)]
     kept = torch.tensor([0, 2])
-    assert all_texts(decode(model, encoded_BTD[kept], lengths_B[kept], config)) == [
+    assert all_texts(search(model, encoded_BTD[kept], lengths_B[kept], config)) == [
         [hypothesis.tokens for hypothesis in found[row]] for row in (0, 2)
     ]
-    assert decode(model, encoded_BTD[:0], lengths_B[:0], config) == []
+    assert search(model, encoded_BTD[:0], lengths_B[:0], config) == []
 
 
 @every_method
@@ -100,7 +102,7 @@ def test_lists_are_ranked_distinct_and_no_longer_than_asked(method: Method, beam
     model = build_talker(HYBRID, 1, -2.0)
     encoded = random_encoded(model, [12, 1, 6])
     nbest = min(5, beam)
-    for hypotheses in decode(model, *encoded, DecodingConfig(method=method, beam=beam, nbest=nbest)):
+    for hypotheses in search(model, *encoded, DecodingConfig(method=method, beam=beam, nbest=nbest)):
         scores = [hypothesis.score for hypothesis in hypotheses]
         assert scores == sorted(scores, reverse=True) and all(map(math.isfinite, scores))
         assert 1 <= len(hypotheses) <= nbest
@@ -110,10 +112,10 @@ def test_lists_are_ranked_distinct_and_no_longer_than_asked(method: Method, beam
 @every_method
 def test_what_was_not_asked_is_nan(method: Method) -> None:
     model = build_talker(HYBRID, 0, -2.0)
-    for (hypothesis,) in decode(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method)):
+    for (hypothesis,) in search(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method)):
         assert math.isnan(hypothesis.log_probability) == method.startswith("ctc")
         assert math.isnan(hypothesis.ctc_log_probability) == (method == "attention")
-    (hypothesis,), _ = decode(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method))
+    (hypothesis,), _ = search(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method))
     wanted = 0 if method.startswith("ctc") else len(hypothesis.tokens) + 1
     assert len(hypothesis.attended_steps) == wanted
     assert all(0 <= step <= 7 for step in hypothesis.attended_steps)
@@ -122,7 +124,7 @@ def test_what_was_not_asked_is_nan(method: Method) -> None:
 def test_ctc_greedy_has_the_score_of_its_alignment_and_of_its_text() -> None:
     model = build_talker(HYBRID)
     encoded_BTD, lengths_B = random_encoded(model, [15, 4])
-    found = decode(model, encoded_BTD, lengths_B, DecodingConfig(method="ctc_greedy"))
+    found = search(model, encoded_BTD, lengths_B, DecodingConfig(method="ctc_greedy"))
     scores_BTV = model.ctc_log_probabilities(encoded_BTD)
     greedy = decode_ctc_greedily(scores_BTV, lengths_B)
     for row, (hypothesis,) in enumerate(found):
@@ -141,7 +143,7 @@ def test_ctc_beam_with_a_language_model_finds_the_best_sum(name: str) -> None:
     config = DecodingConfig(
         method="ctc_beam", beam=9**3, nbest=4, language_model_weight=0.7, length_bonus=0.5, max_tokens=3
     )
-    found = decode(model, encoded_BTD, lengths_B, config, language_model)
+    found = search(model, encoded_BTD, lengths_B, config, language_model)
     for row, length in enumerate(lengths_B.tolist()):
         expected = rank_all(model, encoded_BTD[row, :length], config, 3, 1.0, language_model)[:4]
         assert [hypothesis.tokens for hypothesis in found[row]] == [text for _, text in expected]
@@ -155,8 +157,8 @@ def test_ctc_beam_with_a_language_model_works_with_narrow_beams() -> None:
     model = build_talker("transformer-ctc", 3)
     encoded = random_encoded(model, [14, 9])
     config = DecodingConfig(method="ctc_beam", beam=5, language_model_weight=1e-9)
-    alone = decode(model, *encoded, DecodingConfig(method="ctc_beam", beam=20))
-    together = decode(model, *encoded, config, BigramModel())
+    alone = search(model, *encoded, DecodingConfig(method="ctc_beam", beam=20))
+    together = search(model, *encoded, config, BigramModel())
     for (with_model,), (without,) in zip(together, alone, strict=True):
         assert with_model.ctc_log_probability > without.ctc_log_probability - 1.0
 
@@ -172,9 +174,9 @@ def test_rescoring_ranks_the_texts_of_ctc_by_the_formula(uses_model: bool) -> No
     config = DecodingConfig(method="rescoring", nbest=6, **shared)
     weighed = {"language_model_weight": 0.6} if uses_model else {}
     first_pass = DecodingConfig(method="ctc_beam", beam=6, nbest=6, length_bonus=0.2, **weighed)
-    by_ctc = decode(model, encoded_BTD, lengths_B, first_pass, language_model)
+    by_ctc = search(model, encoded_BTD, lengths_B, first_pass, language_model)
     changed = 0
-    for row, hypotheses in enumerate(decode(model, encoded_BTD, lengths_B, config, language_model)):
+    for row, hypotheses in enumerate(search(model, encoded_BTD, lengths_B, config, language_model)):
         assert {hypothesis.tokens for hypothesis in hypotheses} == {text.tokens for text in by_ctc[row]}
         changed += [hypothesis.tokens for hypothesis in hypotheses] != [text.tokens for text in by_ctc[row]]
         ctc_of = {text.tokens: text.ctc_log_probability for text in by_ctc[row]}
@@ -198,7 +200,7 @@ def test_rescoring_in_half_precision_rounds_no_more_than_the_model(monkeypatch: 
     monkeypatch.setattr(model.decoder, "forward", lambda *args: said.append(forward(*args)) or said[-1])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         config = DecodingConfig(method="rescoring", beam=1)
-        found = decode(model, *random_encoded(model, [300, 200]), config)
+        found = search(model, *random_encoded(model, [300, 200]), config)
     ((scores_BNV, weights),) = said
     attended_BN = weights[0][:, 0].double() @ torch.arange(300).double()
     for row, (best,) in enumerate(found):
@@ -219,7 +221,7 @@ def test_the_batch_changes_nothing(method: Method, name: str) -> None:
         size: [
             text
             for encoded in encode_in_batches(model, size)
-            for text in all_texts(decode(model, *encoded, config))
+            for text in all_texts(search(model, *encoded, config))
         ]
         for size in (1, 7, 20)
     }
@@ -234,6 +236,6 @@ def test_a_gpu_finds_the_same(method: Method) -> None:
     model = build_talker(HYBRID, 2, -2.0)
     encoded_BTD, lengths_B = random_encoded(model, [18, 0, 7, 12])
     config = DecodingConfig(method=method, beam=5, nbest=3)
-    expected = decode(model, encoded_BTD, lengths_B, config)
-    found = decode(model.cuda(), encoded_BTD.cuda(), lengths_B.cuda(), config)
+    expected = search(model, encoded_BTD, lengths_B, config)
+    found = search(model.cuda(), encoded_BTD.cuda(), lengths_B.cuda(), config)
     assert all_texts(found) == all_texts(expected)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoding_examples import decode_by_decoder, decode_ctc_greedily
 from model_examples import (
     NUM_FEATURES,
     SYSTEMS,
@@ -19,8 +20,6 @@ from model_examples import (
     mark_relatives,
 )
 
-from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.search import decode_by_decoder
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.decoder import Decoder
 from asr.models.losses import IGNORED

@@ -35,7 +35,7 @@ from asr.models.speech_model import SpeechModel
 from asr.system import checkpoint
 from asr.system.checkpoint import find_checkpoints, load_state, load_system
 from asr.system.run_config import RunConfig
-from asr.train import evaluation, loop, monitor
+from asr.train import dev_scores, loop, monitor
 from asr.train.distributed import Process, one_voice
 from asr.train.learner import Learner, Outcome, choose_precision, halve_largest
 from asr.train.loop import train
@@ -285,8 +285,8 @@ def test_pictures_name_what_each_row_of_attention_belongs_to(
     system = prepare_system(tiny_run(f"model.decoder.type={name}"), process)
     batch = TrainingData(system, process).batch_to_plot()
     drawn: dict[Path, Picture] = {}
-    monkeypatch.setattr(evaluation, "draw", drawn.__setitem__)
-    evaluation.plot_dev_attention(system, batch, tmp_path, process)
+    monkeypatch.setattr(dev_scores, "draw", drawn.__setitem__)
+    dev_scores.plot_dev_attention(system, batch, tmp_path, process)
     assert list(drawn) == [tmp_path / f"{id}.png" for id in batch.ids]
     _, lengths_B = system.model.encode(batch.features_BTF, batch.feature_lengths_B)
     for row, picture in enumerate(drawn.values()):
@@ -305,9 +305,9 @@ def test_error_rates_of_dev_are_those_of_all_utterances_together(
     def decode(_: object, batch: Batch) -> dict[str, list[str]]:
         return {"ctc": [""] * len(batch), "decoder": [text.split()[0] for text in batch.texts]}
 
-    monkeypatch.setattr(evaluation, "decode_batch", decode)
+    monkeypatch.setattr(dev_scores, "decode_batch", decode)
     batches = TrainingData(system, process).dev_batches()
-    scores = evaluation.compute_dev_scores(system, batches, process)
+    scores = dev_scores.compute_dev_scores(system, batches, process)
     lengths = [len((utterance.text or "").split()) for utterance in read_manifest(tones / "dev.jsonl")]
     assert scores["wer_ctc"] == scores["cer_ctc"] == 1
     assert scores["wer"] == scores["wer_decoder"] == pytest.approx(1 - len(lengths) / sum(lengths))

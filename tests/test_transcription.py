@@ -20,9 +20,8 @@ from asr.audio import reading as audio
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
 from asr.data.manifest import read_manifest
-from asr.decoding.checked import Reading
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.search import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, build_model
@@ -39,7 +38,6 @@ from asr.transcription.recognizer import (
     Recognizer,
     Request,
     choose_device,
-    how_good,
     load_model,
 )
 from asr.transcription.segment_log import SegmentLog
@@ -107,10 +105,9 @@ def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig]
     (recognized,) = recognizer.recognize([audio_segment], Request(decoding, tokens=True))
     segment = recognized.segment
     assert recognizer.system.tokenizer.decode(segment.tokens) == segment.text and len(segment.tokens) > 3
-    encoded = recognizer.encode([audio_segment])
-    assert encoded.scores_BTV is not None
+    encoded = recognizer.decoder.encode([audio_segment.audio_S])
     loss = torch.nn.functional.ctc_loss(
-        encoded.scores_BTV.transpose(0, 1),
+        encoded.ctc_BTV.transpose(0, 1),
         torch.tensor([segment.tokens]),
         encoded.lengths_B,
         torch.tensor([len(segment.tokens)]),
@@ -266,14 +263,6 @@ def test_company_changes_nothing_at_other_speeds(
         for size in (1, 5)
     )
     assert alone == together and any(alone)
-
-
-def test_a_reading_without_faults_goes_before_a_likelier_one() -> None:
-    segment = Segment(0.0, 1.0, "")
-    clean, likelier = Reading((7,), "joint", (), -9.0), Reading((8,), "ctc_beam", ("joint: a loop",), -1.0)
-    silent, worse = Reading((), "", ("no clear speech",)), Reading((9,), "joint", (), -10.0)
-    order = sorted([clean, likelier, silent, worse], key=lambda reading: how_good((reading, segment)))
-    assert order == [silent, likelier, worse, clean]
 
 
 def test_a_model_that_cannot_tell_when_is_refused(tiny_run: Callable[..., RunConfig]) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from decoding_examples import search_beams
 from torch import Tensor
 from torch.nn import functional as F
 from whisper_examples import SIZES, VOCAB_SIZE, make_weights
 
-from asr.decoding.beam import search_beams
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError

@@ -26,9 +26,9 @@ from asr.audio import reading as audio
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.search import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.evaluation.speech import transcribe_utterances
+from asr.evaluation.speech import decode_utterances
 from asr.models.int8 import Int8Linear, is_int8_exact
 from asr.models.precision import is_fast
 from asr.transcription.joining import Recognized, make_segment
@@ -367,11 +367,11 @@ def test_no_word_of_a_long_utterance_counts_twice(
         Utterance(id="long", audio=str(tmp_path / "long.wav"), duration=5.0, text="x"),
         Utterance(id="short", audio=str(tmp_path / "short.wav"), duration=1.0, text="x"),
     ]
-    split = transcribe_utterances(recognizer, utterances, Request(options=ENGLISH))
+    split = decode_utterances(recognizer, utterances, {"greedy": Request(options=ENGLISH)})
     assert any(overlaps), "the test is about a cut in speech"
-    texts = split.ways["greedy"].texts
+    texts = split.setups["greedy"].texts
     assert texts == {"long": " ".join(word.text for word in spoken), "short": "short"}
-    assert split.ways["greedy"].audio_seconds == pytest.approx(6.0)
+    assert split.setups["greedy"].audio_seconds == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("changed", [{}, {"windows": "sequential"}, {"language": None}])

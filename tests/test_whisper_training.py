@@ -21,7 +21,7 @@ from whisper_examples import VOCABULARY, make_weights, write_ggml, write_hugging
 from asr.cli import main
 from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import decode
+from asr.decoding.search import search
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.adaptation import LowRankLinear
@@ -262,7 +262,7 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
     encoded = model.eval().encode(features_BTF, lengths_B)
     said = decode_greedily(model, *encoded)
     assert [tokenizer.decode(ids) for ids in said] == ["the rain in spain", "six", "on the plain"]
-    found = decode(model, *encoded, DecodingConfig(method="attention", beam=3))
+    found = search(model, *encoded, DecodingConfig(method="attention", beam=3))
     assert [list(best.tokens) for best, *_ in found] == said
 
 
@@ -410,7 +410,7 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
     )
     (said,) = decode_greedily(model, *encoded)
     assert len(said) == model.decoder.max_tokens == 446
-    ((best, *_),) = decode(model, *encoded, DecodingConfig(method="attention", beam=1))
+    ((best, *_),) = search(model, *encoded, DecodingConfig(method="attention", beam=1))
     assert len(best.tokens) <= 446
 
 

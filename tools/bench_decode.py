@@ -27,7 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.decoding.search import DecodingConfig, decode
+from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.search import search
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.decoder import Decoder
 from asr.models.non_autoregressive import LengthDecoder, NonAutoregressiveDecoder
@@ -96,7 +97,7 @@ def our_searcher(model: SpeechModel, size: dict[str, int], mode: str, num_tokens
         model = build_ours(size, options.pop("decoder"))
         let_ctc_doubt(model, num_tokens)
     config = DecodingConfig.model_validate(options)
-    return lambda encoded_BTD, lengths_B: decode(model, encoded_BTD, lengths_B, config)
+    return lambda encoded_BTD, lengths_B: search(model, encoded_BTD, lengths_B, config)
 
 
 def their_searcher(
@@ -220,9 +221,9 @@ def compare(name: str, batch: int, modes: list[str], seconds: float, rounds: int
     }
     times: dict[tuple[str, str], list[float]] = {key: [] for key in searchers}
     for round_number in range(rounds + 1):
-        for key, search in searchers.items():
+        for key, searcher in searchers.items():
             started = time.perf_counter()
-            search(encoded_BTD, lengths_B)
+            searcher(encoded_BTD, lengths_B)
             if round_number:  # the first is a warm-up
                 times[key].append(time.perf_counter() - started)
     medians = {key: statistics.median(values) for key, values in times.items()}

@@ -39,6 +39,8 @@ class AudioPart:
     """Of the transcript; None: the stem of the path."""
     on_read: Callable[[float], None] | None = None
     """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
+    is_utterance: bool = False
+    """Whether somebody has cut it out as one utterance, which is cut no further unless it is very long."""
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from asr.cli.options import add_decoding_options, add_settings, limit_threads
-from asr.decoding.methods import METHODS
+from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.config import Config
     from asr.data.manifest import Utterance
-    from asr.evaluation.speech import DecodedSplit, Normalizer
+    from asr.evaluation.speech import EvaluatedSplit, Normalizer
     from asr.models import LabelModel
     from asr.system.checkpoint import System
     from asr.transcription.families import Family
+    from asr.transcription.transcriber import Request, Transcriber
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", metavar="MANIFEST", help="utterances with texts or labels, as JSON Lines")
     parser.add_argument(
         "--decoding",
-        choices=(*METHODS, "all"),
+        choices=(*METHOD_NAMES, "all"),
         action="append",
         help="decoding method; may be repeated; all: each that MODEL offers (default: auto)",
     )
     add_decoding_options(parser, "utterances")
     add_settings(
         parser,
-        "any other setting, such as decoding.ctc_weight=0.5 or whisper.language=de; may be repeated; "
-        "`--set list` explains those of MODEL",
+        "any other setting, such as decoding.ctc_weight=0.5, checks=off or whisper.language=de; may be "
+        "repeated; `--set list` explains those of MODEL",
     )
     parser.add_argument(
         "--output-dir",
@@ -52,96 +53,98 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.decoding.search import offered_methods
-    from asr.evaluation.speech import (
-        choose_ways,
-        decode_utterances,
-        describe_device,
-        make_normalizer,
-        read_references,
-    )
+    from asr.evaluation.speech import decode_utterances, describe_device, read_references
     from asr.models import LabelModel
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_any_system, require_speech
-    from asr.text.normalization import normalize_for_training
-    from asr.train.preparation import log_unknown_share
     from asr.transcription.families import find_family
-    from asr.transcription.knowledge import find_knowledge
-    from asr.transcription.recognizer import choose_device
-    from asr.transcription.settings import (
-        EvaluationSettings,
-        load_evaluation_settings,
-        print_settings,
-    )
+    from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, print_settings
 
     limit_threads(args.threads)
-    if (family := find_family(args.model)) is not None:
-        return run_ready(args, family)
+    family = find_family(args.model)
     if args.set == ["list"]:
-        print_settings(EvaluationSettings())
+        print_settings(EvaluationSettings() if family is None else ReadyEvaluationSettings())
         return 0
-    if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
-        raise UserError("--decoding and --set decoding.method are the same; leave one out")
-    any_system = load_any_system(find_model(args.model))
-    if isinstance(any_system.model, LabelModel):
-        return run_labels(args, cast("System[LabelModel]", any_system))
-    system = require_speech(any_system, args.model)
-    knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
-    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
-    methods = args.decoding or [settings.decoding.method]
-    utterances = read_references(args.manifest)
-    texts = (normalize_for_training(item.text or "", system.config.text) for item in utterances)
-    unknown, total = system.tokenizer.count_unknown(texts)
-    unknown_share = unknown / max(total, 1)
-    log_unknown_share(args.manifest, unknown_share)
-    if "all" in methods:
-        methods = offered_methods(system.model, bool(knowledge.files))
-    ways = choose_ways(system, methods, settings.decoding)
-    device = choose_device(args.device)
-    logger.info("device: %s", describe_device(device))
+    if family is not None:
+        utterances, evaluation = prepare_ready(args, family)
+    else:
+        system = load_any_system(find_model(args.model))
+        if isinstance(system.model, LabelModel):
+            return run_labels(args, cast("System[LabelModel]", system))
+        utterances = read_references(args.manifest)
+        evaluation = prepare_own(args, require_speech(system, args.model), utterances)
+    transcriber = evaluation.transcriber
+    logger.info("device: %s, %s", describe_device(transcriber.device), transcriber.precision)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = decode_utterances(
-            system,
-            utterances,
-            ways,
-            device=device,
-            batch_size=args.batch_size,
-            language_model=knowledge.load(system, device),
-            report=progress.advance,
-        )
-    normalizer = make_normalizer(system.config.text)
-    about = {
-        "model": args.model,
-        "manifest": args.manifest,
-        "language_model": knowledge.language_model,
-        "lexicon": knowledge.lexicon,
-        "device": describe_device(device),
-        "precision": "float32",
-        "unknown_share": unknown_share,
-    }
-    status = _report(split, utterances, normalizer, about, args.output_dir, as_json=args.json)
-    logger.info(
-        "texts were normalised by text.scoring: %s", ", ".join(system.config.text.scoring) or "no rule"
-    )
+        split = decode_utterances(transcriber, utterances, evaluation.requests, progress.advance)
+    status = _report(args, evaluation, split, utterances)
+    logger.info("texts were normalised by %s", evaluation.rules)
     return status
 
 
-def run_ready(args: argparse.Namespace, family: Family) -> int:
-    """Of a ready model, such as Whisper's, which has settings of its own."""
+@dataclass
+class Evaluation:
+    """A model, how it is to decode, and how its texts are normalised."""
+
+    transcriber: Transcriber
+    requests: dict[str, Request]
+    normalizer: Normalizer
+    rules: str
+    """That it applies, in words."""
+    config: str
+    """Field of a request that its settings are in."""
+    about: dict[str, Any]
+    """More facts, for JSON."""
+
+
+def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[Utterance]) -> Evaluation:
+    """For a model that was trained here."""
+    from asr.decoding.search import offered_methods, resolve_method
+    from asr.evaluation.speech import make_normalizer
+    from asr.system.checkpoint import find_model, load_state
+    from asr.text.normalization import normalize_for_training
+    from asr.train.preparation import log_unknown_share
+    from asr.transcription.knowledge import find_knowledge
+    from asr.transcription.recognizer import Recognizer, Request
+    from asr.transcription.settings import load_evaluation_settings
+
+    if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
+        raise UserError("--decoding and --set decoding.method are the same; leave one out")
+    knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
+    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
+    texts = (normalize_for_training(item.text or "", system.config.text) for item in utterances)
+    unknown, total = system.tokenizer.count_unknown(texts)
+    log_unknown_share(args.manifest, unknown / max(total, 1))
+    longest = load_state(find_model(args.model)).get("longest_seconds")
+    transcriber = Recognizer(
+        system, args.device, settings.precision, settings.segmentation, settings.checks, longest,
+        needs_times=False,
+    )  # fmt: skip
+    language_model = knowledge.load(system, transcriber.device)
+    methods = args.decoding or [settings.decoding.method]
+    if "all" in methods:
+        methods = offered_methods(system.model, language_model is not None)
+    requests = {}
+    for method in (resolve_method(system.model, method) for method in methods):
+        config = settings.decoding.model_copy(update={"method": method})
+        requests[method] = Request(config, language_model, args.batch_size)
+    rules = f"text.scoring: {', '.join(system.config.text.scoring) or 'no rule'}"
+    normalizer = make_normalizer(system.config.text)
+    about = {
+        "language_model": knowledge.language_model,
+        "lexicon": knowledge.lexicon,
+        "unknown_share": unknown / max(total, 1),
+    }
+    return Evaluation(transcriber, requests, normalizer, rules, "decoding", about)
+
+
+def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Utterance], Evaluation]:
+    """For a ready model, such as Whisper's, which has settings of its own."""
     from asr.config import build_config
-    from asr.evaluation.speech import describe_device, read_references, transcribe_utterances
-    from asr.progress import AudioProgress
-    from asr.transcription.settings import (
-        ReadyEvaluationSettings,
-        find_options,
-        merge_settings,
-        print_settings,
-    )
+    from asr.evaluation.speech import read_references
+    from asr.transcription.settings import ReadyEvaluationSettings, find_options, merge_settings
     from asr.transcription.transcriber import Request
 
-    if args.set == ["list"]:
-        print_settings(ReadyEvaluationSettings())
-        return 0
     for name in ("decoding", "language_model", "lexicon"):
         if getattr(args, name):
             raise UserError(
@@ -153,46 +156,46 @@ def run_ready(args: argparse.Namespace, family: Family) -> int:
     assert options is not None
     family.check(args.model, options)
     utterances = read_references(args.manifest)
-    recognizer = family.load(
+    transcriber = family.load(
         args.model, args.device, settings.precision, settings.segmentation, settings.checks
     )
-    logger.info("device: %s, %s", describe_device(recognizer.device), recognizer.precision)
-    request = Request(batch_size=args.batch_size, options=options)
-    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = transcribe_utterances(recognizer, utterances, request, progress.advance)
-    about = {
-        "model": args.model,
-        "manifest": args.manifest,
-        "device": describe_device(recognizer.device),
-        "precision": recognizer.precision,
-    }
-    return _report(split, utterances, settings.scoring.normalize, about, args.output_dir, as_json=args.json)
+    name = "beam" if getattr(options, "beam", 1) > 1 else "greedy"
+    requests = {name: Request(batch_size=args.batch_size, options=options)}
+    scoring = settings.scoring
+    rules = "the rules for English" if scoring.english else f"scoring.rules: {', '.join(scoring.rules)}"
+    return utterances, Evaluation(transcriber, requests, scoring.normalize, rules, "options", {})
 
 
 def _report(
-    split: DecodedSplit[Config],
-    utterances: Sequence[Utterance],
-    normalizer: Normalizer,
-    about: dict[str, Any],
-    output_dir: str | None,
-    *,
-    as_json: bool,
+    args: argparse.Namespace, evaluation: Evaluation, split: EvaluatedSplit, utterances: Sequence[Utterance]
 ) -> int:
-    """Print the scores and write the texts. `about`: the model, the data and the device, for JSON."""
-    from asr.cli.evaluation_output import describe_ways, print_json, print_table
-    from asr.evaluation.speech import score_ways, write_texts
+    from asr.cli.evaluation_output import describe_setups, print_json, print_table
+    from asr.evaluation.speech import describe_device, score_setups, write_texts
 
     for message in split.faults.values():
         logger.error("%s", message)
     if len(split.faults) == len(utterances):
-        raise UserError(f"{about['manifest']}: none of its {len(utterances)} utterances could be decoded")
-    scores = score_ways(split, utterances, normalizer)
-    if output_dir is not None:
-        write_texts(output_dir, split, utterances, normalizer)
-    if as_json:
-        print_json({**about, "failed": split.faults, "ways": describe_ways(split, scores)})
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be decoded")
+    scores = score_setups(split, utterances, evaluation.normalizer)
+    if args.output_dir is not None:
+        write_texts(args.output_dir, split, utterances, evaluation.normalizer)
+    transcriber = evaluation.transcriber
+    checks = transcriber.checks.describe()
+    if args.json:
+        print_json(
+            {
+                "model": args.model,
+                "manifest": args.manifest,
+                "device": describe_device(transcriber.device),
+                "precision": transcriber.precision,
+                "checks": checks,
+                "failed": split.faults,
+                **evaluation.about,
+                "ways": describe_setups(split, scores, evaluation.config),
+            }
+        )
     else:
-        print_table(split, scores)
+        print_table(split, scores, checks)
     if split.faults:
         logger.info(
             "%d of %d utterances could not be decoded and are not scored", len(split.faults), len(utterances)

@@ -6,35 +6,38 @@ import json
 from typing import Any
 
 from asr.cli.options import plural
-from asr.config import Config
 from asr.evaluation.classification import LabelledSplit
-from asr.evaluation.speech import Decoded, DecodedSplit
+from asr.evaluation.speech import DecodedSplit, EvaluatedSplit
 from asr.scoring.confusion import LabelScore, format_label_table
 from asr.scoring.counting import Score
 from asr.scoring.result import without_infinity
 from asr.scoring.tables import percent, show_interval, text_table
 
 
-def print_table(split: DecodedSplit[Config], scores: dict[str, Score]) -> None:
+def print_table(split: EvaluatedSplit, scores: dict[str, Score], checks: str) -> None:
     any_score = next(iter(scores.values()))
-    any_way = next(iter(split.ways.values()))
+    any_setup = next(iter(split.setups.values()))
     speakers = f" of {plural(len(set(any_score.speakers)), 'speaker')}" if any_score.speakers else ""
     print(
         f"{plural(len(any_score), 'utterance')}{speakers}, "
-        f"{plural(any_score.counts.reference_length, 'word')}, {any_way.audio_seconds:.1f} s of audio\n"
+        f"{plural(any_score.counts.reference_length, 'word')}, {any_setup.audio_seconds:.1f} s of audio, "
+        f"checks: {checks}\n"
     )
-    rows: list[tuple[str, ...]] = [("decoding", "WER %", "95 % interval", "CER %", "real-time factor")]
-    rows += [_describe_row(name, scores[name], split.ways[name]) for name in scores]
+    rows: list[tuple[str, ...]] = [
+        ("decoding", "WER %", "95 % interval", "CER %", "real-time factor", "rejected")
+    ]
+    rows += [_describe_row(name, scores[name], split.setups[name]) for name in scores]
     print("\n".join(text_table(rows)))
 
 
-def _describe_row(name: str, score: Score, decoded: Decoded[Config]) -> tuple[str, ...]:
+def _describe_row(name: str, score: Score, decoded: DecodedSplit) -> tuple[str, ...]:
     return (
         name,
         percent(score.error_rate),
         show_interval(score.interval, unknown="-"),
         percent(score.character_error_rate),
         f"{decoded.real_time_factor:.4f}",
+        str(len(decoded.warnings)),
     )
 
 
@@ -48,14 +51,16 @@ def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
     )
 
 
-def describe_ways(split: DecodedSplit[Config], scores: dict[str, Score]) -> dict[str, Any]:
+def describe_setups(split: EvaluatedSplit, scores: dict[str, Score], config: str) -> dict[str, Any]:
+    """`config`: the field of a request that its settings are in."""
     return {
         name: {
             "score": score.to_dict(),
-            "real_time_factor": split.ways[name].real_time_factor,
-            "seconds": split.ways[name].seconds,
-            "audio_seconds": split.ways[name].audio_seconds,
-            "decoding": split.ways[name].config.model_dump(mode="json"),
+            "real_time_factor": split.setups[name].real_time_factor,
+            "seconds": split.setups[name].seconds,
+            "audio_seconds": split.setups[name].audio_seconds,
+            "decoding": getattr(split.setups[name].request, config).model_dump(mode="json"),
+            "rejected": split.setups[name].warnings,
         }
         for name, score in scores.items()
     }

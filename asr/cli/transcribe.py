@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from asr.cli.options import add_decoding_options, add_settings, limit_threads
 from asr.cli.whisper_options import RULES, translate_options
-from asr.decoding.methods import METHODS
+from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     more.add_argument(
         "--decoding",
-        choices=METHODS,
+        choices=METHOD_NAMES,
         help="decoding method (default: auto, the best that MODEL offers)",
     )
     add_decoding_options(more, "segments")

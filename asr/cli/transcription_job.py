@@ -260,7 +260,8 @@ def _to_part(
     duration = None if end is None else end - start
     if recording.path != STANDARD_INPUT:
         channel = None if recording.channel is None else recording.channel - 1
-        return AudioPart(recording.path, start, duration, channel, recording.name)
+        is_utterance = recording.clip is not None
+        return AudioPart(recording.path, start, duration, channel, recording.name, is_utterance=is_utterance)
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asr-"))) / STANDARD_INPUT_FILE
     with open(path, "wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)

@@ -1,4 +1,4 @@
-"""Beam search token by token: decoder, CTC prefixes and language model add up. Ids out, never text."""
+"""Beam search token by token: decoder, CTC prefixes and language model (shallow fusion) add up."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import Tensor
 from asr.decoding.attention_guide import AttentionGuide
 from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.fusion import FusionModel, FusionState
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.errors import UserError
-from asr.models import SpeechModel
 from asr.models.decoder import Decoder, DecoderState
 from asr.text.units import EOS_ID, SOS_ID, UNK_ID
 
@@ -65,14 +64,13 @@ class Beams:
 
     def __init__(
         self,
-        model: SpeechModel,
-        encoded_BTD: Tensor,
-        lengths_B: Tensor,
+        encoded: EncodedAudio,
         weights: Weights,
         language_model: FusionModel | None,
         num_candidates: int,
         guide_width: float | None = None,
     ) -> None:
+        model, encoded_BTD, lengths_B = encoded.model, encoded.encoded_BTD, encoded.lengths_B
         batch, device = len(encoded_BTD), encoded_BTD.device
         self.decoder: Decoder | None = None  # not asked where it counts nothing
         if weights.decoder > 0:
@@ -82,9 +80,8 @@ class Beams:
         self.attends = self.decoder is not None and self.decoder.num_heads > 0
         self.prefixes: CTCPrefixes | None = None
         if weights.ctc > 0:
-            log_probabilities_BTV = model.ctc_log_probabilities(encoded_BTD)
-            self.vocab_size = log_probabilities_BTV.size(2)
-            self.prefixes = CTCPrefixes(log_probabilities_BTV, lengths_B)
+            self.vocab_size = encoded.ctc_BTV.size(2)
+            self.prefixes = CTCPrefixes(encoded.ctc_BTV, lengths_B)
         self.guide: AttentionGuide | None = None
         if self.prefixes is not None and self.decoder is not None and guide_width is not None:
             if not self.attends:
@@ -196,15 +193,27 @@ class Beams:
         self.language_BW, self.handicap_BW = self.language_BW[kept_B], self.handicap_BW[kept_B]
 
 
+def decode_by_attention(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
+) -> NBest:
+    """Search under the decoder alone."""
+    return search_beams(encoded, config, language_model)
+
+
+def decode_jointly(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
+) -> NBest:
+    """Search under decoder and CTC head at once."""
+    return search_beams(encoded, config, language_model, ctc_weight=config.ctc_weight)
+
+
 def search_beams(
-    model: SpeechModel,
-    encoded_BTD: Tensor,
-    lengths_B: Tensor,
+    encoded: EncodedAudio,
     config: DecodingConfig,
     language_model: FusionModel | None = None,
     *,
     ctc_weight: float = 0.0,
-) -> list[list[Hypothesis]]:
+) -> NBest:
     """N-best lists of utterances that all have encoded steps.
 
     A hypothesis that ends keeps a place among the best of its step, or is dropped; once as many as asked for
@@ -214,8 +223,9 @@ def search_beams(
     weights = Weights(1 - ctc_weight, ctc_weight, config.language_model_weight)
     factor = PRESELECTION if ctc_weight > 0 or weights.language_model > 0 else 1.0
     num_candidates = math.ceil(factor * config.beam)
-    beams = Beams(model, encoded_BTD, lengths_B, weights, language_model, num_candidates, config.guide_width)
-    limits_B = model.limit_tokens(lengths_B, config.max_tokens)
+    beams = Beams(encoded, weights, language_model, num_candidates, config.guide_width)
+    lengths_B = encoded.lengths_B
+    limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens)
     if ctc_weight > 0:
         limits_B = limits_B.minimum(lengths_B)  # CTC has no alignment of more
     if beams.decoder is not None:
@@ -275,7 +285,7 @@ def _reachable(
 # --- reading the result -------------------------------------------------------------------------
 
 
-def _read_hypotheses(steps: list[Step], batch: int, nbest: int, beams: Beams) -> list[list[Hypothesis]]:
+def _read_hypotheses(steps: list[Step], batch: int, nbest: int, beams: Beams) -> NBest:
     """Follow the best ends back to the start, those of all utterances at once."""
     width = max(step.ends_BW.size(1) for step in steps)
     ends_BUW = _spread([step.ends_BW for step in steps], steps, batch, width, -torch.inf)

@@ -1,4 +1,4 @@
-"""What shows that a decoder went round in circles, skipped something or made it up: pure functions.
+"""Checks of decoded texts: repetition, skipped speech, invented text. Pure functions.
 
 Attention decoders are free to look anywhere, so they may repeat, skip and invent; a CTC head cannot, since it
 reads each step once. Each check looks at what the decoder did and says in words what is wrong.
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pydantic
+from rapidfuzz.distance import Levenshtein
 
 from asr.config import Config
 from asr.transcripts.transcript import measure_compression
 
 
 class ChecksConfig(Config):
-    """From where on the result of a decoder is not believed. Each null switches a check off."""
+    """Limits beyond which a decoded text is rejected and another decoding is tried. null switches one check
+    off; `checks=off` switches off all, and what was decoded first stands."""
 
     max_backward_seconds: float | None = pydantic.Field(default=0.6, gt=0)
     """Attention may jump back by so much. Speech never runs back; heads look around by a few steps."""
@@ -27,37 +29,60 @@ class ChecksConfig(Config):
     still_seconds: float = pydantic.Field(default=0.1, gt=0)
     """See max_still_tokens: 6 tokens in 0.1 s are 60 a second, where people speak 15 characters."""
     max_skipped_seconds: float | None = pydantic.Field(default=1.5, gt=0)
-    """Of speech, as the CTC head hears it, that attention may pass over: three words or so. Whisper, 0.8:
-    of a stretch between two pauses that has no word. All stretches are then heard again, each by itself."""
+    """Of speech on CTC's best path that attention may skip: three words or so. Whisper, 0.8: of speech
+    between two pauses that has no word. Each part of the segment is then decoded again by itself."""
     max_repeats: int | None = pydantic.Field(default=4, gt=1)
-    """Times that a sequence of tokens may follow itself, unless the CTC head heard it as often."""
+    """Times that a sequence of tokens may follow itself, unless it does so as often on CTC's best path."""
     max_compression: float | None = pydantic.Field(default=2.4, gt=1)
     """Bytes of the text over its compressed bytes: prose has 1 to 2, endless repetition more.
-    Not where the text of the CTC head compresses as well."""
+    Not where the text of CTC's best path compresses as well."""
     max_ctc_distance: float | None = pydantic.Field(default=0.5, gt=0)
-    """Edits between the tokens and the best path of the CTC head, per token of the longer one. Two heads of
-    one encoder that share less than half do not hear the same."""
+    """Edits between the tokens and CTC's best path, per token of the longer one. Where less than half is
+    shared, one of the two is wrong."""
     min_log_probability: float | None = pydantic.Field(default=-1.0, lt=0)
     """Mean of a token's log-probability under the decoder: at -1 it gives each one chance in three."""
     max_tokens_per_second: float | None = pydantic.Field(default=40.0, gt=0)
     """Of speech. The fastest speakers reach 25 characters a second."""
     min_speech_probability: float | None = pydantic.Field(default=0.5, gt=0, lt=1)
-    """Geometric mean of what the CTC head gives to the tokens of its best path. Below, no speech is heard,
-    and the text is dropped."""
+    """Geometric mean of CTC's probabilities of the tokens on its best path. Below, the audio is taken for no
+    speech, and the text is dropped."""
     min_agreed_probability: float | None = pydantic.Field(default=0.75, gt=0, lt=1)
     """The same where the decoder, asked as well, disagrees by more than max_ctc_distance: music and
     noise give each head a text of its own."""
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        if value in ("on", True):
+            return {}
+        return dict.fromkeys(_limits()) if value in ("off", False) else value
+
     @classmethod
     def off(cls) -> ChecksConfig:
-        """Believes everything: to compare decoders, without falling back from one to another."""
-        off: Any = {name: None for name in cls.model_fields if name.startswith(("max_", "min_"))}
+        """No check and no fallback: for comparing decoding methods by themselves."""
+        off: Any = dict.fromkeys(_limits())
         return cls(**off)
+
+    @property
+    def are_on(self) -> bool:
+        return any(getattr(self, name) is not None for name in _limits())
+
+    def describe(self) -> str:
+        """on, off, or what was changed, to be printed with a result."""
+        if not self.are_on:
+            return "off"
+        usual = ChecksConfig()
+        changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(usual, name)]
+        return ", ".join(["on", *(f"{name} {getattr(self, name)}" for name in changed)])
+
+
+def _limits() -> list[str]:
+    return [name for name in ChecksConfig.model_fields if name.startswith(("max_", "min_"))]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a decoder did, and what the CTC head heard, in one segment."""
+    """Facts about one decoded segment that the checks look at."""
 
     tokens: Sequence[int]
     text: str
@@ -68,13 +93,13 @@ class Evidence:
     """For each token and the end; empty where no decoder was asked, or one that does not attend."""
     log_probability: float = math.nan
     """Of all tokens and the end under the decoder; nan where it was not asked."""
-    heard: Heard | None = None
+    ctc: CtcText | None = None
     """None: the model has no CTC head."""
 
 
 @dataclass(frozen=True)
-class Heard:
-    """The best path of the CTC head."""
+class CtcText:
+    """Best path of the CTC head."""
 
     tokens: Sequence[int]
     steps: Sequence[int]
@@ -85,7 +110,7 @@ class Heard:
 
 
 def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
-    """What is wrong with a hypothesis, in words; nothing is good."""
+    """List what is wrong with a hypothesis, in words; nothing is good."""
     if not evidence.tokens:
         return _find_missing(evidence, config)
     checks = (_find_jumps, _find_still, _find_skips, _find_repeats, _find_compression, _find_distance)
@@ -99,16 +124,16 @@ def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
     return faults
 
 
-def is_speech(heard: Heard | None, config: ChecksConfig) -> bool:
-    """Whether the CTC head hears anything, and clearly. Without a CTC head nobody can tell: yes."""
+def is_speech(ctc: CtcText | None, config: ChecksConfig) -> bool:
+    """Whether CTC's best path has tokens that are likely. Without a CTC head nobody can tell: yes."""
     limit = config.min_speech_probability
-    return heard is None or limit is None or heard.log_probability >= math.log(limit)
+    return ctc is None or limit is None or ctc.log_probability >= math.log(limit)
 
 
 def is_agreed(evidence: Evidence, config: ChecksConfig) -> bool:
-    """Whether the decoder confirms what the CTC head hears, or that is clear enough alone."""
-    heard, limit = evidence.heard, config.min_agreed_probability
-    if heard is None or limit is None or heard.log_probability >= math.log(limit):
+    """Whether the decoder confirms CTC's best path, or that is likely enough alone."""
+    ctc, limit = evidence.ctc, config.min_agreed_probability
+    if ctc is None or limit is None or ctc.log_probability >= math.log(limit):
         return True
     return not _find_distance(evidence, config)
 
@@ -117,10 +142,10 @@ def is_agreed(evidence: Evidence, config: ChecksConfig) -> bool:
 
 
 def _find_missing(evidence: Evidence, config: ChecksConfig) -> list[str]:
-    heard, limit = evidence.heard, config.max_ctc_distance
-    if heard is None or not heard.tokens or limit is None or limit >= 1:
+    ctc, limit = evidence.ctc, config.max_ctc_distance
+    if ctc is None or not ctc.tokens or limit is None or limit >= 1:
         return []
-    return [f"nothing was written where the CTC head hears {heard.text!r}"]
+    return [f"no text, but CTC's best path is {ctc.text!r}"]
 
 
 def _find_jumps(evidence: Evidence, config: ChecksConfig) -> str:
@@ -145,18 +170,18 @@ def _find_still(evidence: Evidence, config: ChecksConfig) -> str:
 
 
 def _find_skips(evidence: Evidence, config: ChecksConfig) -> str:
-    """LabelSpans that attention passes over although the CTC head hears tokens there."""
-    limit, heard = config.max_skipped_seconds, evidence.heard
-    if limit is None or heard is None or not heard.tokens or not evidence.attended_steps[:-1]:
+    """Spans that attention skips although CTC's best path has tokens there."""
+    limit, ctc = config.max_skipped_seconds, evidence.ctc
+    if limit is None or ctc is None or not ctc.tokens or not evidence.attended_steps[:-1]:
         return ""
     looked = sorted(evidence.attended_steps[:-1])
     for before, after in zip([-math.inf, *looked], [*looked, math.inf], strict=True):
-        inside = [step for step in heard.steps if before < step < after]
+        inside = [step for step in ctc.steps if before < step < after]
         if len(inside) < 2:
             continue
         seconds = (inside[-1] - inside[0]) * evidence.seconds_per_step
         if seconds > limit:
-            return f"attention skips {seconds:.1f} s in which the CTC head hears speech"
+            return f"attention skips {seconds:.1f} s in which CTC finds speech"
     return ""
 
 
@@ -164,8 +189,8 @@ def _find_repeats(evidence: Evidence, config: ChecksConfig) -> str:
     if config.max_repeats is None:
         return ""
     times = count_repeats(evidence.tokens)
-    heard = 1 if evidence.heard is None else count_repeats(evidence.heard.tokens)
-    return f"the same {times} times in a row" if times > max(config.max_repeats, heard) else ""
+    by_ctc = 1 if evidence.ctc is None else count_repeats(evidence.ctc.tokens)
+    return f"the same {times} times in a row" if times > max(config.max_repeats, by_ctc) else ""
 
 
 def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
@@ -183,29 +208,16 @@ def _find_compression(evidence: Evidence, config: ChecksConfig) -> str:
     if config.max_compression is None:
         return ""
     ratio = measure_compression(evidence.text)
-    heard = 0.0 if evidence.heard is None else measure_compression(evidence.heard.text)
-    # A tenth more than what was heard may be chance, as a text that is longer compresses better.
-    too_much = ratio > max(config.max_compression, 1.1 * heard)
+    by_ctc = 0.0 if evidence.ctc is None else measure_compression(evidence.ctc.text)
+    # A tenth more than CTC's may be chance, as a text that is longer compresses better.
+    too_much = ratio > max(config.max_compression, 1.1 * by_ctc)
     return f"the text repeats itself: it compresses {ratio:.1f} times" if too_much else ""
 
 
 def _find_distance(evidence: Evidence, config: ChecksConfig) -> str:
-    limit, heard = config.max_ctc_distance, evidence.heard
-    if limit is None or heard is None:
+    limit, ctc = config.max_ctc_distance, evidence.ctc
+    if limit is None or ctc is None:
         return ""
-    longer = max(len(evidence.tokens), len(heard.tokens), 1)
-    distance = edit_distance(evidence.tokens, heard.tokens) / longer
-    return f"the CTC head hears {heard.text!r}" if distance > limit else ""
-
-
-def edit_distance(first: Sequence[int], second: Sequence[int]) -> int:
-    """Tokens to insert, delete or replace."""
-    row = list(range(len(second) + 1))
-    for count, token in enumerate(first, start=1):
-        diagonal, row[0] = row[0], count
-        for column, other in enumerate(second, start=1):
-            diagonal, row[column] = (
-                row[column],
-                min(diagonal + (token != other), row[column] + 1, row[column - 1] + 1),
-            )
-    return row[-1]
+    longer = max(len(evidence.tokens), len(ctc.tokens), 1)
+    distance = Levenshtein.distance(evidence.tokens, ctc.tokens) / longer
+    return f"CTC's best path is {ctc.text!r}" if distance > limit else ""

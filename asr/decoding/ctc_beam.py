@@ -1,4 +1,4 @@
-"""Prefix beam search under the CTC head, step by step: alignments of a text add up. Ids out, never text."""
+"""Prefix beam search under the CTC head, step by step: alignments of a text add up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from asr.decoding.beam import search_beams
 from asr.decoding.ctc_prefix import mask_padding
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.decoding.fusion import FusionModel
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.text.units import BLANK_ID, UNK_ID
 
 # B utterances, W beams of each, C candidate tokens of a step, N = W + W x C, T encoded steps, V vocabulary,
@@ -32,6 +34,13 @@ class Prefixes:
     @property
     def total_BW(self) -> Tensor:
         return torch.logaddexp(self.in_blank_BW, self.in_token_BW)
+
+
+def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
+    """Search step by step, or token by token with a language model, which would have to wait for tokens."""
+    if language_model is None:
+        return search_prefixes(encoded.ctc_BTV, encoded.lengths_B, config)
+    return search_beams(encoded, config, language_model, ctc_weight=1.0)
 
 
 def search_prefixes(
@@ -114,17 +123,17 @@ def _advance(
     extension_BW = (chosen_BW - width).clamp(min=0)
     num_candidates = candidates_BC.size(1)
     parents_BW = torch.where(is_stay_BW, chosen_BW, extension_BW // num_candidates)
-    said_BW = candidates_BC.gather(1, extension_BW % num_candidates)
-    tokens_BW = said_BW.masked_fill(is_stay_BW, NO_TOKEN)
+    token_BW = candidates_BC.gather(1, extension_BW % num_candidates)
+    tokens_BW = token_BW.masked_fill(is_stay_BW, NO_TOKEN)
     hash_BW = old.hash_BW.gather(1, parents_BW)
     new = Prefixes(
         in_blank_BW=in_blank_BW.gather(1, parents_BW).masked_fill(~is_stay_BW, -torch.inf),
         in_token_BW=torch.where(
             is_stay_BW, in_token_BW.gather(1, parents_BW), extended_BWC.flatten(1).gather(1, extension_BW)
         ),
-        last_BW=torch.where(is_stay_BW, old.last_BW.gather(1, parents_BW), said_BW),
+        last_BW=torch.where(is_stay_BW, old.last_BW.gather(1, parents_BW), token_BW),
         count_BW=old.count_BW.gather(1, parents_BW) + ~is_stay_BW,
-        hash_BW=torch.where(is_stay_BW, hash_BW, _hash(hash_BW, said_BW)),
+        hash_BW=torch.where(is_stay_BW, hash_BW, _hash(hash_BW, token_BW)),
         parent_BW=torch.where(is_stay_BW, old.parent_BW.gather(1, parents_BW), hash_BW),
     )
     return _disown(new, best_BW == -torch.inf), parents_BW, tokens_BW
@@ -154,11 +163,11 @@ def _read_hypotheses(
     scores_BW = scores_BW / (prefixes.count_BW + 1) ** config.length_normalization
     scores_BH, slots_BH = scores_BW.topk(min(config.nbest, scores_BW.size(1)))
     total_BH = total_BW.gather(1, slots_BH)
-    said = []
+    reversed_tokens = []
     for parents_BW, tokens_BW in zip(reversed(parents), reversed(tokens), strict=True):
-        said.append(tokens_BW.gather(1, slots_BH))
+        reversed_tokens.append(tokens_BW.gather(1, slots_BH))
         slots_BH = parents_BW.gather(1, slots_BH)
-    tokens_BHT = torch.stack(said[::-1], dim=-1)
+    tokens_BHT = torch.stack(reversed_tokens[::-1], dim=-1)
     columns = (tokens_BHT, scores_BH, total_BH)
     return [
         [

@@ -1,4 +1,4 @@
-"""The best token at each step: of the CTC head, or of the decoder. Ids out, never text."""
+"""Greedy decoding by the decoder: its likeliest token after those before, until it ends."""
 
 from __future__ import annotations
 
@@ -7,26 +7,16 @@ from torch import Tensor
 
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
-from asr.models.layers import length_mask
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.text.units import EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary
-
-
-def decode_ctc_greedily(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> list[list[int]]:
-    """The likeliest token of each step, repeats merged, blanks removed."""
-    best_BT = log_probabilities_BTV.argmax(-1)
-    is_new_BT = torch.ones_like(best_BT, dtype=torch.bool)
-    is_new_BT[:, 1:] = best_BT[:, 1:] != best_BT[:, :-1]
-    keep_BT = is_new_BT & (best_BT != BLANK_ID) & length_mask(lengths_B, best_BT.size(1))
-    return _kept(best_BT, keep_BT)
 
 
 @torch.inference_mode()
 def decode_greedily(
     model: SpeechModel, encoded_BTD: Tensor, encoded_lengths_B: Tensor, max_tokens: int | None = None
 ) -> list[list[int]]:
-    """The decoder's likeliest token after those before, until it ends, or at the model's limit."""
+    """Return the tokens of each utterance, at most as many as the model's limit."""
     assert isinstance(model.decoder, Decoder)
     state = model.decoder.start(encoded_BTD, encoded_lengths_B)
     batch = len(encoded_BTD)
@@ -37,7 +27,7 @@ def decode_greedily(
     while not bool(is_done_B.all()):
         scores_B1V, _ = model.decoder.step(tokens_B1, state)
         scores_BV = scores_B1V[:, -1]
-        # Of the special tokens only the end and the unknown token can be said.
+        # Of the special tokens only the end and the unknown token may be chosen.
         scores_BV[:, [i for i in range(len(SPECIAL_TOKENS)) if i not in (EOS_ID, UNK_ID)]] = -torch.inf
         best_B = scores_BV.argmax(-1).masked_fill(is_done_B, EOS_ID)
         decoded.append(best_B)
@@ -46,9 +36,5 @@ def decode_greedily(
     if not decoded:
         return [[] for _ in range(batch)]
     tokens_BU = torch.stack(decoded, dim=1)
-    return _kept(tokens_BU, tokens_BU != EOS_ID)
-
-
-def _kept(tokens_BT: Tensor, keep_BT: Tensor) -> list[list[int]]:
-    """The tokens of each row where `keep_BT` is True."""
-    return [row.tolist() for row in tokens_BT[keep_BT].cpu().split(keep_BT.sum(1).tolist())]
+    is_token_BU = tokens_BU != EOS_ID
+    return [row.tolist() for row in tokens_BU[is_token_BU].cpu().split(is_token_BU.sum(1).tolist())]

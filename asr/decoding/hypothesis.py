@@ -1,15 +1,21 @@
-"""What a decoder is asked for and what it answers: the settings of a search, and a ranked hypothesis."""
+"""Input and output of a search: its settings, encoded audio, ranked hypotheses."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Annotated
 
 import pydantic
+from torch import Tensor
 
 from asr.config import Config
-from asr.decoding.methods import Method
+from asr.decoding.best_path import BestPaths, find_best_paths
+from asr.decoding.methods import METHODS, Method
+from asr.models import SpeechModel
+
+# B utterances, T encoded steps, D dimension, V vocabulary
 
 
 class DecodingConfig(Config):
@@ -18,7 +24,7 @@ class DecodingConfig(Config):
     method: Method = "auto"
     """ctc_greedy: the likeliest token of each step. ctc_beam: the likeliest text under the CTC head.
     attention: under the decoder, token by token. joint: under both at once. rescoring: the texts of ctc_beam,
-    ranked by both. parallel: what a decoder says that says all tokens at once.
+    ranked by both. parallel: by a non-autoregressive decoder, all tokens at once.
     auto: parallel, joint, attention or ctc_beam, by the heads that the model has."""
     beam: int = pydantic.Field(default=10, gt=0)
     """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
@@ -47,9 +53,9 @@ class DecodingConfig(Config):
     mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
     """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
-    """Tempo and pitch at which each utterance is heard, such as [0.85, 1.0, 1.15]; the text that CTC, or
-    without it the decoder, finds likeliest is taken. For voices higher or lower than those of training. Each
-    speed costs as much as the first."""
+    """Tempo and pitch at which each utterance is decoded, such as [0.85, 1.0, 1.15]; the text with the fewest
+    faults under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
+    voices higher or lower than those of training. Each speed costs as much as the first."""
     iterations: int = pydantic.Field(default=10, gt=0)
     """With parallel, for a decoder of type mask_ctc: passes in which the gaps are filled, at most."""
 
@@ -69,15 +75,15 @@ class DecodingConfig(Config):
 
     def _refuse_what_the_method_ignores(self) -> None:
         """With auto, the model decides."""
-        method = self.method
-        if method == "auto":
+        if self.method == "auto":
             return
-        lengths = ("length_bonus", "length_normalization", "max_tokens")
-        self.refuse_idle(method in ("joint", "rescoring"), "method = joint or rescoring", "ctc_weight")
-        self.refuse_idle(method == "joint", "method = joint", "guide_width")
-        self.refuse_idle(method == "attention", "method = attention", "end_margin")
-        self.refuse_idle(method == "parallel", "method = parallel", "mask_threshold", "iterations")
-        self.refuse_idle(method != "ctc_greedy", "another method than ctc_greedy", *lengths)
+        for setting in dict.fromkeys(name for method in METHODS.values() for name in method.settings):
+            users = [name for name, method in METHODS.items() if setting in method.settings]
+            others = [name for name in METHODS if name not in users]
+            needs = f"method = {' or '.join(users)}"
+            if len(others) < len(users):
+                needs = f"another method than {' or '.join(others)}"
+            self.refuse_idle(self.method in users, needs, setting)
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,41 @@ class Hypothesis:
 
     @property
     def likelihood(self) -> float:
-        """By what was heard alone, without a language model: what readings at different speeds compare by.
+        """Log-probability without a language model, by which texts at different speeds are compared.
 
-        CTC's before the decoder's, which takes a likely text for a well heard one.
+        CTC's before the decoder's, which takes a likely text for one that fits the audio.
         """
         return self.log_probability if math.isnan(self.ctc_log_probability) else self.ctc_log_probability
+
+
+NBest = list[list[Hypothesis]]
+"""Of each utterance, best first."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedAudio:
+    """A batch as the encoder leaves it. CTC's posteriors are computed once, when they are asked for."""
+
+    model: SpeechModel
+    encoded_BTD: Tensor
+    lengths_B: Tensor
+
+    @functools.cached_property
+    def ctc_BTV(self) -> Tensor:
+        """Log-probabilities of the CTC head."""
+        return self.model.ctc_log_probabilities(self.encoded_BTD)
+
+    @functools.cached_property
+    def ctc_paths(self) -> BestPaths:
+        return find_best_paths(self.ctc_BTV, self.lengths_B)
+
+    def select(self, rows: Tensor) -> EncodedAudio:
+        """Some of the utterances, without steps that are padding of all of them."""
+        lengths = self.lengths_B[rows]
+        longest = max(1, int(lengths.max()))
+        if len(rows) == len(self.lengths_B) and longest == self.encoded_BTD.size(1):
+            return self
+        chosen = EncodedAudio(self.model, self.encoded_BTD[rows, :longest], lengths)
+        if "ctc_BTV" in self.__dict__:
+            chosen.__dict__["ctc_BTV"] = self.ctc_BTV[rows, :longest]
+        return chosen

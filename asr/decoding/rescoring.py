@@ -1,4 +1,4 @@
-"""Ranking texts that CTC found by the decoder's opinion of them. Ids out, never text."""
+"""Rescoring: texts that CTC found, ranked by decoder and CTC together."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from asr.decoding import ctc_beam
 from asr.decoding.fusion import FusionModel, score_texts
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
-from asr.models import SpeechModel
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.models.decoder import Decoder
 from asr.text.units import EOS_ID, SOS_ID
 
@@ -17,16 +17,22 @@ from asr.text.units import EOS_ID, SOS_ID
 # T encoded steps
 
 
+def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
+    """Rank all that CTC's beam finds. A language model counts from the start: what a lexicon allows would
+    rarely be among texts that were found without it."""
+    first_pass = config.model_copy(update={"nbest": config.beam, "length_normalization": 0.0})
+    return rescore(encoded, ctc_beam.decode(encoded, first_pass, language_model), config, language_model)
+
+
 def rescore(
-    model: SpeechModel,
-    encoded_BTD: Tensor,
-    lengths_B: Tensor,
-    found: list[list[Hypothesis]],
+    encoded: EncodedAudio,
+    found: NBest,
     config: DecodingConfig,
     language_model: FusionModel | None = None,
-) -> list[list[Hypothesis]]:
-    """The same texts in another order, cut to `config.nbest`; all are scored in one pass."""
-    assert isinstance(model.decoder, Decoder)
+) -> NBest:
+    """Sort the texts anew and cut them to `config.nbest`; all are scored in one pass."""
+    decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
+    assert isinstance(decoder, Decoder)
     device = encoded_BTD.device
     tokens_RU, counts_R = _pad_texts(found, device)
     start_R1 = tokens_RU.new_full((len(tokens_RU), 1), SOS_ID)
@@ -34,7 +40,7 @@ def rescore(
     targets_RN = torch.nn.functional.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(
         1, counts_R[:, None], EOS_ID
     )
-    scores_RNV, attention = model.decoder(inputs_RN, encoded_BTD, lengths_B, model.decoder.last_heads)
+    scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads)
     scores_RNV = scores_RNV.float()
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
     is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]
@@ -55,19 +61,21 @@ def rescore(
     ranked = []
     for texts, *rows in zip(found, *columns, strict=True):
         scored = []
-        for text, decoder, language, attended in zip(texts, *rows, strict=False):
+        for text, by_decoder, language, attended in zip(texts, *rows, strict=False):
             count = len(text.tokens)
-            score = (1 - config.ctc_weight) * decoder + config.language_model_weight * language
+            score = (1 - config.ctc_weight) * by_decoder + config.language_model_weight * language
             # CTC may be wholly against a text (-inf), which a weight of 0 should forgive.
             score += config.ctc_weight * text.ctc_log_probability if config.ctc_weight else 0.0
             score = (score + config.length_bonus * count) / (count + 1) ** config.length_normalization
             attended_steps = tuple(attended[: count + 1])
-            scored.append(replace(text, score=score, log_probability=decoder, attended_steps=attended_steps))
+            scored.append(
+                replace(text, score=score, log_probability=by_decoder, attended_steps=attended_steps)
+            )
         ranked.append(sorted(scored, key=lambda text: -text.score)[: config.nbest])
     return ranked
 
 
-def _pad_texts(found: list[list[Hypothesis]], device: torch.device) -> tuple[Tensor, Tensor]:
+def _pad_texts(found: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
     """(R, U) tokens and (R,) counts, as many rows for each utterance; those without a text are empty."""
     per_utterance = max(map(len, found))
     texts = [

@@ -1,4 +1,4 @@
-"""What a model looks at in a recording, as pictures: attention for each token, or posteriors of CTC."""
+"""Pictures of a recording: cross-attention for each token, or posteriors of CTC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.audio.sources import AudioFile, describe_source, read_source
-from asr.decoding.checked import Encoded
+from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.features.front_end import FeaturesConfig, FrontEnd
@@ -24,7 +24,7 @@ from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
-from asr.transcription.recognizer import Recognizer, Request
+from asr.transcription.recognizer import Recognizer, Request, make_setup
 from asr.transcription.transcriber import Transcriber
 
 # N tokens and, maybe, the end, T steps or frames, H heads, V vocabulary, M mel bands
@@ -37,7 +37,7 @@ FREQUENCIES_HZ = (500, 1_000, 2_000, 4_000, 8_000)
 
 @dataclass(frozen=True)
 class View:
-    """What to show of a model."""
+    """Layer, head or posteriors to show."""
 
     layer: int = -1
     """Of those that attend, counted from 0; -1 is the last one."""
@@ -59,20 +59,22 @@ def require_png(path: Path) -> None:
 
 
 def choose_view(model: SpeechModel) -> View:
-    """The mean of the last layer's heads; of a model without a decoder, what its CTC head hears."""
+    """The mean of the last layer's heads; of a model without a decoder, the posteriors of its CTC head."""
     view = View(ctc=model.decoder is None)
     check_view(model, view)
     return view
 
 
 def check_view(model: SpeechModel, view: View) -> None:
-    """Refuses what the model has not."""
+    """Refuse what the model does not have."""
     if view.ctc:
         if model.ctc_head is None:
             raise UserError("there is no CTC head to draw in this model; draw its attention")
         return
     instead = (
-        "" if model.ctc_head is None else "; tools/plot_attention.py --ctc draws what its CTC head hears"
+        ""
+        if model.ctc_head is None
+        else "; tools/plot_attention.py --ctc draws the posteriors of its CTC head"
     )
     decoder = model.decoder
     if decoder is None:
@@ -94,7 +96,7 @@ def _range(count: int) -> str:
 
 
 def check_drawing(transcriber: Transcriber, path: Path) -> None:
-    """Refuses, before anything is decoded, what `draw_recording` could not draw or write."""
+    """Refuse, before anything is decoded, what `draw_recording` could not draw or write."""
     require_png(path)
     choose_view(require_recognizer(transcriber).model)
 
@@ -105,7 +107,7 @@ def check_drawing(transcriber: Transcriber, path: Path) -> None:
 def draw_recording(
     transcriber: Transcriber, source: AudioFile, path: Path, request: Request, view: View | None = None
 ) -> list[Path]:
-    """Each segment with what is decoded in it: `path`, or where there are several PATH-001.png and so on."""
+    """Draw each segment with the decoded text: `path`, or where there are several PATH-001.png and so on."""
     recognizer = require_recognizer(transcriber)
     view = view or choose_view(recognizer.model)
     check_view(recognizer.model, view)
@@ -113,14 +115,16 @@ def draw_recording(
     first_two = list(itertools.islice(segments, 2))
     written = []
     for number, segment in enumerate(itertools.chain(first_two, segments), start=1):
-        encoded = recognizer.encode([segment])
-        (reading,) = recognizer.decode(encoded, request)
-        if reading.tokens:
+        encoded = recognizer.decoder.encode([segment.audio_S])
+        (decoded,) = recognizer.decoder.decode(encoded, make_setup(request))
+        if decoded.tokens:
             own = path if len(first_two) == 1 else path.with_stem(f"{path.stem}-{number:03d}")
-            draw(own, _compose(recognizer, segment, encoded, list(reading.tokens), view))
+            draw(own, _compose(recognizer, segment, encoded, list(decoded.tokens), view))
             written.append(own)
     if not written:
-        raise UserError(f"{describe_source(source)[1]}: nothing is heard in it, so there is nothing to draw")
+        raise UserError(
+            f"{describe_source(source)[1]}: no text is decoded in it, so there is nothing to draw"
+        )
     return written
 
 
@@ -136,11 +140,11 @@ def draw_text(recognizer: Recognizer, source: AudioFile, path: Path, text: str, 
     blocks = list(read_source(source, config.features.sample_rate))
     audio_S = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     segment = AudioSegment(describe_source(source)[2], audio_S, config.features.sample_rate)
-    if recognizer.front_end.num_frames(len(audio_S)) == 0:
+    if recognizer.decoder.front_end.num_frames(len(audio_S)) == 0:
         raise UserError(
             f"{describe_source(source)[1]}: too short for a single frame; there is nothing to draw"
         )
-    draw(path, _compose(recognizer, segment, recognizer.encode([segment]), tokens, view))
+    draw(path, _compose(recognizer, segment, recognizer.decoder.encode([audio_S]), tokens, view))
 
 
 def _read_segments(recognizer: Recognizer, source: AudioFile) -> Iterator[AudioSegment]:
@@ -155,7 +159,7 @@ def _read_segments(recognizer: Recognizer, source: AudioFile) -> Iterator[AudioS
 
 
 def _compose(
-    recognizer: Recognizer, segment: AudioSegment, encoded: Encoded, tokens: Sequence[int], view: View
+    recognizer: Recognizer, segment: AudioSegment, encoded: EncodedAudio, tokens: Sequence[int], view: View
 ) -> Picture:
     tokenizer, clock = recognizer.system.tokenizer, recognizer.clock
     if view.ctc:
@@ -190,7 +194,7 @@ def _describe(model: SpeechModel, view: View) -> str:
 
 @torch.inference_mode()
 def _attention(
-    model: SpeechModel, encoded: Encoded, tokens: Sequence[int], tokenizer: Tokenizer, view: View
+    model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[int], tokenizer: Tokenizer, view: View
 ) -> tuple[np.ndarray, list[str]]:
     decoder, device = model.decoder, encoded.encoded_BTD.device
     assert isinstance(decoder, AnyDecoder)
@@ -206,10 +210,9 @@ def _attention(
     return weights_NT.cpu().numpy(), [*names, END][: len(weights_NT)]
 
 
-def _posteriors(encoded: Encoded, tokenizer: Tokenizer) -> tuple[np.ndarray, list[str]]:
+def _posteriors(encoded: EncodedAudio, tokenizer: Tokenizer) -> tuple[np.ndarray, list[str]]:
     """Of the tokens that are likely at some step, the first to be so on top, and of the blank below."""
-    assert encoded.scores_BTV is not None
-    posteriors_VT = encoded.scores_BTV[0, : int(encoded.lengths_B[0])].exp().T.numpy()
+    posteriors_VT = encoded.ctc_BTV[0, : int(encoded.lengths_B[0])].exp().T.cpu().numpy()
     likely = np.argsort(-posteriors_VT.max(1), kind="stable")[:MAX_POSTERIORS]
     likely = likely[posteriors_VT[likely].max(1) >= POSTERIOR_SHOWN]
     begins = (posteriors_VT[likely] >= POSTERIOR_SHOWN).argmax(1)
@@ -221,7 +224,7 @@ def _posteriors(encoded: Encoded, tokenizer: Tokenizer) -> tuple[np.ndarray, lis
 def compute_spectrogram(
     segment: AudioSegment, features: FeaturesConfig
 ) -> tuple[Strip, list[tuple[float, str]]]:
-    """log-mel in dB, whatever the model hears, on the frames that it has; and where some frequencies are."""
+    """log-mel in dB, whatever features the model has, on its frames; and where some frequencies are."""
     config = FeaturesConfig(
         sample_rate=features.sample_rate,
         window_ms=features.window_ms,

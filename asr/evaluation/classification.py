@@ -12,7 +12,8 @@ import torch
 
 from asr.data.labels import Labels
 from asr.data.manifest import Utterance
-from asr.evaluation.speech import Stopwatch, batch_utterances, encode_batch, read_batch
+from asr.decoding.core import Stopwatch
+from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
 from asr.files import replace_file
 from asr.models import LabelModel
 from asr.models.clock import make_clock

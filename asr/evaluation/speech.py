@@ -1,54 +1,48 @@
-"""A split decoded in several ways at once, and how good and how fast each of them is."""
+"""Decode a split by one or several setups, and measure how good and how fast each of them is."""
 
 from __future__ import annotations
 
 import logging
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import TypeVar
 
 from asr.audio import reading as audio_files
 from asr.audio.segmentation import AudioSegment
-from asr.config import Config
+from asr.audio.sources import AudioPart
 from asr.data.manifest import Utterance, read_manifest
-from asr.decoding.fusion import FusionModel
-from asr.decoding.search import DecodingConfig, Hypothesis, Method, decode, resolve_method
+from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import replace_file
 from asr.scoring.counting import Score, score
-from asr.system.checkpoint import System
 from asr.text.normalization import TextConfig, normalize_for_scoring
-from asr.transcription.transcriber import Request, Transcriber
+from asr.transcription.transcriber import WINDOW, Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 
 logger = logging.getLogger(__name__)
 
-# B utterances of a batch, S samples, T frames or encoded steps, F features, D dimension
-
+# B utterances of a batch, S samples
 
 Normalizer = Callable[[str], str]
-ConfigType = TypeVar("ConfigType", bound=Config, default=DecodingConfig, covariant=True)
+ReadAudio = tuple[Utterance, np.ndarray]
 
 
 @dataclass
-class Decoded(Generic[ConfigType]):
-    """What one way of decoding made of the utterances, and how long that took."""
+class DecodedSplit:
+    """Texts of the utterances by one setup, and how long they took."""
 
-    config: ConfigType
-    """Of a model trained here, with its method resolved: never auto."""
+    request: Request
     texts: dict[str, str] = field(default_factory=dict)
     """id to text, as the model wrote it."""
+    warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """id to what the checks found, where they rejected the first text."""
     seconds: float = 0.0
     """Of computing: features, encoder and search, without reading files."""
     audio_seconds: float = 0.0
@@ -58,122 +52,89 @@ class Decoded(Generic[ConfigType]):
         """Seconds of computing for a second of audio."""
         return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
 
+    def add(self, utterance: Utterance, segment: Segment) -> None:
+        self.texts[utterance.id] = segment.text
+        if segment.warnings:
+            self.warnings[utterance.id] = segment.warnings
+
 
 @dataclass(frozen=True)
-class DecodedSplit(Generic[ConfigType]):
-    """The utterances that could be read, decoded in each way, and the faults of the others."""
+class EvaluatedSplit:
+    """The utterances that could be read, decoded by each setup, and the faults of the others."""
 
-    ways: dict[str, Decoded[ConfigType]]
+    setups: dict[str, DecodedSplit]
     faults: dict[str, str]
     """id to message."""
 
 
-def choose_ways(
-    system: System, methods: Sequence[Method], config: DecodingConfig
-) -> dict[str, DecodingConfig]:
-    """A config for each method, under the method's name; refuses what the model has no head for."""
-    ways: dict[str, DecodingConfig] = {}
-    for method in methods:
-        resolved = resolve_method(system.model, method)
-        ways[resolved] = config.model_copy(update={"method": resolved})
-    return ways
-
-
-@torch.inference_mode()
 def decode_utterances(
-    system: System,
+    transcriber: Transcriber,
     utterances: Sequence[Utterance],
-    ways: Mapping[str, DecodingConfig],
-    *,
-    device: torch.device,
-    batch_size: int = 8,
-    language_model: FusionModel | None = None,
+    requests: Mapping[str, Request],
     report: Callable[[float], None] = lambda seconds: None,
-) -> DecodedSplit:
-    """Every utterance as it stands in the manifest, encoded once and decoded in each way.
+) -> EvaluatedSplit:
+    """Decode each utterance as `asr transcribe` does, encoded once for all requests.
 
     A file that cannot be read is a fault of its utterances, and so is audio that is too long for the model;
-    the rest goes on. `report` is told the seconds of audio of each batch that is done.
+    the rest goes on. `report` is told the seconds of audio that are done.
     """
-    model, front_end = system.model.to(device).eval(), system.front_end.to(device)
-    sample_rate = front_end.config.sample_rate
-    split = DecodedSplit({name: Decoded(config) for name, config in ways.items()}, {})
-    for batch in batch_utterances(utterances, batch_size):
-        read = read_batch(batch, sample_rate, split.faults)
-        seconds = sum(len(audio) for _, audio in read) / sample_rate
-        usable = [(item, audio) for item, audio in read if front_end.num_frames(len(audio)) > 0]
-        best: dict[str, list[Hypothesis]] = {name: [] for name in ways}
-        for speed in sorted({speed for config in ways.values() for speed in config.speeds}):
-            clock = Stopwatch(device)
-            # The slowest is first and longest: who is dropped, is so before anything is decoded.
-            usable, encoded = encode_batch(model.encode, front_end, usable, device, split.faults, speed)
-            if encoded is None:
-                break
-            encoded_BTD, encoded_lengths_B = encoded
-            encoding_seconds = clock.read()
-            for name, config in ways.items():
-                if speed in config.speeds:
-                    clock = Stopwatch(device)
-                    found = decode(model, encoded_BTD, encoded_lengths_B, config, language_model)
-                    best[name] = choose_likelier(best[name], found, encoded_lengths_B)
-                    split.ways[name].seconds += encoding_seconds + clock.read()
-        done = [(item, audio) for item, audio in read if item.id not in split.faults]
-        for name, decoded in split.ways.items():
-            # In less than a frame nothing can be said.
-            decoded.texts |= {item.id: "" for item, _ in done}
-            for (item, _), hypothesis in zip(usable, best[name], strict=True):
-                decoded.texts[item.id] = system.tokenizer.decode(list(hypothesis.tokens))
-            decoded.audio_seconds += sum(len(audio) for _, audio in done) / sample_rate
-        report(seconds)
+    for request in requests.values():
+        transcriber.check(request)
+    first, rate = next(iter(requests.values())), transcriber.sample_rate
+    split = EvaluatedSplit({name: DecodedSplit(request) for name, request in requests.items()}, {})
+    for items in batch_utterances(utterances, WINDOW * first.batch_size):
+        read = read_batch(items, rate, split.faults)
+        long = [(item, audio) for item, audio in read if len(audio) / rate > transcriber.whole_seconds]
+        for item, audio in long:
+            _decode_long(transcriber, item, split)
+            _count_seconds(split, [(item, audio)], rate)
+            report(len(audio) / rate)
+        short = [(item, audio) for item, audio in read if len(audio) / rate <= transcriber.whole_seconds]
+        lengths = [transcriber.padded_length(len(audio), first) for _, audio in short]
+        for rows in batch_by_length(lengths, first.batch_size):
+            batch = [short[row] for row in rows]
+            _decode_batch(transcriber, batch, split)
+            _count_seconds(split, batch, rate)
+            report(sum(len(audio) for _, audio in batch) / rate)
     return split
 
 
-def choose_likelier(
-    best: list[Hypothesis], found: Sequence[Sequence[Hypothesis]], encoded_lengths_B: Tensor
-) -> list[Hypothesis]:
-    """Of each utterance the likelier hypothesis. `best` is empty where nothing was found before.
+def _decode_batch(transcriber: Transcriber, batch: Sequence[ReadAudio], split: EvaluatedSplit) -> None:
+    segments = [AudioSegment(0.0, audio, transcriber.sample_rate) for _, audio in batch]
+    try:
+        found = transcriber.read(segments, {name: own.request for name, own in split.setups.items()})
+    except UserError as error:  # one is too long for the model
+        if len(batch) > 1:
+            for one in batch:
+                _decode_batch(transcriber, [one], split)
+        else:
+            split.faults[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
+        return
+    for name, texts in found.items():
+        split.setups[name].seconds += texts.seconds
+        for (item, _), segment in zip(batch, texts.segments, strict=True):
+            split.setups[name].add(item, segment)
 
-    Played too fast for a single encoded step, nothing is heard of an utterance: that is no text to choose.
-    """
-    firsts = [
-        ranked[0] if length else replace(ranked[0], log_probability=-math.inf, ctc_log_probability=-math.inf)
-        for ranked, length in zip(found, encoded_lengths_B.tolist(), strict=True)
-    ]
-    pairs = zip(best or firsts, firsts, strict=True)
-    return [max(pair, key=lambda hypothesis: hypothesis.likelihood) for pair in pairs]
+
+def _decode_long(transcriber: Transcriber, item: Utterance, split: EvaluatedSplit) -> None:
+    """Cut it like a recording, and join the texts."""
+    source = AudioPart(item.audio, item.start, item.duration, item.channel_index, item.id, is_utterance=True)
+    for own in split.setups.values():
+        watch = Stopwatch(transcriber.device)
+        try:
+            transcript = transcriber.transcribe_source(source, own.request)
+        except UserError as error:
+            split.faults[item.id] = f"utterance {item.id}: {error}"
+            return
+        own.seconds += watch.read()
+        warnings = tuple(warning for segment in transcript.segments for warning in segment.warnings)
+        own.add(item, Segment(0.0, item.duration, transcript.text, warnings=warnings))
 
 
-def transcribe_utterances(
-    recognizer: Transcriber,
-    utterances: Sequence[Utterance],
-    request: Request,
-    report: Callable[[float], None] = lambda seconds: None,
-) -> DecodedSplit[Config]:
-    """The same by a ready model, in the one way asked for. What it cannot hear at once, it transcribes as a
-    recording: cut, and joined where the pieces overlap."""
-    recognizer.check(request)
-    assert request.options is not None
-    decoded = Decoded(request.options)
-    split = DecodedSplit({"beam" if getattr(request.options, "beam", 1) > 1 else "greedy": decoded}, {})
-    longest = recognizer.window_samples or sys.maxsize
-    for batch in batch_utterances(utterances, request.batch_size):
-        read = read_batch(batch, recognizer.sample_rate, split.faults)
-        clock = Stopwatch(recognizer.device)
-        short = [(item, audio) for item, audio in read if len(audio) <= longest]
-        texts = recognizer.read_texts(
-            [AudioSegment(0.0, audio, recognizer.sample_rate) for _, audio in short], request
-        )
-        decoded.texts |= {item.id: text for (item, _), text in zip(short, texts, strict=True)}
-        for item, audio in read:
-            if len(audio) > longest:
-                decoded.texts[item.id] = recognizer.transcribe(
-                    audio, recognizer.sample_rate, options=request.options, batch_size=request.batch_size
-                ).text
-        decoded.seconds += clock.read()
-        seconds = sum(len(audio) for _, audio in read) / recognizer.sample_rate
-        decoded.audio_seconds += seconds
-        report(seconds)
-    return split
+def _count_seconds(split: EvaluatedSplit, batch: Sequence[ReadAudio], rate: int) -> None:
+    samples = sum(len(audio) for item, audio in batch if item.id not in split.faults)
+    for own in split.setups.values():
+        own.audio_seconds += samples / rate
 
 
 def describe_device(device: torch.device) -> str:
@@ -183,32 +144,14 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
 
 
-class Stopwatch:
-    """Seconds of work, on a GPU too, where calls return before their work is done."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._begin = self._now()
-
-    def read(self) -> float:
-        return self._now() - self._begin
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
-
 def batch_utterances(utterances: Sequence[Utterance], batch_size: int) -> Iterator[list[Utterance]]:
-    """Of similar length, the longest first: if memory is too small, that is seen at once."""
+    """Group utterances of similar length, the longest first: if memory is too small, that is seen at once."""
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
     for start in range(0, len(ordered), batch_size):
         yield ordered[start : start + batch_size]
 
 
-def read_batch(
-    utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]
-) -> list[tuple[Utterance, np.ndarray]]:
+def read_batch(utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]) -> list[ReadAudio]:
     read = []
     for utterance in utterances:
         try:
@@ -229,40 +172,28 @@ def read_batch(
 def encode_batch(
     encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     front_end: FrontEnd,
-    read: Sequence[tuple[Utterance, np.ndarray]],
+    read: Sequence[ReadAudio],
     device: torch.device,
     faults: dict[str, str],
-    speed: float = 1.0,
-) -> tuple[list[tuple[Utterance, np.ndarray]], tuple[Tensor, Tensor] | None]:
-    """Who of a batch can be heard, and what the model makes of these; None where nobody can.
-
-    What is too long for a model becomes a fault: the longest ones, until the rest fits.
-    """
-    heard, sample_rate = list(read), front_end.config.sample_rate
-    while heard:
-        played = [audio_files.change_speed(audio, speed, sample_rate) for _, audio in heard]
+) -> tuple[list[ReadAudio], tuple[Tensor, Tensor] | None]:
+    """Encode what of a batch the model can take: the longest become faults until the rest fits. None if
+    nothing does."""
+    fitting = list(read)
+    while fitting:
         try:
-            return heard, encode(*front_end(*pad_batch(played, device)))
+            return fitting, encode(*front_end(*pad_audio([audio for _, audio in fitting], device)))
         except UserError as error:
-            longest = max(range(len(heard)), key=lambda row: len(heard[row][1]))
-            item, _ = heard.pop(longest)
+            longest = max(range(len(fitting)), key=lambda row: len(fitting[row][1]))
+            item, _ = fitting.pop(longest)
             faults[item.id] = f"utterance {item.id}: {error}"
-    return heard, None
-
-
-def pad_batch(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
-    lengths_B = torch.tensor([len(row) for row in rows])
-    padded_BS = torch.zeros(len(rows), int(lengths_B.max()))
-    for target, row in zip(padded_BS, rows, strict=True):
-        target[: len(row)] = torch.from_numpy(row)
-    return padded_BS.to(device), lengths_B.to(device)
+    return fitting, None
 
 
 # --- scores -------------------------------------------------------------------------------------
 
 
 def read_references(path: str | Path) -> list[Utterance]:
-    """A manifest in which every utterance has a text to compare with."""
+    """Read a manifest in which every utterance has a text to compare with."""
     utterances = read_utterances(path)
     for utterance in utterances:
         if utterance.text is None:
@@ -271,7 +202,7 @@ def read_references(path: str | Path) -> list[Utterance]:
 
 
 def read_utterances(path: str | Path) -> list[Utterance]:
-    """A manifest with at least one utterance, each with an id of its own."""
+    """Read a manifest with at least one utterance, each with an id of its own."""
     utterances = list(read_manifest(path))
     if not utterances:
         raise UserError(f"{path}: no utterance in it; give a manifest with some")
@@ -288,10 +219,10 @@ def make_normalizer(config: TextConfig) -> Normalizer:
     return lambda text: normalize_for_scoring(text, config)
 
 
-def score_ways(
-    split: DecodedSplit[Config], utterances: Sequence[Utterance], normalizer: Normalizer
+def score_setups(
+    split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> dict[str, Score]:
-    """Of the utterances that could be read, after both sides were made alike."""
+    """Score the utterances that could be read, after both sides were normalised."""
     known = [utterance for utterance in utterances if utterance.id not in split.faults]
     references = _normalize({item.id: item.text or "" for item in known}, normalizer)
     speakers = {item.id: item.speaker for item in known if item.speaker is not None}
@@ -301,7 +232,7 @@ def score_ways(
             _normalize(decoded.texts, normalizer),
             speakers=speakers if len(speakers) == len(known) else None,
         )
-        for name, decoded in split.ways.items()
+        for name, decoded in split.setups.items()
     }
 
 
@@ -313,18 +244,18 @@ def _normalize(texts: Mapping[str, str], normalizer: Normalizer) -> dict[str, st
 
 
 def write_texts(
-    folder: str | Path, split: DecodedSplit[Config], utterances: Sequence[Utterance], normalizer: Normalizer
+    folder: str | Path, split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> list[Path]:
-    """For each way WAY.jsonl, the text as the model wrote it, and WAY.trn, as it is scored; the references as
-    they are scored.
+    """Write for each setup NAME.jsonl, the text as the model wrote it, and NAME.trn, as it is scored; and the
+    references as they are scored.
 
-    `asr score reference.jsonl WAY.trn` finds the same rates and intervals; reference.trn is for sclite.
+    `asr score reference.jsonl NAME.trn` finds the same rates and intervals; reference.trn is for sclite.
     """
     folder = Path(folder)
     known = [utterance for utterance in utterances if utterance.id not in split.faults]
     references = _normalize({item.id: item.text or "" for item in known}, normalizer)
     paths = [_write(folder / f"reference.{name}", name, known, references, "") for name in ("trn", "jsonl")]
-    for name, decoded in split.ways.items():
+    for name, decoded in split.setups.items():
         paths.append(
             _write(folder / f"{name}.trn", "trn", known, _normalize(decoded.texts, normalizer), name)
         )
@@ -333,12 +264,12 @@ def write_texts(
 
 
 def _write(
-    path: Path, format_name: str, utterances: Sequence[Utterance], texts: Mapping[str, str], way: str
+    path: Path, format_name: str, utterances: Sequence[Utterance], texts: Mapping[str, str], setup: str
 ) -> Path:
     with replace_file(path) as file:
         for item in utterances:
             text = texts[item.id]
-            segment = Segment(0.0, item.duration, text, confidence=math.nan, decoding=way)
+            segment = Segment(0.0, item.duration, text, confidence=math.nan, decoding=setup)
             transcript = Transcript(item.id, item.audio, item.duration, (segment,), item.speaker)
             file.write(format_transcript(format_name, transcript).encode())
     return path

@@ -56,6 +56,8 @@ class Recipe(Config):
     """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
     decoded_as: dict[str, str] = pydantic.Field(default_factory=dict)
     """Systems whose training includes dev, each with the system by whose dev results it is decoded."""
+    checks: bool = True
+    """Whether decoded texts are checked, and decoded again where they have faults, as by `asr transcribe`."""
     text_fusion: bool = False
     """Whether systems are also decoded with a lexicon and language models of their training texts."""
 

@@ -1,6 +1,6 @@
-"""What one trained system hears in dev and test, decoded in each way it offers; dev chooses one of them.
+"""Decode dev and test by every setup that a trained system offers; dev chooses one of them.
 
-A system that has trained on dev too (`decoded_as` of the recipe) hears test alone, in the way of another.
+A system that has trained on dev too (`decoded_as` of the recipe) decodes test alone, by the setup of another.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from asr.data.manifest import Utterance, read_manifest
-from asr.decoding.fusion import FusionModel
-from asr.decoding.search import DecodingConfig, offered_methods
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.core import DecodingSetup
+from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.search import offered_methods
 from asr.errors import UserError
-from asr.evaluation.speech import Decoded, choose_ways, decode_utterances, describe_device
+from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device
 from asr.recipe.definition import Job
 from asr.recipe.knowledge import CTC_WEIGHTS, WEIGHTS, load_knowledge
 from asr.recipe.origin import describe_origin
@@ -27,44 +27,34 @@ from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.text.normalization import normalize_for_scoring
+from asr.transcription.recognizer import Recognizer
+from asr.transcription.transcriber import Request
 
 logger = logging.getLogger(__name__)
 
 SMOKE_BEAM = 2
-WEIGHED_METHODS = ("ctc_beam", "joint")
-SPEEDS = "speeds"  # at the end of the name of a way that hears each utterance at several
+FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
+SPEEDS = "speeds"  # at the end of the name of a setup that decodes each utterance at several
 
-Key = tuple[str, int]  # the name of a way, and which of its weights
-
-
-@dataclass(frozen=True)
-class Way:
-    """Of decoding: its settings, and what is weighed in."""
-
-    config: DecodingConfig
-    knowledge: FusionModel | None = None
-
-    def at(self, speeds: tuple[float, ...]) -> Way:
-        """The same, where each utterance is heard at these speeds."""
-        return replace(self, config=self.config.model_copy(update={"speeds": speeds}))
+Key = tuple[str, int]  # name of a setup, and which of its weights
 
 
 def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> None:
-    """Write SPLIT.WAY.jsonl for each split and way, SPLIT.jsonl of the references, and summary.json."""
-    system = load_system(find_model(run.folder))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references, and summary.json."""
+    recognizer = load_recognizer(job, run)
+    system = recognizer.system
     other = find_guide(job, run)
     rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
     if other is None:
-        ways, rates["dev"] = _choose_ways(job, run, system, language_models, device)
+        setups, rates["dev"] = _choose_setups(job, run, recognizer, language_models)
         # Of equals the cheapest, which is the first.
-        chosen = min(rates["dev"], key=lambda way: rates["dev"][way]["wer"])
+        chosen = min(rates["dev"], key=lambda name: rates["dev"][name]["wer"])
     else:
-        chosen, way = _read_way(run, other, system, language_models)
-        ways = {chosen: way}
-    split = _Split.read(run, system, "test", job.data_dir / "test.jsonl")
-    decoded = split.decode({(name, 0): way for name, way in ways.items()}, device)
-    for name in ways:
+        chosen, setup = _read_setup(run, other, system, language_models)
+        setups = {chosen: setup}
+    split = _Split.read(run, recognizer, "test", job.data_dir / "test.jsonl")
+    decoded = split.decode({(name, 0): setup for name, setup in setups.items()})
+    for name in setups:
         rates["test"][name] = split.keep(name, decoded[name, 0])
     state = load_state(find_model(run.folder))
     summary = {
@@ -73,7 +63,8 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
         "seed": run.seed,
         "smoke": job.smoke,
         "decoding": chosen,
-        "decoding_config": ways[chosen].config.model_dump(mode="json"),
+        "decoding_config": setups[chosen].config.model_dump(mode="json"),
+        "checks": recognizer.checks.describe(),
         "decoding_chosen_for": run.name if other is None else other.name,
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
         "guided_attention": system.model.config.guided_attention is not None,
@@ -86,9 +77,17 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
             **read_record(run.folder / ".train.done").get("origin", {}),
             "commit": state["commit"],
         },
-        "evaluation": describe_origin(job) | {"device": describe_device(device)},
+        "evaluation": describe_origin(job) | {"device": describe_device(recognizer.device)},
     }
     write_record(run.evaluation_dir / "summary.json", summary)
+
+
+def load_recognizer(job: Job, run: Run) -> Recognizer:
+    """Load the model of a run, to decode as users do."""
+    folder = find_model(run.folder)
+    checks = ChecksConfig() if job.recipe.checks else ChecksConfig.off()
+    longest = load_state(folder).get("longest_seconds")
+    return Recognizer(load_system(folder), checks=checks, heard_seconds=longest, needs_times=False)
 
 
 def find_guide(job: Job, run: Run) -> Run | None:
@@ -104,13 +103,15 @@ def find_guide(job: Job, run: Run) -> Run | None:
     )
 
 
-def _read_way(run: Run, other: Run, system: System, language_models: Sequence[Path]) -> tuple[str, Way]:
-    """The way that dev chose for the other; what is weighed in is made of the texts of `run`."""
+def _read_setup(
+    run: Run, other: Run, system: System, language_models: Sequence[Path]
+) -> tuple[str, DecodingSetup]:
+    """Read the setup that dev chose for the other; language models are made of the texts of `run`."""
     summary = read_record(other.evaluation_dir / "summary.json")
     if not summary:
         raise UserError(
-            f"{run.name} has trained on dev, so it is decoded in the way that dev chooses for {other.name}, "
-            f"which has not been evaluated; add --only {other.system}"
+            f"{run.name} has trained on dev, so it is decoded by the setup that dev chooses for "
+            f"{other.name}, which has not been evaluated; add --only {other.system}"
         )
     chosen = str(summary["decoding"])
     sources = [part for part in chosen.split("+")[1:] if part != SPEEDS]
@@ -120,50 +121,63 @@ def _read_way(run: Run, other: Run, system: System, language_models: Sequence[Pa
             f"{run.name} is to be decoded like {other.name}, with {missing[0]}, which is not there"
         )
     config = DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
-    return chosen, Way(config, known[sources[0]] if sources else None)
+    return chosen, DecodingSetup(config, known[sources[0]] if sources else None)
 
 
-def _choose_ways(
-    job: Job, run: Run, system: System, language_models: Sequence[Path], device: torch.device
-) -> tuple[dict[str, Way], dict[str, dict[str, float]]]:
-    """All that the system offers, with the settings that dev likes best, and their rates on dev."""
-    split = _Split.read(run, system, "dev", Path(run.config.data.dev))
-    ways, rates = _choose_settings(split, _plan_ways(job, run, system, language_models), device)
+def _choose_setups(
+    job: Job, run: Run, recognizer: Recognizer, language_models: Sequence[Path]
+) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
+    """All that the system offers, each with the weights that are best on dev, and their rates there."""
+    split = _Split.read(run, recognizer, "dev", Path(run.config.data.dev))
+    setups, rates = _choose_weights(split, _plan_setups(job, run, recognizer.system, language_models))
     if job.recipe.speeds:
-        at_speeds = {f"{name}+{SPEEDS}": [way.at(job.recipe.speeds)] for name, way in ways.items()}
-        more_ways, more_rates = _choose_settings(split, at_speeds, device)
-        ways, rates = ways | more_ways, rates | more_rates
-    return ways, rates
+        at_speeds = {
+            f"{name}+{SPEEDS}": [replace(setup, config=_change(setup.config, speeds=job.recipe.speeds))]
+            for name, setup in setups.items()
+        }
+        more_setups, more_rates = _choose_weights(split, at_speeds)
+        setups, rates = setups | more_setups, rates | more_rates
+    return setups, rates
 
 
-def _choose_settings(
-    split: _Split, candidates: Mapping[str, Sequence[Way]], device: torch.device
-) -> tuple[dict[str, Way], dict[str, dict[str, float]]]:
-    """Of each way the settings that make the fewest errors, and its rates; its texts are written."""
-    ways, rates = {}, {}
+def _choose_weights(
+    split: _Split, candidates: Mapping[str, Sequence[DecodingSetup]]
+) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
+    """Of each name the setup with the fewest errors, and its rates; its texts are written."""
+    setups, rates = {}, {}
     decoded = split.decode(
-        {(name, index): way for name, own in candidates.items() for index, way in enumerate(own)}, device
+        {(name, index): setup for name, own in candidates.items() for index, setup in enumerate(own)}
     )
     for name, own in candidates.items():
         found = [decoded[name, index] for index in range(len(own))]
         best = min(range(len(own)), key=lambda index: split.score(found[index]).error_rate)
-        ways[name], rates[name] = own[best], split.keep(name, found[best])
-    return ways, rates
+        setups[name], rates[name] = own[best], split.keep(name, found[best])
+    return setups, rates
 
 
-def _plan_ways(job: Job, run: Run, system: System, language_models: Sequence[Path]) -> dict[str, list[Way]]:
-    """By name, the cheapest first. Where something is weighed in, dev has several weights to choose from."""
+def _plan_setups(
+    job: Job, run: Run, system: System, language_models: Sequence[Path]
+) -> dict[str, list[DecodingSetup]]:
+    """By name, the cheapest first. Where scores are added up, dev has several weights to choose from."""
     config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
-    plain = choose_ways(system, offered_methods(system.model), config)
-    ways = {name: [Way(own)] for name, own in plain.items()}
+    plain = {name: _change(config, method=name) for name in offered_methods(system.model)}
+    setups = {name: [DecodingSetup(own)] for name, own in plain.items()}
     if job.recipe.text_fusion:
         if "joint" in plain:
-            ways["joint"] = [Way(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)]
-        for source, knowledge in load_knowledge(system, run, language_models).items():
-            for method in (name for name in plain if name in WEIGHED_METHODS):
-                settings = vary([way.config for way in ways[method]], "language_model_weight", WEIGHTS)
-                ways[f"{method}+{source}"] = [Way(own, knowledge) for own in settings]
-    return ways
+            setups["joint"] = [
+                DecodingSetup(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)
+            ]
+        for source, model in load_knowledge(system, run, language_models).items():
+            for method in FUSED_METHODS:
+                if method in plain:
+                    own = [setup.config for setup in setups[method]]
+                    weighted = vary(own, "language_model_weight", WEIGHTS)
+                    setups[f"{method}+{source}"] = [DecodingSetup(config, model) for config in weighted]
+    return setups
+
+
+def _change(config: DecodingConfig, **values: object) -> DecodingConfig:
+    return config.model_copy(update=values)
 
 
 def vary(configs: Sequence[DecodingConfig], key: str, values: Sequence[float]) -> list[DecodingConfig]:
@@ -176,59 +190,57 @@ class _Split:
     """Utterances and their references, as they are scored."""
 
     run: Run
-    system: System
+    recognizer: Recognizer
     name: str
     manifest: Path
     utterances: list[Utterance]
     references: Texts
 
     @classmethod
-    def read(cls, run: Run, system: System, name: str, manifest: Path) -> _Split:
+    def read(cls, run: Run, recognizer: Recognizer, name: str, manifest: Path) -> _Split:
         utterances = list(read_manifest(manifest))
         logger.info("%s: %d utterances of %s", run.name, len(utterances), manifest)
         references: Texts = {}
         for utterance in utterances:
             if utterance.text is None:
                 raise UserError(f"{manifest}: utterance {utterance.id} has no text to compare with")
-            text = normalize_for_scoring(utterance.text, system.config.text)
+            text = normalize_for_scoring(utterance.text, recognizer.system.config.text)
             references[utterance.id] = {"text": text}
             if utterance.speaker is not None:
                 references[utterance.id]["speaker"] = utterance.speaker
         write_texts(run.evaluation_dir / f"{name}.jsonl", references)
-        return cls(run, system, name, manifest, utterances, references)
+        return cls(run, recognizer, name, manifest, utterances, references)
 
-    def decode(self, ways: Mapping[Key, Way], device: torch.device) -> dict[Key, Decoded]:
-        """The utterances are encoded once for all ways that weigh in the same."""
-        found: dict[Key, Decoded] = {}
-        for knowledge in {id(way.knowledge): way.knowledge for way in ways.values()}.values():
-            own = {str(key): (key, way.config) for key, way in ways.items() if way.knowledge is knowledge}
-            configs = {name: config for name, (_, config) in own.items()}
-            split = decode_utterances(
-                self.system, self.utterances, configs, device=device, language_model=knowledge
+    def decode(self, setups: Mapping[Key, DecodingSetup]) -> dict[Key, DecodedSplit]:
+        """Decode the utterances by all setups; they are encoded once."""
+        names = {str(key): key for key in setups}
+        requests = {
+            name: Request(setups[key].config, setups[key].language_model) for name, key in names.items()
+        }
+        split = decode_utterances(self.recognizer, self.utterances, requests)
+        if split.faults:
+            name, fault = next(iter(split.faults.items()))
+            raise UserError(
+                f"{self.manifest}: {len(split.faults)} utterances cannot be read, so nothing is scored; "
+                f"{name}: {fault}"
             )
-            if split.faults:
-                name, fault = next(iter(split.faults.items()))
-                raise UserError(
-                    f"{self.manifest}: {len(split.faults)} utterances cannot be read, so nothing is scored; "
-                    f"{name}: {fault}"
-                )
-            found |= {key: split.ways[name] for name, (key, _) in own.items()}
-        return found
+        return {key: split.setups[name] for name, key in names.items()}
 
-    def score(self, decoded: Decoded) -> Score:
+    def score(self, decoded: DecodedSplit) -> Score:
         return score_texts(self.references, self._texts(decoded))
 
-    def keep(self, way: str, decoded: Decoded) -> dict[str, float]:
-        """Write the texts; WER, CER and speed."""
-        write_texts(self.run.evaluation_dir / f"{self.name}.{way}.jsonl", self._texts(decoded))
+    def keep(self, setup: str, decoded: DecodedSplit) -> dict[str, float]:
+        """Write the texts; return WER, CER, speed, and how many texts the checks rejected."""
+        write_texts(self.run.evaluation_dir / f"{self.name}.{setup}.jsonl", self._texts(decoded))
         found = self.score(decoded)
         return {
             "wer": found.error_rate,
             "cer": found.character_error_rate,
             "real_time_factor": decoded.real_time_factor,
-            "language_model_weight": decoded.config.language_model_weight,
+            "language_model_weight": decoded.request.decoding.language_model_weight,
+            "rejected": len(decoded.warnings),
         }
 
-    def _texts(self, decoded: Decoded) -> Texts:
-        rules = self.system.config.text
+    def _texts(self, decoded: DecodedSplit) -> Texts:
+        rules = self.recognizer.system.config.text
         return {name: {"text": normalize_for_scoring(decoded.texts[name], rules)} for name in self.references}

@@ -18,8 +18,8 @@ from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.evaluation.plots import COLOURS
 from asr.models.subsampling import subsampled_lengths
 from asr.system.checkpoint import System, find_model, load_system
+from asr.train.dev_scores import plot_dev_attention
 from asr.train.distributed import Process
-from asr.train.evaluation import plot_dev_attention
 
 NUM_MAPS = 3
 

@@ -13,8 +13,8 @@ import torch
 
 from asr.config import dump_config, load_config
 from asr.decoding.arpa import write_arpa
+from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.lexicon import collect_words
-from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.models import Model

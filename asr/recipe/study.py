@@ -22,7 +22,7 @@ import torch
 
 from asr.config import Config, load_config
 from asr.data.manifest import read_manifest, write_manifest
-from asr.decoding.search import Method
+from asr.decoding.methods import Method
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import build_model

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from asr.audio.segmentation import SegmentationConfig
 from asr.data.manifest import read_manifest, write_manifest
-from asr.decoding.search import DecodingConfig
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.evaluation.speech import choose_ways, decode_utterances, read_references
+from asr.evaluation.speech import decode_utterances, read_references
 from asr.recipe.definition import Job
 from asr.recipe.figures import read_batches
 from asr.recipe.results import (
@@ -32,9 +34,10 @@ from asr.scoring.counting import Score
 from asr.system.checkpoint import find_model, load_state, load_system
 from asr.system.run_config import RunConfig
 from asr.text.normalization import normalize_for_scoring
+from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import Process
-from asr.train.evaluation import compute_dev_scores
 from asr.train.loop import step_name
+from asr.transcription.recognizer import Recognizer, Request
 
 logger = logging.getLogger(__name__)
 
@@ -231,15 +234,15 @@ def decode_lengths(job: Job, run: Record, manifests: Sequence[str], beam: int | 
     """Decode test.jsonl and the longer manifests, or read what has been: references and hypotheses."""
     folder = job.runs_dir / run["name"]
     model = find_model(folder)
-    system = load_system(model)
+    checks = ChecksConfig() if job.recipe.checks else ChecksConfig.off()
+    whole = SegmentationConfig(method="none")  # that they are longer than in training is what is measured
+    recognizer = Recognizer(load_system(model), segmentation=whole, checks=checks, needs_times=False)
     config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
     suffix = ""
     if beam is not None and beam != config.beam:
         config, suffix = config.model_copy(update={"beam": beam}), beam_suffix(beam)
-    ways = choose_ways(system, [config.method], config)
-    (way,) = ways
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rules = system.config.text
+    method = config.method
+    rules = recognizer.system.config.text
     references: Texts = {}
     hypotheses: Texts = {}
     for name in ("test", *manifests):
@@ -252,14 +255,15 @@ def decode_lengths(job: Job, run: Record, manifests: Sequence[str], beam: int | 
         if name != "test":  # that one the recipe has written
             write_texts(folder / "evaluation" / f"{name}.jsonl", own)
         references |= own
-        path = folder / "evaluation" / hypotheses_name(name + suffix, way)
+        path = folder / "evaluation" / hypotheses_name(name + suffix, method)
         if not path.exists() or path.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
-            logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name + suffix, way)
-            split = decode_utterances(system, utterances, ways, device=device)
+            logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name + suffix, method)
+            split = decode_utterances(recognizer, utterances, {method: Request(config)})
             for id, fault in split.faults.items():
                 raise UserError(f"{name}: {id}: {fault}")
             texts = {
-                id: {"text": normalize_for_scoring(text, rules)} for id, text in split.ways[way].texts.items()
+                id: {"text": normalize_for_scoring(text, rules)}
+                for id, text in split.setups[method].texts.items()
             }
             write_texts(path, texts)
         hypotheses |= read_texts(path)

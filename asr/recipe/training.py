@@ -189,7 +189,8 @@ def _evaluate(job: Job, run: Run) -> Task:
         found |= {"speeds": str(job.recipe.speeds)} if job.recipe.speeds else {}
         if guide is not None:
             found[f"the evaluation of {guide.name}"] = hash_file(guide.evaluation_dir / "summary.json")
-        return found | {"smoke mode": str(job.smoke), "texts": str(job.recipe.text_fusion)}
+        found |= {"smoke mode": str(job.smoke), "texts": str(job.recipe.text_fusion)}
+        return found | {"checks": str(job.recipe.checks)}
 
     return Task(
         stage="evaluate",

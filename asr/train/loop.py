@@ -34,6 +34,7 @@ from asr.system.checkpoint import (
     save_checkpoint,
 )
 from asr.system.run_config import HIGHER_IS_BETTER, RunConfig
+from asr.train.dev_scores import compute_dev_scores, plot_dev_attention
 from asr.train.distributed import (
     Process,
     gather_over_processes,
@@ -44,7 +45,6 @@ from asr.train.distributed import (
     sum_over_processes,
     wait_for_all,
 )
-from asr.train.evaluation import compute_dev_scores, plot_dev_attention
 from asr.train.learner import Learner, Outcome, Precision, choose_precision
 from asr.train.monitor import Averages, Monitor, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training

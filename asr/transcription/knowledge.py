@@ -13,8 +13,8 @@ import torch
 from asr.config import Config, load_config
 from asr.data.sentences import read_sentences
 from asr.decoding.fusion import FusionModel, Together
+from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.lexicon import Lexicon, collect_words
-from asr.decoding.search import DecodingConfig
 from asr.errors import UserError
 from asr.system.checkpoint import System, find_model, load_language_model
 from asr.transcription.families import find_family

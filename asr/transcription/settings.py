@@ -14,7 +14,7 @@ from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import Channels
 from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.search import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision
 from asr.system.checkpoint import find_model
@@ -28,14 +28,20 @@ from asr.transcripts.subtitles import SubtitlesConfig
 
 
 class EvaluationSettings(Config):
-    """What `asr evaluate` can be told. Its utterances are those of the manifest, so nothing is cut."""
+    """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
 
     decoding: DecodingConfig = DecodingConfig()
     """How the text is found."""
+    checks: ChecksConfig = ChecksConfig()
+    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
+    segmentation: SegmentationConfig = SegmentationConfig()
+    """Where utterances are cut that are longer than batches.max_utterance_seconds of the training."""
+    precision: Precision = "auto"
+    """Of matrix products; bf16 and fp16 are faster on a GPU."""
 
 
 class ScoringConfig(Config):
-    """How texts of a ready model, which knows no rules of a run, and the references are normalised."""
+    """How texts of a ready model, which has no rules of a run, and the references are normalised."""
 
     english: bool = True
     """By the rules for English: numbers, contractions, spelling, no case and punctuation. False: `rules`."""
@@ -75,26 +81,26 @@ else:
 
 
 class ReadyEvaluationSettings(FamilySections):
-    """What `asr evaluate` can be told about a ready model, such as Whisper."""
+    """Settings of `asr evaluate` for a ready model, such as Whisper."""
 
     checks: ChecksConfig = ChecksConfig()
-    """When a text is not believed, and another is drawn."""
+    """When a decoded text is rejected, and another is drawn. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
     """Where utterances of more than 30 seconds are cut."""
     scoring: ScoringConfig = ScoringConfig()
-    """How texts are made alike."""
+    """How texts are normalised."""
     precision: Precision = "auto"
     """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
     auto: one of these where the processor has instructions for them, and float32 otherwise."""
 
 
 class TranscriptionSettings(FamilySections):
-    """What `asr transcribe` can be told."""
+    """Settings of `asr transcribe`."""
 
     decoding: DecodingConfig = DecodingConfig()
     """How the text is found."""
     checks: ChecksConfig = ChecksConfig()
-    """When the decoder is not believed, and another decoding is taken."""
+    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
     """Where long recordings are cut."""
     subtitles: SubtitlesConfig = SubtitlesConfig()

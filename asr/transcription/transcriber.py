@@ -1,27 +1,28 @@
-"""From recordings to transcripts, whatever model hears them: reading ahead, cutting, batches, joining.
+"""From recordings to transcripts by a model of any kind: reading ahead, cutting, batches, joining.
 
     read_source -> Segmenter -> batches of similar length -> recognize -> join_segments
 
-`Transcriber._read` goes from files to segments; a subclass for each kind of model says in `recognize` what is
-said in a batch of them. Reading goes on in a thread meanwhile, and holds little more than what is decoded
-next: memory does not grow with the length of a recording.
+`Transcriber._read` goes from files to segments; a subclass for each kind of model decodes a batch of them in
+`recognize`, or without the times of words in `read`, for evaluation. Reading goes on in a thread meanwhile,
+and holds little more than what is decoded next: memory does not grow with the length of a recording.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter
 from asr.audio.sources import (
     AudioFile,
     AudioInput,
+    AudioPart,
     Channels,
     Content,
     Samples,
@@ -33,15 +34,15 @@ from asr.audio.sources import (
     split_channels,
 )
 from asr.config import Config
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.core import arithmetic, batch_by_length
 from asr.decoding.fusion import FusionModel
-from asr.decoding.search import DecodingConfig
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision, describe_arithmetic, resolve_precision
 from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
 from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript
-
-# B segments, S samples
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches among whose segments those of similar length are sought
@@ -53,7 +54,7 @@ Event = tuple[Source, Segment | Transcript | UserError]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for in one call."""
+    """Everything that is asked for in one call."""
 
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     language_model: FusionModel | None = None
@@ -74,6 +75,14 @@ class Request:
             raise UserError(f"batch_size is {self.batch_size}, expected 1 or more")
 
 
+@dataclass
+class TimedTexts:
+    """Texts of a batch, without times of words, and the seconds of computing them."""
+
+    segments: list[Segment]
+    seconds: float
+
+
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -89,7 +98,7 @@ def choose_device(name: str) -> torch.device:
 
 
 class Transcriber(abc.ABC):
-    """What turns recordings into transcripts. Made by `load_model`."""
+    """A model that turns recordings into transcripts. Made by `load_model`."""
 
     name = ""
     """As it was given to `load_model`."""
@@ -97,8 +106,9 @@ class Transcriber(abc.ABC):
     separator: str
     """Between two words, and two segments."""
     segmentation: SegmentationConfig
-    window_samples: int | None = None
-    """The most that it can hear at once; None: there is no limit."""
+    whole_seconds: float
+    """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
+    checks: ChecksConfig
 
     def __init__(self, device: str, precision: Precision, has_int8: bool = False) -> None:
         self.device = choose_device(device)
@@ -106,11 +116,11 @@ class Transcriber(abc.ABC):
         self.dtype = DTYPES.get(self.precision, torch.float32)
         self.arithmetic = describe_arithmetic(self.precision, self.device)
 
-    # --- what a kind of model says of itself ------------------------------------------------------
+    # --- for each kind of model -------------------------------------------------------------------
 
     @abc.abstractmethod
     def check(self, request: Request) -> None:
-        """Refuses, before any file is read, what this model cannot do."""
+        """Refuse, before any file is read, what this model cannot do."""
 
     @abc.abstractmethod
     def padded_length(self, num_samples: int, request: Request) -> int:
@@ -118,11 +128,13 @@ class Transcriber(abc.ABC):
 
     @abc.abstractmethod
     def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
-        """One batch, from samples to text."""
+        """Decode one batch, from samples to words with times."""
 
-    def read_texts(self, segments: Sequence[AudioSegment], request: Request) -> list[str]:
-        """The texts of any number of segments, without times."""
-        return [found.segment.text for found in self.recognize(segments, request)]
+    @abc.abstractmethod
+    def read(
+        self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
+    ) -> dict[str, TimedTexts]:
+        """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
 
     def check_live(self, request: Request) -> None:  # noqa: B027
         """Refuse what does not go with live speech."""
@@ -140,7 +152,7 @@ class Transcriber(abc.ABC):
         return ""
 
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
-        """Where nothing is said about it."""
+        """Decoding settings and language model used when a call names none."""
         return DecodingConfig(), None
 
     # --- recordings -------------------------------------------------------------------------------
@@ -168,7 +180,10 @@ class Transcriber(abc.ABC):
         """
         request = self._make_request(decoding, language_model, options, batch_size)
         request = replace(request, channels=channels, tokens=tokens)
-        *_, (_, result) = self._transcribe_channels([make_source(source, sample_rate)], request)
+        return self.transcribe_source(make_source(source, sample_rate), request)
+
+    def transcribe_source(self, source: Source, request: Request) -> Transcript:
+        *_, (_, result) = self._transcribe_channels([source], request)
         if isinstance(result, UserError):
             raise result
         assert isinstance(result, Transcript)
@@ -278,17 +293,11 @@ class Transcriber(abc.ABC):
         self, pending: Pending, waiting: deque[Recording], request: Request
     ) -> Iterator[Event]:
         """In batches of equal padded length, that of the first segment first; empties the list."""
-        by_length: dict[int, Pending] = {}
-        for item in pending:
-            by_length.setdefault(self.padded_length(len(item[2].audio_S), request), []).append(item)
-        places = {id(segment): place for place, (_, _, segment) in enumerate(pending)}
+        items = list(pending)
         pending.clear()
-        batches = [
-            items[first : first + request.batch_size]
-            for items in by_length.values()
-            for first in range(0, len(items), request.batch_size)
-        ]
-        for batch in sorted(batches, key=lambda batch: places[id(batch[0][2])]):
+        lengths = [self.padded_length(len(segment.audio_S), request) for _, _, segment in items]
+        for rows in batch_by_length(lengths, request.batch_size):
+            batch = [items[row] for row in rows]
             for (recording, index, segment), result in zip(
                 batch, self._recognize_batch(batch, request), strict=True
             ):
@@ -335,7 +344,7 @@ class Transcriber(abc.ABC):
         """The segments of each recording, then its end. This runs in a thread; it only notes damage."""
         for source in sources:
             recording, fault = Recording(source, request.open_log(source)), None
-            segmenter = Segmenter(self.sample_rate, self.segmentation, describe_source(source)[2])
+            segmenter = Segmenter(self.sample_rate, self._segmentation_of(source), describe_source(source)[2])
             try:
                 for block in read_source(source, self.sample_rate, recording.damages.append):
                     for segment in segmenter.push(block):
@@ -345,6 +354,15 @@ class Transcriber(abc.ABC):
             for segment in segmenter.finish():
                 yield recording, segment
             yield recording, End(segmenter.seconds, fault)
+
+    def _segmentation_of(self, source: Source) -> SegmentationConfig:
+        """Leave an utterance of a manifest whole, unless it is very long."""
+        seconds = math.inf
+        if isinstance(source, AudioPart) and source.is_utterance and source.duration is not None:
+            seconds = source.duration
+        if seconds <= self.whole_seconds:
+            return self.segmentation.model_copy(update={"method": "none"})
+        return self.segmentation
 
     def _make_request(
         self,
@@ -359,20 +377,5 @@ class Transcriber(abc.ABC):
 
     # --- for subclasses ---------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _precision(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if self.dtype != torch.float32:
-                stack.enter_context(torch.autocast(self.device.type, self.dtype))
-            elif self.device.type == "cuda":
-                # By default cuDNN rounds the factors of a float32 convolution to 10 bits.
-                stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
-            yield
-
-
-def pad_audio(segments: Sequence[AudioSegment], device: torch.device) -> tuple[Tensor, Tensor]:
-    lengths = [len(segment.audio_S) for segment in segments]
-    audio_BS = torch.zeros(len(segments), max(lengths))
-    for row, segment in enumerate(segments):
-        audio_BS[row, : lengths[row]] = torch.from_numpy(segment.audio_S)
-    return audio_BS.to(device), torch.tensor(lengths, device=device)
+    def _precision(self) -> contextlib.AbstractContextManager[None]:
+        return arithmetic(self.device, self.dtype)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +17,8 @@ import torch
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
 from asr.audio.sources import Source, describe_source, read_ahead, read_source
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.search import DecodingConfig
+from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision
 from asr.transcription.joining import (
@@ -32,7 +32,7 @@ from asr.transcription.joining import (
     mean_confidence,
     replace_words,
 )
-from asr.transcription.transcriber import Event, Request, Transcriber, pad_audio
+from asr.transcription.transcriber import Event, Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Segment, Word
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
@@ -50,8 +50,6 @@ from asr.whisper.windows import compute_window_features, count_window_samples
 from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
-
-Result = TypeVar("Result")
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
@@ -105,6 +103,7 @@ class WhisperRecognizer(Transcriber):
         self.separator = " "
         self.window_samples = count_window_samples(system, 0, None)
         window_seconds = self.window_samples / self.sample_rate
+        self.whole_seconds = window_seconds
         self.segmentation = fill_windows(segmentation or SegmentationConfig()).limited(window_seconds)
 
     def check(self, request: Request) -> None:
@@ -174,7 +173,9 @@ class WhisperRecognizer(Transcriber):
     def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> EncodedWindows:
         """One batch, from samples to encoded steps, with the language of each."""
         features = compute_window_features(
-            self.system, *pad_audio(segments, self.device), config.padding_seconds
+            self.system,
+            *pad_audio([segment.audio_S for segment in segments], self.device),
+            config.padding_seconds,
         )
         with self._precision():
             encoded_BTD, lengths_B = self.model.encode(*features)
@@ -217,36 +218,37 @@ class WhisperRecognizer(Transcriber):
             timed[row] = time_words(spans, firsts[place], probabilities[place])
         return timed
 
-    @torch.inference_mode()
-    def read_texts(self, segments: Sequence[AudioSegment], request: Request) -> list[str]:
-        """In batches of equal windows."""
-        if _options(request).windows != "pauses":
-            raise UserError(
-                "whisper.windows is about recordings; utterances are decoded as they are, remove it"
-            )
-
-        def read_batch(batch: Sequence[AudioSegment]) -> list[str]:
-            readings = self.decode(self.encode(batch, _options(request)), _options(request))
-            return [reading.text for reading in readings]
-
-        return self._in_batches(segments, request, read_batch)
+    def read(
+        self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
+    ) -> dict[str, TimedTexts]:
+        texts = {}
+        for name, request in requests.items():
+            watch = Stopwatch(self.device)
+            options = _options(request)
+            if options.windows != "pauses":
+                raise UserError(
+                    "whisper.windows is about recordings; utterances are decoded as they are, remove it"
+                )
+            readings = self.decode(self.encode(segments, options), options)
+            own = [
+                make_segment(segment, one.text, (), one.method, one.warnings)
+                for segment, one in zip(segments, readings, strict=True)
+            ]
+            texts[name] = TimedTexts(own, watch.read())
+        return texts
 
     def _in_batches(
         self,
         segments: Sequence[AudioSegment],
         request: Request,
-        run: Callable[[Sequence[AudioSegment]], Sequence[Result]],
-    ) -> list[Result]:
-        """Results of `run`, which is called with segments whose windows are equally long."""
-        by_length: dict[int, list[int]] = {}
-        for place, segment in enumerate(segments):
-            by_length.setdefault(self.padded_length(len(segment.audio_S), request), []).append(place)
-        found: dict[int, Result] = {}
-        for places in by_length.values():
-            for first in range(0, len(places), request.batch_size):
-                batch = places[first : first + request.batch_size]
-                found |= zip(batch, run([segments[place] for place in batch]), strict=True)
-        return [found[place] for place in range(len(segments))]
+        decode: Callable[[Sequence[AudioSegment]], Sequence[Recognized]],
+    ) -> list[Recognized]:
+        """Call `decode` with segments whose windows are equally long."""
+        lengths = [self.padded_length(len(segment.audio_S), request) for segment in segments]
+        found: dict[int, Recognized] = {}
+        for rows in batch_by_length(lengths, request.batch_size):
+            found |= zip(rows, decode([segments[row] for row in rows]), strict=True)
+        return [found[row] for row in range(len(segments))]
 
     # --- languages --------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class WhisperRecognizer(Transcriber):
         return languages
 
     def _detect_alone(self, segment: AudioSegment) -> tuple[str, float]:
-        features = compute_window_features(self.system, *pad_audio([segment], self.device))
+        features = compute_window_features(self.system, *pad_audio([segment.audio_S], self.device))
         (language,) = detect_languages(self.model, self.system.tokenizer, *self.model.encode(*features))
         return language
 

@@ -1,4 +1,4 @@
-"""How good the model is on the dev set: loss, accuracy, error rates, BLEU; pictures of attention."""
+"""Scores on the dev set during training: loss, accuracy, error rates, BLEU; pictures of attention."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch
-from asr.decoding.greedy import decode_ctc_greedily
-from asr.decoding.search import decode_by_decoder
+from asr.decoding.hypothesis import EncodedAudio
+from asr.decoding.search import search_quickly
 from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
 from asr.models.clock import make_clock, make_frame_clock
@@ -30,9 +30,11 @@ Pairs = list[tuple[str, str]]  # of reference and hypothesis
 
 @torch.inference_mode()
 def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process: Process) -> dict[str, float]:
-    """What the model makes of its losses, and wer and cer of each head that says text; bleu if it selects.
+    """Compute the scores that the model makes of its losses, and wer and cer of each of its heads; bleu if it
+    selects checkpoints.
 
-    All processes together see each utterance once.
+    Heads decode greedily and without checks: quick, and the same for every checkpoint. All processes together
+    see each utterance once.
     """
     model = system.model.eval()
     sums: dict[str, float] = collections.defaultdict(float)
@@ -83,7 +85,7 @@ MEASURES: dict[str, tuple[Callable[[Pairs], Sequence[float]], Callable[[Sequence
 
 
 def heads(system: System[Model]) -> list[str]:
-    """The ways to decode that the model offers."""
+    """The heads of the model that give text."""
     model = system.model
     if not isinstance(model, SpeechModel):
         return []
@@ -91,16 +93,12 @@ def heads(system: System[Model]) -> list[str]:
 
 
 def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
-    """Normalised text for each utterance, greedily, by each head."""
+    """Decode each utterance greedily by each head; normalised texts."""
     model = system.model
     if not isinstance(model, SpeechModel):
         return {}
-    encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
-    tokens = {}
-    if model.ctc_head is not None:
-        tokens["ctc"] = decode_ctc_greedily(model.ctc_log_probabilities(encoded_BTD), lengths_B)
-    if model.decoder is not None:
-        tokens["decoder"] = decode_by_decoder(model, encoded_BTD, lengths_B)
+    encoded = EncodedAudio(model, *model.encode(batch.features_BTF, batch.feature_lengths_B))
+    tokens = search_quickly(encoded)
     return {
         head: [normalize_for_scoring(system.tokenizer.decode(ids), system.config.text) for ids in all_ids]
         for head, all_ids in tokens.items()
@@ -108,7 +106,7 @@ def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
 
 
 def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]:
-    """wer, cer and bleu without a head are the decoder's where there is one, else those of CTC."""
+    """Add wer, cer and bleu of the system: the decoder's where there is one, else those of CTC."""
     for head in ("decoder", "ctc"):
         if f"wer_{head}" in scores:
             first = {name: scores[name] for name in ("loss", "token_accuracy") if name in scores}
@@ -119,7 +117,7 @@ def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]
 
 @torch.inference_mode()
 def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, process: Process) -> None:
-    """One picture an utterance: the mean of the heads of the decoder's last layer, under the reference."""
+    """Draw each utterance: the mean of the heads of the decoder's last layer, under the reference."""
     model = system.model.eval()
     assert isinstance(model, SpeechModel) and model.decoder is not None
     batch = batch.to(process.device)

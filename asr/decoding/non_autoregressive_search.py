@@ -1,45 +1,40 @@
-"""Texts of decoders that say all tokens at once: in one pass, or in a few for those that fill gaps."""
+"""Non-autoregressive decoding: all tokens in one pass, or in a few for decoders that fill gaps (mask-CTC)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
-from asr.models import SpeechModel
+from asr.decoding.best_path import BestPaths
+from asr.decoding.fusion import FusionModel
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.models.decoder import Weights
 from asr.models.layers import length_mask
 from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
-from asr.text.units import BLANK_ID, EOS_ID, UNK_ID
+from asr.text.units import EOS_ID, UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,
 # H heads, C counts of tokens
 
-N_BEST = list[list[Hypothesis]]  # of each utterance, best first
 
-
-def decode_in_parallel(
-    model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor, config: DecodingConfig
-) -> N_BEST:
-    """Of utterances that all have encoded steps."""
-    decoder = model.decoder
+def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
+    """Dispatch on the kind of decoder."""
+    decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     if isinstance(decoder, LengthDecoder):
-        limits_B = model.limit_tokens(lengths_B, config.max_tokens).clamp(max=decoder.max_positions)
+        limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens).clamp(max=decoder.max_positions)
         return _decode_by_length(decoder, encoded_BTD, lengths_B, limits_B, config)
     if isinstance(decoder, EndDecoder):
         return _decode_to_end(decoder, encoded_BTD, lengths_B, config)
     assert isinstance(decoder, MaskDecoder)
-    heard = read_ctc(model.ctc_log_probabilities(encoded_BTD), lengths_B)
-    return _fill_gaps(decoder, encoded_BTD, lengths_B, heard, config)
+    return _fill_gaps(decoder, encoded_BTD, lengths_B, encoded.ctc_paths, config)
 
 
 def _decode_by_length(
     decoder: LengthDecoder, encoded_BTD: Tensor, lengths_B: Tensor, limits_B: Tensor, config: DecodingConfig
-) -> N_BEST:
-    """The likeliest lengths are tried, as many as the beam is wide, and ranked with the text of each."""
+) -> NBest:
+    """Try the likeliest lengths, as many as the beam is wide, and rank them with the text of each."""
     counts_C = torch.arange(int(limits_B.max()) + 1, device=lengths_B.device)
     means_B = decoder.length_predictor(encoded_BTD, lengths_B)
     chances_BC = decoder.length_predictor.log_probability(counts_C, means_B[:, None])
@@ -48,8 +43,8 @@ def _decode_by_length(
     counts_R = counts_BK.flatten()
     memories = decoder.remember(encoded_BTD, lengths_B)
     scores_RUV, weights = decoder(counts_R, int(counts_R.max()), memories, decoder.last_heads)
-    said_RU, tokens_RU = _choose(scores_RUV, UNK_ID)
-    log_probabilities_R = chances_BK.flatten().double() + _sum_tokens(said_RU, counts_R)
+    best_RU, tokens_RU = _choose(scores_RUV, UNK_ID)
+    log_probabilities_R = chances_BK.flatten().double() + _sum_tokens(best_RU, counts_R)
     width = counts_BK.size(1)
     attended_RN = _attended_steps(weights, counts_R, lengths_B.repeat_interleave(width))
     found = _list(tokens_RU, counts_R, log_probabilities_R, attended_RN, config)
@@ -62,11 +57,11 @@ def _decode_by_length(
 
 def _decode_to_end(
     decoder: EndDecoder, encoded_BTD: Tensor, lengths_B: Tensor, config: DecodingConfig
-) -> N_BEST:
-    """The tokens before the first end."""
+) -> NBest:
+    """Take the tokens before the first end."""
     scores_BUV, weights = decoder(encoded_BTD, lengths_B, decoder.last_heads)
     queries_B = decoder.count_queries(lengths_B)
-    said_BU, tokens_BU = _choose(scores_BUV, EOS_ID)
+    chosen_BU, tokens_BU = _choose(scores_BUV, EOS_ID)
     queries_U = torch.arange(tokens_BU.size(1), device=lengths_B.device)
     ends_B = queries_U.masked_fill(tokens_BU != EOS_ID, tokens_BU.size(1)).amin(1)
     counts_B = ends_B.minimum(queries_B)
@@ -76,43 +71,17 @@ def _decode_to_end(
     end_B = scores_BUV.float().log_softmax(-1)[..., EOS_ID].gather(1, at_end_B1)[:, 0]
     # With all queries used up, none is left that could say the end.
     end_B = end_B.masked_fill(counts_B >= queries_B, 0.0)
-    log_probabilities_B = _sum_tokens(said_BU, counts_B) + end_B.double()
+    log_probabilities_B = _sum_tokens(chosen_BU, counts_B) + end_B.double()
     attended_BN = _attended_steps(weights, queries_B, lengths_B)
     found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN, config)
     return [[text] for text in found]
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What the CTC head says by its likeliest path, and how sure it is of each token."""
-
-    tokens_BU: Tensor
-    log_probabilities_BU: Tensor
-    """The highest of the steps at which the token is said."""
-    counts_B: Tensor
-
-
-def read_ctc(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> Heard:
-    best_BT, path_BT = log_probabilities_BTV.max(-1)
-    is_first_BT = torch.ones_like(path_BT, dtype=torch.bool)
-    is_first_BT[:, 1:] = path_BT[:, 1:] != path_BT[:, :-1]
-    is_said_BT = (path_BT != BLANK_ID) & length_mask(lengths_B, path_BT.size(1))
-    # Each step goes to the place of its token; blanks and padding to one behind all.
-    places_BT = (is_first_BT & is_said_BT).cumsum(1) - 1
-    counts_B = places_BT[:, -1] + 1
-    longest = int(counts_B.max())
-    places_BT = places_BT.masked_fill(~is_said_BT, longest)
-    empty = (len(path_BT), longest + 1)
-    tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, places_BT, path_BT)
-    sure_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, places_BT, best_BT, "amax")
-    return Heard(tokens_BU[:, :-1], sure_BU[:, :-1], counts_B)
-
-
 def _fill_gaps(
-    decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, heard: Heard, config: DecodingConfig
-) -> N_BEST:
-    """What CTC is not sure of is filled in, in each pass as many tokens, those that are surest."""
-    tokens_BU, log_probabilities_BU, counts_B = heard.tokens_BU, heard.log_probabilities_BU, heard.counts_B
+    decoder: MaskDecoder, encoded_BTD: Tensor, lengths_B: Tensor, paths: BestPaths, config: DecodingConfig
+) -> NBest:
+    """Fill in what CTC is not sure of: in each pass as many tokens, those that are surest."""
+    tokens_BU, log_probabilities_BU, counts_B = paths.tokens_BU, paths.log_probabilities_BU, paths.counts_B
     is_token_BU = length_mask(counts_B, tokens_BU.size(1))
     is_gap_BU = is_token_BU & (log_probabilities_BU.exp() < config.mask_threshold)
     num_gaps_B = is_gap_BU.sum(1)
@@ -122,14 +91,14 @@ def _fill_gaps(
     for number in range(1, int(passes_B.max()) + 1):
         inputs_BU = tokens_BU.masked_fill(is_gap_BU, decoder.mask_id)
         scores_BUV, weights = decoder(inputs_BU, counts_B, memories, decoder.last_heads)
-        said_BU, best_BU = _choose(scores_BUV, UNK_ID)
+        chosen_BU, best_BU = _choose(scores_BUV, UNK_ID)
         num_left_B = num_gaps_B * (passes_B - number).clamp(min=0) // passes_B.clamp(min=1)
-        surest_BU = said_BU.masked_fill(~is_gap_BU, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        surest_BU = chosen_BU.masked_fill(~is_gap_BU, -torch.inf).argsort(dim=1, descending=True, stable=True)
         is_filled_BU = is_gap_BU & (surest_BU.argsort(dim=1) < (is_gap_BU.sum(1) - num_left_B)[:, None])
         now_BN = _attended_steps(weights, counts_B, lengths_B)
         attended_BN = torch.where(is_gap_BU.any(1, keepdim=True), now_BN, attended_BN)
         tokens_BU = torch.where(is_filled_BU, best_BU, tokens_BU)
-        log_probabilities_BU = torch.where(is_filled_BU, said_BU, log_probabilities_BU)
+        log_probabilities_BU = torch.where(is_filled_BU, chosen_BU, log_probabilities_BU)
         is_gap_BU = is_gap_BU & ~is_filled_BU
     log_probabilities_B = _sum_tokens(log_probabilities_BU, counts_B)
     found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN, config)
@@ -140,7 +109,7 @@ def _fill_gaps(
 
 
 def _choose(scores_RUV: Tensor, first_token: int) -> tuple[Tensor, Tensor]:
-    """The likeliest token at each place and its log-probability; none before `first_token` is said."""
+    """The likeliest token at each place, from `first_token` on, and its log-probability."""
     log_probabilities_RU, tokens_RU = scores_RUV.float().log_softmax(-1)[..., first_token:].max(-1)
     return log_probabilities_RU, tokens_RU + first_token
 

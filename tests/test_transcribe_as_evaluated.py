@@ -1,0 +1,133 @@
+"""Transcribing the utterances of a split gives the texts of evaluating it, for each family of models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hostile_audio import make_speechlike
+from model_examples import SYSTEMS
+from whisper_examples import SIZES, VOCABULARY, make_weights, write_ggml
+
+from asr import cli
+from asr.audio import reading as audio
+from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.models import build_model
+from asr.system.checkpoint import System, save_checkpoint
+from asr.system.run_config import RunConfig
+from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID, UNK_ID, TokenizerConfig
+
+RATE = 16_000
+SECONDS = (0.3, 0.62, 0.9, 0.6, 0.91, 1.4)
+# Random weights are never sure: what they say is checked, but not dropped as no speech.
+LENIENT = ["checks.min_speech_probability=1e-9", "checks.min_agreed_probability=1e-9"]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One file, of which the last utterance is a part, with silence before: no detector may cut that off."""
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for number, seconds in enumerate(SECONDS):
+        samples = make_speechlike(seconds, seed=number).astype(np.float32)
+        samples[: len(samples) // 3] *= 0.001
+        audio.write(f"{number}.wav", samples, RATE)
+        rows.append({"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "ONE"})
+    rows.append({"id": "part", "audio": "5.wav", "start": 0.5, "duration": 0.7, "text": "TWO"})
+    Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "test.jsonl"
+
+
+def save_model(tiny_run: Callable[..., RunConfig], name: str) -> str:
+    """Random weights that say a lot."""
+    features = FeaturesConfig(num_mels=20, cmvn="utterance")
+    run = tiny_run().model_copy(update={"model": SYSTEMS[name], "features": features})
+    tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["ONE TWO SIX TEN"])
+    torch.manual_seed(3)
+    model = build_model(SYSTEMS[name], 20, len(tokenizer)).eval()
+    for head in (model.ctc_head, model.decoder and getattr(model.decoder, "output", None)):
+        if head is not None:
+            torch.nn.init.normal_(head.weight, std=3.0 if "transformer" not in name else 1.0)
+            torch.nn.init.constant_(head.bias[UNK_ID], -100.0)
+    if model.decoder is not None and hasattr(model.decoder, "output"):
+        torch.nn.init.constant_(model.decoder.output.bias[EOS_ID], 1.0)
+    save_checkpoint(Path("model"), System(run, tokenizer, FrontEnd(features), model), {"step": 0})
+    return "model"
+
+
+def decode_both_ways(model: str, manifest: str, *settings: str) -> tuple[dict[str, str], dict[str, str], int]:
+    """Texts by transcribing and by evaluating, and how many texts the checks rejected."""
+    options = [f"--set={setting}" for setting in settings]
+    command = ["transcribe", manifest, "--model", model, "--format", "json", "--output-dir", "out"]
+    assert cli.main([*command, "--device=cpu", "--batch-size=3", *options]) == 0
+    transcribed, rejected = {}, 0
+    for path in Path("out").glob("*.json"):
+        record = json.loads(path.read_text())
+        transcribed[path.stem] = record["text"]
+        rejected += any(segment.get("warnings") for segment in record["segments"])
+    assert cli.main(["evaluate", model, manifest, "--output-dir", "eval", "--device=cpu", *options]) == 0
+    (path,) = (path for path in Path("eval").glob("*.jsonl") if path.stem != "reference")
+    evaluated = [json.loads(line) for line in path.read_text().splitlines()]
+    return transcribed, {record["id"]: record["text"] for record in evaluated}, rejected
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("transformer-hybrid", "joint"),
+        ("transformer-attention", "attention"),
+        ("lstm-ctc", "ctc_beam"),
+        ("conformer-hybrid", "rescoring"),
+        ("attention-additive", "attention"),
+        ("intra-attention-decoder", "attention"),
+        ("convolutional-ctc", "ctc_greedy"),
+        ("parallel-length", "parallel"),
+        ("mask-ctc", "parallel"),
+    ],
+)
+def test_transcribed_as_evaluated(
+    tiny_run: Callable[..., RunConfig], manifest: str, name: str, method: str
+) -> None:
+    settings = [f"decoding.method={method}", "decoding.beam=3", *LENIENT]
+    transcribed, evaluated, rejected = decode_both_ways(save_model(tiny_run, name), manifest, *settings)
+    assert transcribed == evaluated and len(set(evaluated.values())) > 1
+    assert rejected or name.endswith("ctc")
+
+
+def test_at_several_speeds(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
+    settings = ["decoding.method=joint", "decoding.beam=3", "decoding.speeds=[0.9,1.0,1.2]"]
+    model = save_model(tiny_run, "transformer-hybrid")
+    transcribed, evaluated, rejected = decode_both_ways(model, manifest, *settings, "checks=off")
+    assert transcribed == evaluated and len(set(evaluated.values())) > 3 and not rejected
+
+
+def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
+    """Longer than any utterance of the training was allowed to be."""
+    model = save_model(tiny_run, "transformer-hybrid")
+    path = Path(model, "config.yaml")
+    limit = json.dumps(1.1)
+    text = path.read_text().replace("max_utterance_seconds: 30.0", f"max_utterance_seconds: {limit}")
+    assert limit in text
+    path.write_text(text)
+    settings = ["segmentation.method=energy", "segmentation.threshold_db=1", "checks=off"]
+    cut, evaluated, _ = decode_both_ways(model, manifest, *settings)
+    assert cut == evaluated
+    assert cut["u5"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u5"]
+
+
+@pytest.mark.parametrize("checks", ["on", "off"])
+def test_whisper(manifest: str, checks: str) -> None:
+    sizes = SIZES | {"n_text_ctx": 64}
+    weights = make_weights(sizes=sizes)
+    weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
+    model = str(write_ggml(Path("ggml-tiny.bin"), weights, sizes=sizes))
+    settings = ["whisper.max_no_speech=null", "whisper.temperatures=[0.4]", "whisper.samples=1"]
+    settings += [f"checks={checks}", "precision=float32"]
+    transcribed, evaluated, rejected = decode_both_ways(model, manifest, *settings)
+    assert transcribed == evaluated and any(evaluated.values())
+    assert (rejected > 0) == (checks == "on")
