@@ -65,7 +65,7 @@ class Edits:
     reference_E: np.ndarray
     """Index of the unit that was substituted or deleted, or before which one was inserted."""
     hypothesis_E: np.ndarray
-    """Index of the unit that was said instead or inserted, or before which one is missing."""
+    """Index of the unit that stands instead or inserted, or before which one is missing."""
 
     def __len__(self) -> int:
         return len(self.pair_E)

@@ -32,9 +32,9 @@ function drawAlignment(record, steps, name) {
   const line = make("div", "", "words");
   line.dir = "auto";
   if (name) line.append(make("span", name + ": ", "name"));
-  for (const [kind, said, heard, seconds] of steps) {
-    const word = make("span", kind === "i" ? heard : said, {s: "sub", x: "case", d: "del", i: "ins"}[kind]);
-    if (kind === "s" || kind === "x") word.append(make("small", " \u2192 " + heard));
+  for (const [kind, reference, hypothesis, seconds] of steps) {
+    const word = make("span", kind === "i" ? hypothesis : reference, {s: "sub", x: "case", d: "del", i: "ins"}[kind]);
+    if (kind === "s" || kind === "x") word.append(make("small", " \u2192 " + hypothesis));
     if (record[4]) {
       word.title = seconds === null ? "play the utterance" : "play from " + seconds.toFixed(2) + " s";
       word.addEventListener("click", () => play(record, seconds));

@@ -137,22 +137,22 @@ def _draw_intervals(report: Report) -> str:
 
 
 def _draw_heat_map(system: ScoredFile) -> str:
-    """The units that are confused most often, said against heard; a darker cell is a more frequent one."""
+    """The units that are confused most often; a darker cell is a more frequent one."""
     confusions = system.score.confusions
     if not confusions:
         return ""
-    said = Counter[str]()
+    substituted = Counter[str]()
     for (first, _), count in confusions.items():
-        said[first] += count
-    rows = [unit for unit, _ in most_common(said, HEAT_MAP_UNITS)]
+        substituted[first] += count
+    rows = [unit for unit, _ in most_common(substituted, HEAT_MAP_UNITS)]
     shown = Counter({pair: count for pair, count in confusions.items() if pair[0] in set(rows)})
-    heard = Counter[str]()
+    recognised = Counter[str]()
     for (_, second), count in shown.items():
-        heard[second] += count
-    columns = [unit for unit, _ in most_common(heard, HEAT_MAP_UNITS)]
+        recognised[second] += count
+    columns = [unit for unit, _ in most_common(recognised, HEAT_MAP_UNITS)]
     top = max(shown.values())
     lines = [
-        "<tr><th>said \\ heard</th>"
+        "<tr><th>reference \\ hypothesis</th>"
         + "".join(f"<th><span>{_text(unit)}</span></th>" for unit in columns)
         + "</tr>"
     ]
@@ -163,7 +163,7 @@ def _draw_heat_map(system: ScoredFile) -> str:
             cells.append(f"<td{_shade(count / top) if count else ''}>{count or ''}</td>")
         lines.append(f"<tr><th>{_text(row)}</th>{''.join(cells)}</tr>")
     return (
-        f"<h2>{html.escape(system.name)}: confusions, {len(rows)} of {len(said):,} units that were misheard"
+        f"<h2>{html.escape(system.name)}: confusions, {len(rows)} of {len(substituted):,} substituted units"
         f'</h2>\n<table class="heat">{"".join(lines)}</table>\n'
     )
 
@@ -226,7 +226,9 @@ def _build_record(report: Report, number: int, folder: str) -> list[Any]:
     entries = [system.entries.get(first.id) for system in report.systems]
     audio = _find_audio([entry, *(own for own in entries if own is not None)], folder)
     end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
-    alignments = [_build_alignment(own, heard) for own, heard in zip(utterances, entries, strict=True)]
+    alignments = [
+        _build_alignment(own, hypothesis) for own, hypothesis in zip(utterances, entries, strict=True)
+    ]
     errors = sum(utterance.counts.errors for utterance in utterances)
     span = [entry.start or 0, end]
     return [first.id, entry.speaker or "", errors, first.counts.reference_length, audio, span, alignments]
@@ -241,20 +243,20 @@ def _find_audio(entries: Sequence[Entry], folder: str) -> str | None:
 
 
 def _build_alignment(utterance: UtteranceScore, entry: Entry | None) -> list[list[Any]]:
-    """[letter, said, heard, second at which it was heard or null] for each step; x: only case differs."""
+    """[letter, reference, hypothesis, its start in seconds or null] for each step; x: only case differs."""
     times = _find_times(utterance, entry)
     steps: list[list[Any]] = []
     position = 0
     for operation in utterance.operations:
-        kind, said, heard = operation
+        kind, reference, hypothesis = operation
         letter = "x" if operation.is_case_only else kind[0]
-        steps.append([letter, said, heard, times[min(position, len(times) - 1)] if times else None])
-        position += heard is not None
+        steps.append([letter, reference, hypothesis, times[min(position, len(times) - 1)] if times else None])
+        position += hypothesis is not None
     return steps
 
 
 def _find_times(utterance: UtteranceScore, entry: Entry | None) -> list[float]:
-    """The start of each word that was heard, if the words of the file are those that were scored."""
+    """The start of each word of the hypothesis, if the words of the file are those that were scored."""
     if entry is None or utterance.unit != "words" or len(entry.words) != len(utterance.hypothesis_units):
         return []
     return [round(word.start, 3) for word in entry.words]

@@ -192,8 +192,17 @@ class Score:
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:
         return tuple(
-            UtteranceScore(id, speaker, said, heard or "", heard is None, Counts(*row), self.align, self.unit)
-            for id, speaker, said, heard, row in zip(
+            UtteranceScore(
+                id,
+                speaker,
+                reference,
+                hypothesis or "",
+                hypothesis is None,
+                Counts(*row),
+                self.align,
+                self.unit,
+            )
+            for id, speaker, reference, hypothesis, row in zip(
                 self.ids,
                 self.speakers or [None] * len(self),
                 self.references,
@@ -268,7 +277,7 @@ class Score:
         deletions: Counter[str] = Counter()
         insertions: Counter[str] = Counter()
         edits = self.edits
-        last, said, heard = -1, [""], [""]
+        last, reference, hypothesis = -1, [""], [""]
         for pair, kind, i, j in zip(
             *(
                 column.tolist()
@@ -278,15 +287,15 @@ class Score:
         ):
             if pair != last:
                 last = pair
-                said = split_units(self.references[pair], self.unit)
-                heard = split_units(self.hypotheses[pair] or "", self.unit)
+                reference = split_units(self.references[pair], self.unit)
+                hypothesis = split_units(self.hypotheses[pair] or "", self.unit)
             if kind == SUBSTITUTION:
-                confusions[said[i], heard[j]] += 1
+                confusions[reference[i], hypothesis[j]] += 1
             elif kind == DELETION:
-                deletions[said[i]] += 1
+                deletions[reference[i]] += 1
             else:
                 assert kind == INSERTION
-                insertions[heard[j]] += 1
+                insertions[hypothesis[j]] += 1
         return confusions, deletions, insertions
 
     def _pairs(self, unit: Unit) -> Iterator[tuple[list[str], list[str]]]:

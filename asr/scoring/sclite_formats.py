@@ -15,7 +15,7 @@ UNKNOWN_SPEAKER = "unknown"
 
 
 def write_pra(score: Score, title: str) -> str:
-    """Every utterance: its counts, and below each other what was said, what was heard, and the errors."""
+    """Every utterance: its counts, and below each other reference, hypothesis and errors."""
     speakers = _by_speaker(score)
     lines = [
         "",
@@ -47,17 +47,17 @@ def align_lines(operations: Iterable[Operation]) -> list[str]:
 
     Words that differ in case only stay as they are: in upper case they would be equal.
     """
-    said, heard, marks = "REF:  ", "HYP:  ", "Eval: "
+    top, bottom, marks = "REF:  ", "HYP:  ", "Eval: "
     for operation in operations:
         kind, reference, hypothesis = operation
         first, second = reference or "", hypothesis or ""
         if kind != "correct" and not operation.is_case_only:
             first, second = first.upper(), second.upper()
         width = max(measure_width(first), measure_width(second))
-        said += _pad(first or "*" * width, width)
-        heard += _pad(second or "*" * width, width)
+        top += _pad(first or "*" * width, width)
+        bottom += _pad(second or "*" * width, width)
         marks += _pad("" if kind == "correct" else LETTERS[kind], width)
-    return [said, heard, marks]
+    return [top, bottom, marks]
 
 
 def _pad(text: str, width: int) -> str:
@@ -90,12 +90,17 @@ def write_dtl(score: Score, title: str) -> str:
     for name, number in (("Ref.", length), ("Hyp.", counts.hypothesis_length), ("Aligned", aligned)):
         lines += [f"{name + ' words':<26}=           ({number:4})"]
     lines += [""]
-    confusions = Counter({f"{said} ==> {heard}": count for (said, heard), count in score.confusions.items()})
+    confusions = Counter(
+        {
+            f"{reference} ==> {hypothesis}": count
+            for (reference, hypothesis), count in score.confusions.items()
+        }
+    )
     substituted: Counter[str] = Counter()
     falsely: Counter[str] = Counter()
-    for (said, heard), count in score.confusions.items():
-        substituted[said] += count
-        falsely[heard] += count
+    for (reference, hypothesis), count in score.confusions.items():
+        substituted[reference] += count
+        falsely[hypothesis] += count
     lines += [*_table("CONFUSION PAIRS", confusions), *_table("INSERTIONS", score.insertions)]
     lines += [*_table("DELETIONS", score.deletions), *_table("SUBSTITUTIONS", substituted)]
     lines[-1:] = [
@@ -152,8 +157,8 @@ def write_sgml(score: Score, title: str) -> str:
 
 
 def _step(operation: Operation) -> str:
-    said, heard = (f'"{_attribute(word)}"' if word else "" for word in operation[1:])
-    return f"{LETTERS[operation.kind]},{said},{heard}"
+    reference, hypothesis = (f'"{_attribute(word)}"' if word else "" for word in operation[1:])
+    return f"{LETTERS[operation.kind]},{reference},{hypothesis}"
 
 
 def _attribute(text: str) -> str:

@@ -68,8 +68,8 @@ def score_files(
     systems = []
     for name, file in zip(names, files, strict=True):
         matched = match_transcripts(reference, file)
-        heard = {id: entry.text or "" for id, entry in matched.entries.items()}
-        found = score(texts, heard, speakers=speakers, normalize=normalize, **options)
+        hypotheses = {id: entry.text or "" for id, entry in matched.entries.items()}
+        found = score(texts, hypotheses, speakers=speakers, normalize=normalize, **options)
         systems.append(ScoredFile(name, file.path, file.format, found, matched.entries))
         own = [*file.notes, *matched.notes, *_describe_styles(found, is_normalized=normalize != "none")]
         notes += [f"{file.path}: {note}" for note in own]
@@ -104,11 +104,11 @@ def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[st
 
 def _describe_styles(found: Score, is_normalized: bool) -> list[str]:
     notes = []
-    pairs = [(said, heard) for said, heard in zip(found.references, found.hypotheses, strict=True) if heard]
-    if styles := compare_styles((said for said, _ in pairs), (heard or "" for _, heard in pairs)):
+    pairs = [pair for pair in zip(found.references, found.hypotheses, strict=True) if pair[1]]
+    if styles := compare_styles((first for first, _ in pairs), (second or "" for _, second in pairs)):
         advice = "" if is_normalized else "; is that wanted? --normalize makes texts alike"
         notes.append("; ".join(styles) + advice)
-    by_case = sum(n for (said, heard), n in found.confusions.items() if said.casefold() == heard.casefold())
+    by_case = sum(n for (a, b), n in found.confusions.items() if a.casefold() == b.casefold())
     if by_case:
         rate = (found.counts.errors - by_case) / found.counts.reference_length
         notes.append(
