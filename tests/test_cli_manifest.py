@@ -332,3 +332,13 @@ def test_merge_joins_manifests_of_any_kind(tmp_path: Path, capsys: pytest.Captur
         assert (tmp_path / "c.jsonl").read_bytes() == before
     assert main(["manifest", "merge", first, str(tmp_path / "lost.csv"), "--output", output]) == 2
     assert "lost.csv: no such file or folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["texts.csv", "texts.tsv.gz", "kaldi"])
+def test_what_is_no_manifest_yet_is_told_how_to_become_one(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.mkdir() if name == "kaldi" else path.write_text("file,text\na.wav,one\n")
+    assert main(["manifest", "validate", str(path)]) == 2
+    assert f"`asr manifest convert {path} OUT.jsonl`" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from asr.data.manifest import read_manifest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-TUTORIALS = ["transcribe.md", "own-corpus.md", "compare.md", "new-encoder.md"]
+TUTORIALS = ["transcribe.md", "own-corpus.md", "compare.md", "new-encoder.md", "score.md"]
 
 # All that differs between what the pages show and what is run.
 NOT_RUN = {"make setup", ". .venv/bin/activate"}  # they install
@@ -112,6 +112,16 @@ def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) ->
                 module = importlib.import_module(f"asr.cli.{COMMANDS[words[1]][0]}")
                 monkeypatch.setattr(module, "run", lambda args: 0)
                 assert main(words[1:]) == 0, part
+
+
+def test_the_answer_shown_is_that_of_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    page = DOCS / "compare.md"
+    assert main([*shlex.split(commands(page)[0])[1:], "--show", "0"]) == 0
+    (shown,) = re.findall(r"```text\n(system .*?)```", read(page), flags=re.S)
+    assert capsys.readouterr().out.endswith(shown)
 
 
 def test_the_conf_and_recipe_shown_are_the_files() -> None:

@@ -65,7 +65,10 @@ def test_commands_take_the_arguments_shown(line: str, monkeypatch: pytest.Monkey
 
 
 def test_python_blocks_compile_and_import() -> None:
-    for block in code_blocks("python"):
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
         tree = ast.parse(block)
         imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         exec(compile(ast.Module(imports, []), "README.md", "exec"), {})  # every imported name exists

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +56,8 @@ def test_settings_of_the_call_are_for_the_systems_that_it_trains(recipes_dir: Pa
     assert run.config.model.decoder.num_layers == 2 and (run.name, run.seed) == ("transformer", 3)  # type: ignore[union-attr]
     others = [run.seed for run in find_all_runs(job) if run.system == "ctc_lstm"]
     assert others == [0], "which has no decoder"
+    (small,) = build_runs(replace(job, smoke=True, overrides=("train.steps=7",)))
+    assert small.config.train.steps == 7 and small.config.model.encoder.dim == 16  # type: ignore[union-attr]
     assert job.command.endswith("--only transformer --set model.decoder.num_layers=2 --set seed=3")
 
 

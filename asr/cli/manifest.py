@@ -67,12 +67,19 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 def _validate(args: argparse.Namespace) -> int:
     import json
+    import os
     from collections import Counter
     from dataclasses import asdict
 
     from asr.data.manifest import read_lines
     from asr.data.manifest_checks import validate
+    from asr.errors import UserError
 
+    if os.path.isdir(args.manifest) or args.manifest.removesuffix(".gz").endswith((".csv", ".tsv")):
+        raise UserError(
+            f"{args.manifest}: a table or folder, not a manifest; make one of it by "
+            f"`asr manifest convert {args.manifest} OUT.jsonl`"
+        )
     faults = list(
         validate(
             args.manifest,
@@ -92,8 +99,8 @@ def _validate(args: argparse.Namespace) -> int:
         for kind, count in counts.items():
             print(f"{kind:20} {count:8,}")
         for fault in faults:
-            name = "" if fault.id is None else f" {fault.id}"
-            print(f"{args.manifest}:{fault.line}:{name}: {fault.kind}: {fault.message}")
+            name = "" if fault.id is None else f"{fault.id}: "
+            print(f"{args.manifest}:{fault.line}: {name}{fault.kind}: {fault.message}")
         faulty = len({fault.line for fault in faults})
         print(f"{total:,} utterances, {faulty:,} with faults")
     return 1 if faults else 0

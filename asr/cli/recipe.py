@@ -175,6 +175,11 @@ def _study(args: argparse.Namespace) -> int:
 def _build_job(args: argparse.Namespace, corpus: str, study: str | None = None) -> Job:
     from asr.recipe.definition import Job, load_recipe
 
+    for override in () if study else args.set:
+        if override.partition("=")[0].strip() == "output_dir":
+            raise UserError(
+                f"--set {override}: the runs of a recipe have folders of their own; give --output-dir"
+            )
     return Job(
         load_recipe(corpus, args.recipes_dir),
         args.output_dir,

@@ -18,7 +18,7 @@ class AttentionPriorConfig(Config):
 
     Its logarithm is added to the scores before the softmax, in all layers and heads: the decoder sees about
     the right steps from the first update on. It widens until it is flat, and decoding never has it. That
-    teaches a decoder without CTC to attend, which a penalty does not: recipes/guided_attention.md.
+    teaches a decoder without CTC to attend, which a penalty does not: recipes/fsdd/guided_attention.md.
     """
 
     width: float = pydantic.Field(default=0.08, gt=0)

@@ -165,11 +165,11 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
 def _build_run(job: Job, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
     """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
     folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
-    overrides = [*job.overrides_for(system), *_move_paths(job, own)]
-    overrides += [f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    config = load_conf(conf, overrides)
+    place = [*_move_paths(job, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
+    given = job.overrides_for(system)
+    config = load_conf(conf, [*given, *place])
     if job.smoke:
-        config = load_conf(conf, [*overrides, *_shrink(config)])
+        config = load_conf(conf, [*given, *_shrink(config), *given, *place])
     return Run(system, conf, folder, seed, config)
 
 
