@@ -1,0 +1,233 @@
+"""The page in a real browser: files, the microphone, reading along, editing, downloads, errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets", "playwright"):
+    pytest.importorskip(extra, reason=f"{extra} is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
+]
+
+from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
+from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak  # noqa: E402
+
+from asr.serve.limits import Keys  # noqa: E402
+
+AUDIO = speak(6.0)
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Any:
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def address(recognizer: Any) -> Iterator[str]:
+    with at_a_port(make_app(recognizer=recognizer)) as address:
+        yield f"http://{address}"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Its microphone hears a file, again and again."""
+    microphone = tmp_path_factory.mktemp("microphone") / "speech.wav"
+    microphone.write_bytes(encode(np.concatenate([np.zeros(RATE, np.float32), speak(5.0)])))
+    arguments = [
+        "--no-sandbox",
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={microphone}",
+        "--autoplay-policy=no-user-gesture-required",
+    ]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Page]:
+    yield from open_page(browser, address)
+
+
+def open_page(browser: Any, address: str, **options: Any) -> Iterator[Page]:
+    context = browser.new_context(accept_downloads=True, **options)
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda line: faults.append(line.text) if "Content Security" in line.text else None)
+    page.goto(address)
+    yield page
+    context.close()
+    assert not faults
+
+
+def give(page: Page, content: bytes, name: str = "my talk.wav") -> None:
+    page.set_input_files("#file", {"name": name, "mimeType": "audio/wav", "buffer": content})
+
+
+def transcribe(page: Page) -> None:
+    give(page, encode(AUDIO))
+    expect(page.locator("#status")).to_have_text("Done", timeout=20_000)
+
+
+def test_a_file_becomes_text_with_times(page: Page, recognizer: Any) -> None:
+    expected = recognizer.transcribe(AUDIO, RATE, options=SURE)
+    transcribe(page)
+    assert page.locator(".segment p").all_inner_texts() == [one.text for one in expected.segments]
+    assert page.locator(".word").count() == len(expected.words)
+    assert page.locator(".word.unsure, .word.doubtful").count() > 0
+    expect(page.locator("#error")).to_be_hidden()
+
+
+def test_a_dropped_file_is_taken(page: Page) -> None:
+    page.evaluate(
+        """bytes => {
+            const file = new File([new Uint8Array(bytes)], "dropped.wav"), data = new DataTransfer();
+            data.items.add(file);
+            document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+        }""",
+        list(encode(speak(2.0))),
+    )
+    expect(page.locator("#status")).to_have_text("Done", timeout=20_000)
+
+
+def test_words_light_up_as_they_are_played_and_a_click_jumps(page: Page) -> None:
+    transcribe(page)
+    word = page.locator(".word").last
+    start = word.evaluate("span => span.times.start")
+    word.click()
+    expect(page.locator(".word.now")).to_have_count(1)
+    assert page.locator("#player").evaluate("player => player.currentTime") >= start - 0.01
+    page.locator("#player").evaluate("player => { player.pause(); player.currentTime = 0; }")
+    expect(page.locator(".word.now")).to_have_count(0)
+    page.locator(".segment button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#player").evaluate("player => player.currentTime") > 1
+
+
+def test_edited_text_is_downloaded(page: Page) -> None:
+    transcribe(page)
+    page.get_by_role("button", name="Edit").click()
+    page.locator(".segment p").first.fill("Hello <b>world</b> --> & all")
+    page.get_by_role("button", name="Edit").click()
+    assert page.locator(".segment p").first.inner_text() == "Hello <b>world</b> --> & all"
+    saved = {name: download(page, name) for name in ("txt", "srt", "vtt", "json")}
+    assert saved["txt"].startswith("Hello <b>world</b> --> & all\n")
+    assert re.match(r"1\n00:00:00,\d{3} --> 00:00:01,\d{3}\nHello <b>world</b> → & all\n\n2\n", saved["srt"])
+    assert (
+        saved["vtt"].startswith("WEBVTT\n\n00:00:00.")
+        and "Hello &lt;b&gt;world&lt;/b&gt; --&gt; &amp;" in saved["vtt"]
+    )
+    first = json.loads(saved["json"])["segments"][0]
+    assert first["text"].startswith("Hello") and len(first["words"]) == 5
+
+
+def download(page: Page, name: str) -> str:
+    with page.expect_download() as caught:
+        page.get_by_role("button", name=name, exact=True).click()
+    assert caught.value.suggested_filename == f"my talk.{name}"
+    return Path(caught.value.path()).read_text(encoding="utf-8")
+
+
+def test_the_microphone_becomes_text_while_it_listens(page: Page) -> None:
+    page.get_by_role("button", name="Talk").click()
+    expect(page.locator("#status")).to_have_text("Listening")
+    expect(page.locator("#tentative")).not_to_be_empty(timeout=20_000)
+    assert page.locator("#level").evaluate("meter => meter.value") > 0
+    expect(page.locator(".segment")).not_to_have_count(0, timeout=20_000)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#status")).to_have_text("Done", timeout=20_000)
+    expect(page.get_by_role("button", name="Talk")).to_be_visible()
+    duration = page.locator("#player").evaluate(
+        "player => player.readyState ? player.duration : new Promise(done => player.onloadedmetadata = () => done(player.duration))"
+    )
+    end = page.locator(".word").last.evaluate("span => span.times.end")
+    assert 1 < end <= duration + 0.1, "what was said can be played"
+
+
+def test_errors_are_told(page: Page) -> None:
+    give(page, b"no audio at all", "notes.txt")
+    expect(page.get_by_role("alert")).to_contain_text("notes.txt")
+    transcribe(page)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_server_that_is_gone_is_told(page: Page) -> None:
+    page.route("**/v1/audio/**", lambda route: route.abort())
+    give(page, encode(speak(1.0)))
+    expect(page.get_by_role("alert")).to_contain_text("connection")
+
+
+def test_a_key_is_asked_for(browser: Any, recognizer: Any) -> None:
+    keys = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
+    with at_a_port(make_app(keys, recognizer)) as address:
+        for page in open_page(browser, f"http://{address}"):
+            page.get_by_label("API key").fill("wrong")
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("alert")).to_contain_text("does not know")
+            page.get_by_label("API key").fill("sesame")
+            page.keyboard.press("Enter")
+            expect(page.locator("#model option")).to_have_count(1)
+            transcribe(page)
+            page.get_by_role("button", name="Talk").click()
+            expect(page.locator("#status")).to_have_text("Listening")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_fits_a_phone_and_can_be_reached_by_keys(browser: Any, address: str, scheme: str) -> None:
+    for page in open_page(browser, address, viewport={"width": 360, "height": 640}, color_scheme=scheme):
+        transcribe(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        reached = set()
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+        assert {"choose", "talk", "model", "language", "player", "edit", "shade", "srt"} <= reached
+        unnamed = page.evaluate(
+            """() => [...document.querySelectorAll("button, input, select, audio, progress, meter")]
+                .filter(e => e.checkVisibility() && !(e.labels?.length || e.ariaLabel || e.textContent.trim()))
+                .map(e => e.outerHTML)"""
+        )
+        assert not unnamed
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_ground(browser: Any, address: str, scheme: str) -> None:
+    """The contrast that WCAG's level AA asks for: 4.5 to 1."""
+    for page in open_page(browser, address, color_scheme=scheme):
+        give(page, b"no audio", "a.txt")
+        expect(page.get_by_role("alert")).to_be_visible()
+        transcribe(page)
+        pairs = page.evaluate(
+            """() => [...document.querySelectorAll("body *")].filter(e => e.checkVisibility() && e.textContent.trim())
+                .map(e => {
+                    let ground = e;
+                    while (ground.parentElement && getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)")
+                        ground = ground.parentElement;
+                    return [e.tagName + "." + e.className, getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
+                })"""
+        )
+        assert len(pairs) > 20
+        for name, *colours in pairs:
+            lighter, darker = sorted((luminance(colour) for colour in colours), reverse=True)
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (name, colours)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
