@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pydantic
@@ -62,9 +62,15 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 
 
 def load_config(
-    config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()
+    config_class: type[ConfigType],
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    retired: Mapping[str, Any] = MappingProxyType({}),
 ) -> ConfigType:
-    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
+    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value.
+
+    `retired`: settings that are no more, with the value at which files of before may still have them.
+    """
     path = Path(path)
     try:
         size = path.stat().st_size
@@ -79,7 +85,17 @@ def load_config(
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
-    return _build(config_class, str(path), *_parse_yaml(text, str(path)), overrides)
+    tree, lines = _parse_yaml(text, str(path))
+    for key, value in retired.items():
+        _remove_retired(tree, key.split("."), value)
+    return _build(config_class, str(path), tree, lines, overrides)
+
+
+def _remove_retired(tree: Any, names: Sequence[str], value: Any) -> None:
+    for name in names[:-1]:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    if isinstance(tree, dict) and names[-1] in tree and tree[names[-1]] == value:
+        del tree[names[-1]]
 
 
 def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:

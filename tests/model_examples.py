@@ -79,12 +79,12 @@ _TREES: dict[str, dict[str, Any]] = {
         "decoder": _DECODER | {"positions": {"type": "rotary"}},
         "guided_attention": {"schedule": "exponential", "half_life": 100},
     },
-    "lstm-ctc": {"encoder": _LSTM | {"num_layers": 2, "pyramid_layers": 1}, "ctc_weight": 1.0},
+    "lstm-ctc": {"encoder": _LSTM | {"num_layers": 2}, "ctc_weight": 1.0},
     "lstm-hybrid": {"encoder": _LSTM | {"dropout": 0.05}, "decoder": _DECODER},
     "gru-ctc": {"encoder": _LSTM | {"cell": "gru", "dropout": 0.05}, "ctc_weight": 1.0},
     "tanh-ctc": {
         "encoder": {
-            **(_LSTM | {"cell": "tanh", "num_layers": 2, "pyramid_layers": 1}),
+            **(_LSTM | {"cell": "tanh", "num_layers": 2}),
             "subsampling": {"type": "stack", "factor": 2},
         },
         "ctc_weight": 1.0,

@@ -42,9 +42,7 @@ def test_builder_can_be_sent_to_another_process(tmp_path: Path) -> None:
     augment = AugmentConfig(speed=(0.9, 1.1), gain_db=(-6.0, 6.0))
     half = partial(torch.floor_divide, other=2)
     inputs = Inputs(FrontEnd(FeaturesConfig()), tokenizer, TextConfig(), augment, half)
-    builder = BatchBuilder(
-        Manifest.open(tmp_path / "train.jsonl"), inputs, Augmenter(augment, 0, 16_000, 80), None
-    )
+    builder = BatchBuilder(Manifest.open(tmp_path / "train.jsonl"), inputs, Augmenter(augment, 0, 16_000, 80))
     batch, other = (built[0, np.array([0])] for built in (builder, pickle.loads(pickle.dumps(builder))))
     assert isinstance(batch, Batch) and isinstance(other, Batch)
     assert batch.ids == ("a",) and torch.equal(batch.features_BTF, other.features_BTF)

@@ -494,46 +494,11 @@ def test_an_unwritable_list_of_skipped_ones(large_manifest: Manifest) -> None:
 # --- settings -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("augment", "dither", "key"),
-    [
-        (AugmentConfig(noise=NoiseConfig(probability=0.1)), 0.0, "augment.noise.probability"),
-        (AugmentConfig(gain_db=(0.0, 3.0)), 0.0, "augment.gain_db"),
-        (AugmentConfig(), 1.0, "features.dither"),
-    ],
-)
-def test_what_changes_in_each_epoch_cannot_be_cached(
-    manifest: Manifest, tmp_path: Path, augment: AugmentConfig, dither: float, key: str
-) -> None:
-    with pytest.raises(UserError, match=rf"batches\.feature_cache.*{key}"):
-        build(manifest, build_inputs(augment, dither=dither), feature_cache=str(tmp_path))
-
-
 def test_utterances_that_speed_makes_too_long_for_a_batch(manifest: Manifest) -> None:
     with pytest.raises(
         UserError, match=r"max_utterance_seconds = 1.5.*augment\.speed, 0.5.*max_seconds = 2.0"
     ):
         build(manifest, build_inputs(AugmentConfig(speed=(0.5, 1.0))), max_seconds=2.0)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_cached_features_are_the_same(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
-) -> None:
-    inputs = build_inputs(AugmentConfig(speed=(0.9, 1.0, 1.1), spec_augment=SPEC_AUGMENT))
-
-    def load() -> list[Batch]:
-        loader = build(manifest, inputs, feature_cache=str(tmp_path), num_workers=num_workers)
-        return [*loader.epoch_batches(0), *loader.evaluation_batches()]
-
-    plain = build(manifest, inputs)
-    expected = [*plain.epoch_batches(0), *plain.evaluation_batches()]
-    for _ in ("filled", "read"):
-        for batch, other in zip(load(), expected, strict=True):
-            assert batch.ids == other.ids and batch.applied == other.applied
-            assert torch.equal(batch.features_BTF, other.features_BTF)
-            assert batch.audio_seconds == pytest.approx(other.audio_seconds, abs=1e-3)
-        monkeypatch.setattr(audio_files, "read", None)  # the second time, no audio is read
 
 
 def test_the_effective_augmentation_is_logged(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:

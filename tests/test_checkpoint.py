@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from asr.batches.order import BatchConfig
 from asr.config import load_config
 from asr.errors import UserError
 from asr.system.checkpoint import average_weights, find_model, load_state, load_system, save_checkpoint
@@ -157,3 +158,15 @@ def test_find_model(folder: Path, tmp_path: Path) -> None:
 def test_config_in_it_is_a_config(folder: Path) -> None:
     assert load_config(RunConfig, folder / "config.yaml") == load_system(folder).config
     assert json.loads((folder / "tokenizer.json").read_text())["format"] == "asr tokenizer"
+
+
+def test_settings_that_are_no_more_are_read_at_their_defaults(tmp_path: Path) -> None:
+    """Saved runs have all settings in config.yaml, those that a later version does without too."""
+    path = tmp_path / "config.yaml"
+    text = "output_dir: x\ndata: {train: a, dev: b}\nbatches: {feature_cache: VALUE}\n"
+    text += "model: {ctc_weight: 1.0, encoder: {type: lstm, pyramid_layers: 0}}\n"
+    path.write_text(text.replace("VALUE", "null"))
+    assert RunConfig.load(path).batches == BatchConfig()
+    path.write_text(text.replace("VALUE", "a/folder"))
+    with pytest.raises(UserError, match=r"unknown key batches\.feature_cache \(value 'a/folder'\)"):
+        RunConfig.load(path)

@@ -7,7 +7,6 @@ import torch
 
 from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.encoders import ENCODERS, build_encoder
-from asr.models.lstm import LSTMEncoderConfig
 from asr.models.subsampling import SubsamplingConfig
 from asr.whisper.sections import WhisperConfig, WhisperEncoderConfig
 
@@ -22,7 +21,7 @@ FRONTS = [
     SubsamplingConfig(type="stack", factor=4),
 ]
 GEOMETRIES = [kind(dim=16, num_layers=1, subsampling=front) for kind in KINDS for front in FRONTS]
-GEOMETRIES += [WhisperEncoderConfig(sizes=WHISPER), LSTMEncoderConfig(dim=16, num_layers=1)]
+GEOMETRIES.append(WhisperEncoderConfig(sizes=WHISPER))
 
 
 @pytest.mark.parametrize("config_type", KINDS, ids=lambda type: type.__name__)

@@ -22,13 +22,9 @@ def build_encoder(**options: Any) -> LSTMEncoder:
     return LSTMEncoder(config, num_features=20).double().eval()
 
 
-def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, cell: str, pyramid_layers: int) -> Tensor:
+def encode_alone(encoder: LSTMEncoder, features_TF: Tensor, cell: str) -> Tensor:
     x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]
     for index, layer in enumerate(encoder.layers):
-        if 1 <= index <= pyramid_layers:
-            if len(x_TD) % 2:
-                x_TD = torch.cat([x_TD, torch.zeros_like(x_TD[:1])])
-            x_TD = torch.cat([x_TD[0::2], x_TD[1::2]], dim=-1)
         x_TD = encoder.norms[index](as_pytorch(layer, cell, x_TD.size(1))(x_TD)[0])
     return x_TD
 
@@ -41,21 +37,19 @@ def as_pytorch(layer: Bidirectional, cell: str, input_dim: int) -> nn.RNNBase:
     return theirs
 
 
-@pytest.mark.parametrize("pyramid_layers", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["conv2d", "stack"])
 @pytest.mark.parametrize("cell", THEIRS)
-def test_each_utterance_as_if_alone(cell: str, kind: str, pyramid_layers: int) -> None:
-    encoder = build_encoder(cell=cell, pyramid_layers=pyramid_layers, subsampling={"type": kind, "factor": 2})
+def test_each_utterance_as_if_alone(cell: str, kind: str) -> None:
+    encoder = build_encoder(cell=cell, subsampling={"type": kind, "factor": 2})
     assert_each_as_if_alone(
         encoder,
-        2 * 2**pyramid_layers,
-        lambda features_TF: encode_alone(encoder, features_TF, cell, pyramid_layers),
+        2,
+        lambda features_TF: encode_alone(encoder, features_TF, cell),
     )
 
 
-@pytest.mark.parametrize("pyramid_layers", [0, 2])
-def test_an_utterance_of_no_frames_disturbs_nobody(pyramid_layers: int) -> None:
-    encoder = build_encoder(pyramid_layers=pyramid_layers)
+def test_an_utterance_of_no_frames_disturbs_nobody() -> None:
+    encoder = build_encoder()
     features_BTF = torch.randn(2, 30, 20, dtype=torch.float64)
     encoded_BTD, lengths_B = encoder(features_BTF, torch.tensor([0, 30]))
     alone_BTD, _ = encoder(features_BTF[1:], torch.tensor([30]))
@@ -85,8 +79,3 @@ def test_weights_keep_their_names() -> None:
         for part in parts
     }
     assert config.cell == "lstm"
-
-
-def test_config_wants_a_layer_below_the_pyramid() -> None:
-    with pytest.raises(ValueError, match="pyramid_layers = 3 must be below num_layers = 3"):
-        LSTMEncoderConfig(num_layers=3, pyramid_layers=3)

@@ -84,7 +84,7 @@ def test_runs_of_other_seeds_are_found_again(recipes_dir: Path) -> None:
 
 
 def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
-    text = COMMON.replace("batches: {{", "batches: {{feature_cache: runs/tones/transformer/cache, ")
+    text = COMMON.replace("batches: {{", "start_from: runs/tones/transformer\nbatches: {{")
     write_conf(recipes_dir.parent, "ctc_lstm", text.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
     assert [run.name for run in build_runs(make_job(recipes_dir))] == ["transformer", "ctc_lstm"]
 

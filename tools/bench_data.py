@@ -43,7 +43,6 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="default: 0 1 2")
     parser.add_argument("--max-seconds", type=float, default=100.0, help="of a padded batch (default: 100)")
     parser.add_argument("--augment", action="store_true", help="speed, noise, gain, SpecAugment")
-    parser.add_argument("--feature-cache", metavar="FOLDER", help="keep features there; not with --augment")
     parser.add_argument("--plan", type=int, default=1_000_000, help="utterances to plan (default: a million)")
     arguments = parser.parse_args()
     try:
@@ -67,9 +66,7 @@ def bench_loading(arguments: argparse.Namespace) -> None:
     print(f"{arguments.manifest}: {len(manifest)} utterances, {manifest.durations.sum() / 3600:.2f} h")
     print("workers  batches/s  audio h/min  padding  MB of all processes after each epoch")
     for num_workers in arguments.workers:
-        config = BatchConfig(
-            max_seconds=arguments.max_seconds, num_workers=num_workers, feature_cache=arguments.feature_cache
-        )
+        config = BatchConfig(max_seconds=arguments.max_seconds, num_workers=num_workers)
         loader = BatchLoader(manifest, inputs, config)
         run_epoch(loader, 0)
         epochs = [run_epoch(loader, epoch) for epoch in range(1, arguments.epochs + 1)]

@@ -18,11 +18,9 @@ from torch.utils.data import Dataset
 
 from asr.audio import reading as audio_files
 from asr.batches.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
-from asr.batches.seeding import hash_names
 from asr.data.labels import Labels, encode_labels
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
-from asr.features.cache import FeatureCache
 from asr.features.front_end import FrontEnd
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
@@ -110,7 +108,7 @@ class Example(NamedTuple):
 
     utterance: Utterance
     tokens: list[int]
-    signal: np.ndarray  # audio; with a cache, features
+    audio_S: np.ndarray
     seconds: float
     applied: Applied
 
@@ -133,13 +131,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
     It keeps no state between batches: it does not matter which process builds which of them.
     """
 
-    def __init__(
-        self, manifest: Manifest, inputs: Inputs, augmenter: Augmenter, cache: FeatureCache | None
-    ) -> None:
+    def __init__(self, manifest: Manifest, inputs: Inputs, augmenter: Augmenter) -> None:
         self._manifest = manifest
         self._inputs = inputs
         self._augmenter = augmenter
-        self._cache = cache
 
     def __getitem__(self, item: tuple[int | None, np.ndarray]) -> Batch | UserError:
         """A fault of more than one utterance is returned: raised in a worker, it would gain a traceback."""
@@ -191,14 +186,9 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         """Raises a `UserError` if the utterance cannot be used."""
         front_end = self._inputs.front_end
         tokens = encode_text(utterance, self._inputs)
-        if self._cache is None:
-            signal, applied = self._read_audio(utterance, epoch)
-            seconds = len(signal) / front_end.config.sample_rate
-            num_frames = front_end.num_frames(len(signal))
-        else:
-            signal, applied = self._read_features(utterance, epoch, self._cache)
-            seconds = utterance.duration / applied.speed
-            num_frames = len(signal)
+        audio_S, applied = self._read_audio(utterance, epoch)
+        seconds = len(audio_S) / front_end.config.sample_rate
+        num_frames = front_end.num_frames(len(audio_S))
         num_needed = 1 if epoch is None or not self._inputs.has_ctc else needed_frames(tokens)
         num_encoded = int(self._inputs.num_encoded_frames(torch.tensor([num_frames])))
         if num_encoded < num_needed:
@@ -211,7 +201,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             times_T = applied.speed * self._inputs.step_times(num_encoded)  # in the audio before its change
             names = self._inputs.labels.at(utterance, times_T)
             tokens = encode_labels(names, self._inputs.tokenizer)
-        return Example(utterance, tokens, signal, seconds, applied)
+        return Example(utterance, tokens, audio_S, seconds, applied)
 
     def _read_audio(self, utterance: Utterance, epoch: int | None) -> tuple[np.ndarray, Applied]:
         audio = audio_files.read(
@@ -225,34 +215,9 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             return audio, NOTHING_APPLIED
         return self._augmenter.augment_audio(audio, utterance.id, epoch)
 
-    def _read_features(
-        self, utterance: Utterance, epoch: int | None, cache: FeatureCache
-    ) -> tuple[np.ndarray, Applied]:
-        def compute() -> np.ndarray:
-            audio, _ = self._read_audio(utterance, epoch)
-            features_BTF, _ = self._inputs.front_end(
-                torch.from_numpy(audio)[None], torch.tensor([len(audio)])
-            )
-            return features_BTF[0].numpy()
-
-        speed = 1.0
-        if epoch is not None:
-            speed = float(self._augmenter.choose_speeds(hash_names([utterance.id]), epoch)[0])
-        features = cache.get(
-            utterance.audio,
-            compute,
-            start=utterance.start,
-            duration=utterance.duration,
-            channel=utterance.channel,
-            speed=f"{speed:g}",
-        )
-        return features, Applied(speed=speed)
-
     def _compute_features(self, examples: list[Example], epoch: int | None) -> tuple[Tensor, Tensor]:
         front_end = self._inputs.front_end
-        signals = [example.signal for example in examples]
-        if self._cache is not None:
-            return _pad(signals, np.empty((0, front_end.num_features), dtype=np.float32), 0.0)
+        signals = [example.audio_S for example in examples]
         audio_BS, audio_lengths_B = _pad(signals, np.empty(0, dtype=np.float32), 0.0)
         generators = None
         if epoch is not None and front_end.config.dither:

@@ -23,7 +23,6 @@ from asr.batches.order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_len
 from asr.batches.seeding import hash_names
 from asr.data.manifest import Manifest
 from asr.errors import UserError
-from asr.features.cache import FeatureCache
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +55,6 @@ class BatchLoader:
         self._shard = shard
         features = inputs.front_end.config
         self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
-        self._cache = (
-            None if config.feature_cache is None else FeatureCache(config.feature_cache, inputs.front_end)
-        )
         self._skip_log = SkipLog(manifest, skipped_path)
 
     @cached_property
@@ -116,7 +112,7 @@ class BatchLoader:
 
     def _load(self, groups: list[np.ndarray], epoch: int | None) -> Iterator[Batch]:
         loader = DataLoader(
-            BatchBuilder(self._manifest, self._inputs, self._augmenter, self._cache),
+            BatchBuilder(self._manifest, self._inputs, self._augmenter),
             sampler=[(epoch, group) for group in groups],
             batch_size=None,
             collate_fn=_as_it_is,
@@ -141,17 +137,6 @@ def check_settings(inputs: Inputs, config: BatchConfig) -> None:
             f"batches.max_utterance_seconds = {config.max_utterance_seconds}, at the slowest augment.speed, "
             f"{min(speeds)}, exceeds batches.max_seconds = {config.max_seconds}; change one of the three"
         )
-    changing = {
-        "augment.noise.probability": inputs.augment.noise.probability > 0,
-        "augment.gain_db": inputs.augment.gain_db != (0.0, 0.0),
-        "features.dither": inputs.front_end.config.dither > 0,
-    }
-    for key, is_on in changing.items():
-        if is_on and config.feature_cache is not None:
-            raise UserError(
-                f"batches.feature_cache keeps features for all epochs, but {key} changes them in each; "
-                "remove one of the two"
-            )
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,6 @@ class BatchConfig(Config):
     """Longer utterances are left out of training."""
     sort_first_epoch: bool = False
     """Go from short to long in the first epoch, which helps attention to find its way."""
-    feature_cache: str | None = None
-    """Folder to keep features in, computed once for each speed; null: compute them each time. Not with noise,
-    gain or dither, which are new in each epoch."""
     num_workers: int = pydantic.Field(default=2, ge=0, le=256)
     """Processes that read audio and compute features; 0: the training process does it itself."""
 

@@ -56,7 +56,7 @@ class LanguageModelConfig(ModelConfig):
         for key, section in (("features", run.features), ("augment", run.augment)):
             if section != type(section)():
                 raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")
-        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "feature_cache", "num_workers"):
+        for key in ("max_seconds", "min_seconds", "max_utterance_seconds", "num_workers"):
             if getattr(run.batches, key) != BatchConfig.model_fields[key].default:
                 raise ValueError(
                     f"batches.{key} is about audio, which a model of language does not read; remove it "

@@ -1,4 +1,4 @@
-"""Bidirectional LSTM, GRU or tanh encoder, behind a frame pyramid or convolution: the baseline with CTC."""
+"""Bidirectional LSTM, GRU or tanh encoder: the baseline with CTC."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Literal
 import pydantic
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from asr.models.encoder import Encoder, EncoderConfig
-from asr.models.layers import Dropout, length_mask
-from asr.models.subsampling import Subsampling, SubsamplingConfig, subsampled_lengths
+from asr.models.layers import Dropout
+from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps, F features, D output dimension (both directions)
 
@@ -31,19 +30,8 @@ class LSTMEncoderConfig(EncoderConfig):
     num_layers: int = pydantic.Field(default=4, gt=0)
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Of the output of each layer."""
-    pyramid_layers: int = pydantic.Field(default=0, ge=0)
-    """Of the first layers, how many take two steps of the one below at once (Chan et al. 2016)."""
     subsampling: SubsamplingConfig = SubsamplingConfig()
     """How frames become steps, before the first layer."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> LSTMEncoderConfig:
-        if self.pyramid_layers >= self.num_layers:
-            raise ValueError(
-                f"pyramid_layers = {self.pyramid_layers} must be below num_layers = {self.num_layers}: "
-                "the first layer has none below it"
-            )
-        return self
 
 
 class LSTMEncoder(Encoder):
@@ -52,35 +40,22 @@ class LSTMEncoder(Encoder):
     def __init__(self, config: LSTMEncoderConfig, num_features: int) -> None:
         super().__init__()
         self.output_dim = 2 * config.dim
-        self.pyramid_layers = config.pyramid_layers
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList()
         # Without norms each layer hands on a signal several times weaker than the one that it got.
         self.norms = nn.ModuleList()
         width = config.dim
-        for index in range(config.num_layers):
-            if 1 <= index <= config.pyramid_layers:
-                width *= 2
+        for _ in range(config.num_layers):
             make = partial(CELLS[config.cell], width, config.dim, batch_first=True)
             self.layers.append(Bidirectional(make(), make()))
             self.norms.append(nn.LayerNorm(2 * config.dim))
             width = 2 * config.dim
 
-    @property
-    def subsampling_factor(self) -> int:
-        return self.subsampling.factor * 2**self.pyramid_layers
-
-    @property
-    def first_frame(self) -> float:
-        return self.subsampling.first_frame + self.subsampling.factor * (2**self.pyramid_layers - 1) / 2
-
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
         x_BTD = self.dropout(x_BTD)
-        for index, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
-            if 1 <= index <= self.pyramid_layers:
-                x_BTD, lengths_B = stack_pairs(x_BTD, lengths_B)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
             x_BTD = self.dropout(norm(layer(x_BTD, lengths_B)))
         return x_BTD, lengths_B
 
@@ -103,10 +78,3 @@ class Bidirectional(nn.Module):
         forwards_BTH, _ = self.forwards(x_BTD)
         backwards_BTH, _ = self.backwards(x_BTD.gather(1, turned_BT1.expand_as(x_BTD)))
         return torch.cat([forwards_BTH, backwards_BTH.gather(1, turned_BT1.expand_as(backwards_BTH))], dim=-1)
-
-
-def stack_pairs(x_BTD: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Two steps side by side as one; beside a last step that is alone stand zeros."""
-    x_BTD = x_BTD * length_mask(lengths_B, x_BTD.size(1))[..., None]
-    x_BTD = F.pad(x_BTD, (0, 0, 0, x_BTD.size(1) % 2))
-    return x_BTD.unflatten(1, (-1, 2)).flatten(2), subsampled_lengths(lengths_B, 2)

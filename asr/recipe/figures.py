@@ -113,7 +113,7 @@ def read_batches(system: System, manifest: Path) -> Iterator[Batch]:
         config.augment,
         partial(subsampled_lengths, factor=factor),
     )
-    settings = config.batches.model_copy(update={"num_workers": 0, "feature_cache": None})
+    settings = config.batches.model_copy(update={"num_workers": 0})
     return BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed).evaluation_batches()
 
 

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # What changes neither the trained weights nor the scores, and what is hashed by content: paths.
 _NOT_HASHED = (
     *("output_dir", "data.", "train.device", "train.threads", "train.tensorboard", "train.log_every"),
-    *("batches.num_workers", "batches.feature_cache"),
+    "batches.num_workers",
 )
 
 SMOKE_UTTERANCES = {"train": 32}
@@ -56,7 +56,6 @@ _SMOKE_REPLACED: dict[str, Any] = {
     "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
     "model.guided_attention.layers": None,
     "model.guided_attention.heads": None,
-    "batches.feature_cache": None,
     "train.precision": "float32",  # no trial of what is quicker
     "train.compile": False,
 }

@@ -18,6 +18,9 @@ from asr.system.checkout import find_shipped
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
 
+# Settings of earlier versions, as saved runs have them; any other value of these is an unknown key.
+RETIRED = {"batches.feature_cache": None, "model.encoder.pyramid_layers": 0}
+
 
 class DataConfig(Config):
     """Files of utterances."""
@@ -202,4 +205,4 @@ class RunConfig(Config):
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-        return load_config(cls, find_shipped(path), overrides)
+        return load_config(cls, find_shipped(path), overrides, RETIRED)
