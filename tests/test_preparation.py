@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from asr.data.manifest import Manifest, read_manifest, write_manifest
+from asr.data.sentences import read_sentences
 from asr.errors import UserError
 from asr.system.checkpoint import save_checkpoint
 from asr.system.run_config import RunConfig
+from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
+from asr.train import preparation
 from asr.train.distributed import Process
 from asr.train.loop import train
 from asr.train.preparation import load_or_train_tokenizer, prepare_system, read_training_texts
@@ -68,6 +71,20 @@ def test_the_same_texts_and_settings_take_the_tokenizer_that_is_there(
     added = rewrite(tones / "train.jsonl", tmp_path / "train.jsonl", lambda text: text.replace("ONE", "TEN"))
     with pytest.raises(UserError, match="learnt from other texts"):
         load_or_train_tokenizer(tiny_run(added))
+
+
+def test_texts_are_read_once(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To learn a tokenizer, or to know one again, and to count what it does not know."""
+    read: list[str] = []
+
+    def count(path: str, config: TextConfig) -> Iterator[str]:
+        read.append(Path(path).name)
+        return read_sentences(path, config)
+
+    monkeypatch.setattr(preparation, "read_sentences", count)
+    for _ in range(2):
+        load_or_train_tokenizer(tiny_run())
+    assert sorted(read) == ["dev.jsonl", "dev.jsonl", "train.jsonl", "train.jsonl"]
 
 
 def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Path, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.system.run_config import RunConfig
-    from asr.train.preparation import train_tokenizer
+    from asr.train.preparation import read_tokenizer_texts, train_tokenizer
 
     config = RunConfig.load(args.config, read_overrides(args))
-    tokenizer = train_tokenizer(config)
+    tokenizer = train_tokenizer(config, read_tokenizer_texts(config))
     output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
     output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(output)

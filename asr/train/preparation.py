@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -192,7 +192,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
         require_file("start_from", config.start_from)
     if checkpoints:
         system = load_any_system(checkpoints[-1], to_train=True)
-        report_unknown_tokens(config, system.tokenizer)
+        report_unknown_tokens(config, system.tokenizer, read_tokenizer_texts(config))
         return replace(system, config=complete(config, system.config.model))
     tokenizer = run_on_main_first(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
@@ -211,23 +211,26 @@ def hash_data(config: RunConfig) -> dict[str, str]:
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
     """The one in the run's folder; where there is none yet, that of `start_from` or one learnt from the
-    training texts. It is written only if it knows the texts of train and dev."""
-    path = Path(config.output_dir) / "tokenizer.json"
+    training texts. It is written only if it knows the texts of train and dev.
+
+    Texts are read once, and kept in memory until they are counted.
+    """
+    path, texts = Path(config.output_dir) / "tokenizer.json", list(read_tokenizer_texts(config))
     if path.exists():
         tokenizer = Tokenizer.load(path)
-        require_own_tokenizer(config, tokenizer, path)
-        report_unknown_tokens(config, tokenizer)
+        require_own_tokenizer(config, tokenizer, path, texts)
+        report_unknown_tokens(config, tokenizer, texts)
         return tokenizer
     taken = take_over_tokenizer(config)
-    tokenizer = train_tokenizer(config) if taken is None else taken
-    report_unknown_tokens(config, tokenizer)
+    tokenizer = train_tokenizer(config, texts) if taken is None else taken
+    report_unknown_tokens(config, tokenizer, texts)
     tokenizer.save(path)
     source = config.data.train_name if taken is None else config.start_from
     logger.info("%s: %d tokens from %s", path, len(tokenizer), source)
     return tokenizer
 
 
-def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path) -> None:
+def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path, texts: Iterable[str]) -> None:
     """Refuse a file that an earlier run left, which had other texts or settings and did not come to train."""
     if tokenizer.type != config.tokenizer.type:
         raise UserError(
@@ -244,7 +247,7 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path) -
         )
     if taken is not None or not tokenizer.fingerprint:
         return
-    if tokenizer.fingerprint != compute_fingerprint(config.tokenizer, read_tokenizer_texts(config)):
+    if tokenizer.fingerprint != compute_fingerprint(config.tokenizer, texts):
         raise UserError(
             f"{path}: learnt from other texts than those of {config.data.train_name}, or with other settings "
             "(sections text and tokenizer); delete the file to learn a new one, or take another output_dir. "
@@ -252,17 +255,17 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path) -
         )
 
 
-def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Say what share of train and dev the tokenizer does not know; refuse too much, and sets without text."""
-    labels = config.model.find_labels(config.text)
-    texts_of = {
-        config.data.train_paths: read_training_texts(config),
-        (config.data.dev,): read_sentences(config.data.dev, config.text),
+def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
+    """Log the share of train (`texts`, and data.text) and of dev that the tokenizer does not know.
+
+    Refuses too large a share, and sets without text.
+    """
+    more = (read_text_file(path, config.text) for path in config.data.text)
+    counted = {
+        config.data.train_name: itertools.chain(texts, *more),
+        config.data.dev: read_tokenizer_texts(config, (config.data.dev,)),
     }
-    for paths, texts in texts_of.items():
-        path = " + ".join(paths)
-        if labels is not None:
-            texts = (name for item in read_manifest(*paths) for name in labels.names(item))
+    for path, texts in counted.items():
         unknown, total = tokenizer.count_unknown(texts)
         if not total:
             raise UserError(f"{path}: no utterance, or none with a text; give one with texts")
@@ -281,10 +284,9 @@ def log_unknown_share(path: str, share: float) -> None:
     logger.log(level, "%s: %.1f%% of the tokens are unknown to the tokenizer", path, 100 * share)
 
 
-def train_tokenizer(config: RunConfig) -> Tokenizer:
-    """From the training texts, or from the labels of the training set."""
-    _require_training_files(config)
-    tokenizer = Tokenizer.train(config.tokenizer, read_tokenizer_texts(config))
+def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
+    """Learn from `read_tokenizer_texts`: the training texts, or the labels of the training set."""
+    tokenizer = Tokenizer.train(config.tokenizer, texts)
     if tokenizer.type == "labels" and len(tokenizer) < len(SPECIAL_TOKENS) + 2:
         raise UserError(
             f"{config.data.train_name}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
@@ -293,12 +295,13 @@ def train_tokenizer(config: RunConfig) -> Tokenizer:
     return tokenizer
 
 
-def read_tokenizer_texts(config: RunConfig) -> Iterator[str]:
-    """Those that a tokenizer learns from: of the training set, or its labels."""
-    labels = config.model.find_labels(config.text)
+def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterator[str]:
+    """Texts, or labels, that a tokenizer learns from. `paths`: other manifests than those for training."""
+    _require_training_files(config)
+    paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:
-        return itertools.chain(*(read_sentences(path, config.text) for path in config.data.train_paths))
-    return (name for item in read_manifest(*config.data.train_paths) for name in labels.names(item))
+        return itertools.chain.from_iterable(read_sentences(path, config.text) for path in paths)
+    return (name for item in read_manifest(*paths) for name in labels.names(item))
 
 
 class AudioOf:
