@@ -22,10 +22,10 @@ from asr.system.checkpoint import (
     System,
     find_checkpoints,
     load_any_system,
-    load_language_model,
     load_system,
     save_checkpoint,
 )
+from asr.system.decoding_resources import load_language_model
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig

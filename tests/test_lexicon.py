@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.decoding.fusion import Together, score_texts
+from asr.decoding.fusion import ShallowFusion, score_texts
 from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.lexicon import Lexicon, collect_words
 from asr.decoding.ngram_estimation import estimate_ngrams
@@ -127,7 +127,7 @@ def test_a_wide_beam_finds_the_likeliest_text_of_known_words(seed: int, weight: 
     if weight:
         arpa = estimate_ngrams([["A", "AB"], ["AB"], ["BBA", "AB"], ["A", "A"]], 2, [])
         ngrams = WordNgramModel(arpa, CHARACTERS)
-        fusion = Together([ngrams, lexicon])
+        fusion = ShallowFusion([ngrams, lexicon])
         for text in expected:
             tokens_RU = torch.tensor([CHARACTERS.encode(text)]).long()
             lengths_R = torch.tensor([tokens_RU.size(1)])

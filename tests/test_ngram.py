@@ -20,7 +20,7 @@ from asr.decoding.ngram import NgramModel, token_vocabulary
 from asr.decoding.ngram_estimation import estimate_ngrams
 from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
-from asr.system.checkpoint import load_language_model
+from asr.system.decoding_resources import load_language_model
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TokenizerConfig

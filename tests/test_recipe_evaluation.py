@@ -16,12 +16,13 @@ from asr.decoding.methods import METHODS
 from asr.errors import UserError
 from asr.evaluation.speech import decode_utterances
 from asr.recipe import report
-from asr.recipe.evaluation import load_recognizer
-from asr.recipe.knowledge import WEIGHTS, load_knowledge
+from asr.recipe.evaluation import WEIGHTS, load_recognizer
 from asr.recipe.results import read_texts, score_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs
 from asr.recipe.tasks import read_record
+from asr.system.decoding_resources import build_resources
+from asr.train.preparation import read_training_texts
 from asr.transcription.transcriber import Request
 
 LANGUAGE_MODEL = """
@@ -68,15 +69,16 @@ def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
     job = make_job(done / "recipes", output_dir=done / "all")
     run = next(run for run in build_runs(job) if run.name == "ctc_lstm")
     recognizer = load_recognizer(job, run)
-    knowledge = load_knowledge(recognizer.system, run, [])["ngrams"]
+    texts = list(read_training_texts(run.config))
+    language_model = build_resources(recognizer.system, texts, [])["ngrams"]
     utterances = list(read_manifest(run.config.data.dev))
     references = {item.id: {"text": item.text or ""} for item in utterances}
     found = {}
     for weight in WEIGHTS:
         config = DecodingConfig(method="ctc_beam", language_model_weight=weight)
-        split = decode_utterances(recognizer, utterances, {"own": Request(config, knowledge)})
-        texts = {name: {"text": text} for name, text in split.setups["own"].texts.items()}
-        found[weight] = score_texts(references, texts).error_rate
+        split = decode_utterances(recognizer, utterances, {"own": Request(config, language_model)})
+        decoded = {name: {"text": text} for name, text in split.setups["own"].texts.items()}
+        found[weight] = score_texts(references, decoded).error_rate
     ways = read_record(run.evaluation_dir / "summary.json")["ways"]
     for split_name in ("dev", "test"):
         assert ways[split_name]["ctc_beam+ngrams"]["language_model_weight"] == min(

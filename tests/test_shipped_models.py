@@ -12,7 +12,7 @@ from asr.cli import main
 from asr.data.speech_synthesis import synthesize
 from asr.errors import UserError
 from asr.system.checkpoint import load_any_system
-from asr.transcription.knowledge import find_knowledge
+from asr.system.decoding_resources import find_resources
 from asr.transcription.recognizer import load_model
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
@@ -33,7 +33,7 @@ def find_faults(folder: Path) -> list[str]:
         faults.append("the state of a training")
     try:
         system = load_any_system(folder)
-        find_knowledge(folder).load(system, next(system.model.parameters()).device)  # type: ignore[arg-type]
+        find_resources(folder).load(system, next(system.model.parameters()).device)  # type: ignore[arg-type]
     except UserError as error:
         faults.append(str(error))
     return faults

@@ -27,12 +27,12 @@ from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
 from asr.system.checkpoint import System, load_state, save_checkpoint
+from asr.system.decoding_resources import DecodingResources
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
 from asr.train.loop import train
 from asr.transcription.joining import Recognized
-from asr.transcription.knowledge import Knowledge
 from asr.transcription.recognizer import (
     AudioPart,
     Recognizer,
@@ -154,9 +154,9 @@ def test_what_the_model_was_not_trained_for_is_said(
     system = build_system(tiny_run, name)
 
     def warn(path: Path, limit: float, **changed: Any) -> Transcript:
-        knowledge = Knowledge(min_log_probability=limit, trained_for="digits")
+        resources = DecodingResources(min_log_probability=limit, trained_for="digits")
         whole = SegmentationConfig(method="none")
-        own = Recognizer(system, "cpu", segmentation=whole, checks=ChecksConfig.off(), knowledge=knowledge)
+        own = Recognizer(system, "cpu", segmentation=whole, checks=ChecksConfig.off(), resources=resources)
         return own.transcribe(path, decoding=decoding.model_copy(update=changed), tokens=True)
 
     def mean(path: Path) -> float:

@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from asr.cli import GROUPS
 from asr.config import Config
 from asr.serve.settings import ServeConfig
+from asr.system.decoding_resources import BundledDecoding
 from asr.system.run_config import RunConfig
-from asr.transcription.knowledge import OwnDecoding
 from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,7 @@ ROOTS: dict[type[Config], str] = {
     EvaluationSettings: "`asr evaluate --set` of a model trained here",
     ReadyEvaluationSettings: "`asr evaluate --set` of a Whisper model",
     ServeConfig: "`asr serve --config` and `--set`",
-    OwnDecoding: "`decoding.yaml` in the folder of a model",
+    BundledDecoding: "`decoding.yaml` in the folder of a model",
 }
 PLAIN_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
 LIMITS = {

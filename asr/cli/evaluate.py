@@ -102,25 +102,26 @@ def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[U
     from asr.decoding.search import offered_methods, resolve_method
     from asr.evaluation.speech import make_normalizer
     from asr.system.checkpoint import find_model, load_state
+    from asr.system.decoding_resources import find_resources
     from asr.text.normalization import normalize_for_training
     from asr.train.preparation import log_unknown_share
-    from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import Recognizer, Request
     from asr.transcription.settings import load_evaluation_settings
 
     if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
         raise UserError("--decoding and --set decoding.method are the same; leave one out")
-    knowledge = find_knowledge(args.model, args.language_model, args.lexicon, args.decoding, args.set)
-    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, knowledge)
+    folder = find_model(args.model)
+    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
+    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, resources)
     texts = (normalize_for_training(item.text or "", system.config.text) for item in utterances)
     unknown, total = system.tokenizer.count_unknown(texts)
     log_unknown_share(args.manifest, unknown / max(total, 1))
-    longest = load_state(find_model(args.model)).get("longest_seconds")
+    longest = load_state(folder).get("longest_seconds")
     transcriber = Recognizer(
         system, args.device, settings.precision, settings.segmentation, settings.checks, longest,
         needs_times=False,
     )  # fmt: skip
-    language_model = knowledge.load(system, transcriber.device)
+    language_model = resources.load(system, transcriber.device)
     methods = args.decoding or [settings.decoding.method]
     if "all" in methods:
         methods = offered_methods(system.model, language_model is not None)
@@ -131,8 +132,8 @@ def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[U
     rules = f"text.scoring: {', '.join(system.config.text.scoring) or 'no rule'}"
     normalizer = make_normalizer(system.config.text)
     about = {
-        "language_model": knowledge.language_model,
-        "lexicon": knowledge.lexicon,
+        "language_model": resources.language_model,
+        "lexicon": resources.lexicon,
         "unknown_share": unknown / max(total, 1),
     }
     return Evaluation(transcriber, requests, normalizer, rules, "decoding", about)

@@ -71,13 +71,13 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """Describe the folder of a trained model; also returns the file of its settings."""
     from asr.models import LabelModel
     from asr.system.checkpoint import find_model, load_any_system, load_state
+    from asr.system.decoding_resources import load_bundled_decoding
     from asr.text.units import SPECIAL_TOKENS
-    from asr.transcription.knowledge import load_own_decoding
 
     folder = find_model(path)
     system, state = load_any_system(folder), load_state(folder)
     parts = {name: _count(part) for name, part in system.model.named_children() if _count(part)}
-    own = load_own_decoding(folder)
+    own = load_bundled_decoding(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     labels = system.tokenizer.tokens[len(SPECIAL_TOKENS) :] if isinstance(system.model, LabelModel) else ()
     described = {

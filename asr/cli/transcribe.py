@@ -171,8 +171,9 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
 def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     """The command line as values, checked against the model."""
     from asr.cli.transcription_job import TranscriptionOptions
+    from asr.system.checkpoint import find_model
+    from asr.system.decoding_resources import find_resources
     from asr.transcription.families import find_family
-    from asr.transcription.knowledge import find_knowledge
     from asr.transcription.recognizer import find_default_model
     from asr.transcription.settings import find_options, load_transcription_settings
 
@@ -181,7 +182,9 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
         logger.info("model: %s", model)
     clip = None if args.clip is None else read_clip(args.clip)
     limit_threads(args.threads)
-    knowledge = find_knowledge(model, args.language_model, args.lexicon, args.decoding, args.set)
+    family = find_family(model)
+    folder = None if family is not None else find_model(model)
+    resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     # Texts are quoted, or YAML would read : as the end of a key.
     texts = {"language": args.language, "task": args.task, "prompt": args.prompt}
     own: dict[str, object] = {
@@ -190,10 +193,9 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     if args.hotwords is not None:
         words = [word.strip() for word in args.hotwords.split(",")]
         own["whisper.hotwords"] = json.dumps([word for word in words if word])
-    family = find_family(model)
     own[f"{'decoding' if family is None else family.section}.beam"] = args.beam
     own |= {"decoding.method": args.decoding, "channels": args.channels}
-    settings = load_transcription_settings(own, args.set, knowledge)
+    settings = load_transcription_settings(own, args.set, resources)
     if settings.channels == "separate" and (args.stream or args.plot_attention):
         raise UserError(
             "--channels separate is for recordings that are read to their end; with --stream and "
@@ -203,7 +205,7 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     if family is not None and options is not None:
         family.check(model, options)
     plot = None if args.plot_attention is None else Path(args.plot_attention)
-    return TranscriptionOptions(model, args.device, args.batch_size, settings, knowledge, clip, plot)
+    return TranscriptionOptions(model, args.device, args.batch_size, settings, resources, clip, plot)
 
 
 def read_clip(text: str) -> tuple[float, float | None]:
@@ -307,7 +309,7 @@ def _open_folder(
         has_int8 = family is not None and family.has_int8
         precision = resolve_precision(options.settings.precision, device, has_int8)
         arithmetic = describe_arithmetic(precision, device)
-        making = describe_making(options.model, options.knowledge, options.settings, arithmetic)
+        making = describe_making(options.model, options.resources, options.settings, arithmetic)
         folder = OutputFolder(output_dir, formats, making | {"clip": options.clip})
         return folder, options.with_precision(precision), arithmetic
 
@@ -336,7 +338,7 @@ def _open_folder(
 
 
 def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
-    from asr.cli.transcription_job import load_knowledge, load_transcriber
+    from asr.cli.transcription_job import load_resources, load_transcriber
     from asr.transcription.live_input import PipeReader, read_live
     from asr.transcription.live_output import Latency, write_live
     from asr.transcription.recognizer import Request
@@ -345,8 +347,8 @@ def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
     settings = options.settings
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer = load_transcriber(options)
-    knowledge = load_knowledge(options, recognizer)
-    request = Request(settings.decoding, knowledge, options.batch_size, options.for_family)
+    resources = load_resources(options, recognizer)
+    request = Request(settings.decoding, resources, options.batch_size, options.for_family)
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()

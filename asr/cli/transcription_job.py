@@ -22,9 +22,9 @@ from asr.evaluation.attention_pictures import check_drawing, draw_recording
 from asr.evaluation.speech import describe_device
 from asr.models.precision import Precision
 from asr.progress import AudioProgress
+from asr.system.decoding_resources import DecodingResources
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
 from asr.transcription.families import find_family
-from asr.transcription.knowledge import Knowledge
 from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.settings import TranscriptionSettings, find_options
@@ -44,7 +44,7 @@ class TranscriptionOptions:
     device: str
     batch_size: int
     settings: TranscriptionSettings
-    knowledge: Knowledge
+    resources: DecodingResources
     clip: tuple[float, float | None] | None = None
     """Start and end in seconds; without an end, to the end of the recording."""
     plot: Path | None = None
@@ -111,7 +111,7 @@ class TranscriptionJob:
         options, settings = self._options, self._options.settings
         if options.plot is not None:
             check_drawing(recognizer, options.plot)
-        knowledge = load_knowledge(options, recognizer)
+        resources = load_resources(options, recognizer)
         by_name = {recording.name: recording for recording in recordings}
 
         def open_log(source: Source) -> SegmentLog | None:
@@ -126,7 +126,7 @@ class TranscriptionJob:
 
         request = Request(
             settings.decoding,
-            knowledge,
+            resources,
             options.batch_size,
             options.for_family,
             report=self._progress.advance if self._progress is not None else lambda seconds: None,
@@ -141,7 +141,7 @@ class TranscriptionJob:
                 if options.plot is not None and isinstance(result, Transcript):
                     try:
                         for path in draw_recording(
-                            recognizer, part, options.plot, Request(settings.decoding, knowledge)
+                            recognizer, part, options.plot, Request(settings.decoding, resources)
                         ):
                             logger.info("drawn: %s", path)
                     except UserError as error:
@@ -216,10 +216,10 @@ class TranscriptionJob:
         return 1 if self._faults else 0
 
 
-def load_knowledge(options: TranscriptionOptions, recognizer: Transcriber) -> FusionModel | None:
+def load_resources(options: TranscriptionOptions, recognizer: Transcriber) -> FusionModel | None:
     if isinstance(recognizer, Recognizer):
-        return options.knowledge.load(recognizer.system, recognizer.device)
-    if options.knowledge.files:
+        return options.resources.load(recognizer.system, recognizer.device)
+    if options.resources.files:
         raise UserError(
             "--language-model and --lexicon are for models trained here; tell a Whisper model words that are "
             "likely by --prompt, or --set whisper.hotwords=[...]"

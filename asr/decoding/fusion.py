@@ -1,4 +1,4 @@
-"""What a beam adds to the scores of a speech model: the interface of language models over its tokens."""
+"""Shallow fusion: the interface of what a beam adds to the scores of a speech model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class FusionState(Protocol):
-    """The rows of one search: what each of them has said so far."""
+    """The rows of one search, each with its tokens so far."""
 
     def score(self, tokens_R: Tensor) -> Tensor:
         """Append one token to each row; (R, V) natural log-probabilities of the token after it.
@@ -29,24 +29,24 @@ class FusionState(Protocol):
 
 
 class FusionModel(Protocol):
-    """A language model, or anything else that says how likely a token is after those before."""
+    """A language model, or anything else that scores a token after those before."""
 
     def start(self, num_rows: int, device: torch.device) -> FusionState:
         """The state of a new search, whose rows have no tokens yet. Searches do not share states."""
         ...
 
 
-class Together:
-    """Several as one: their log-probabilities are added up."""
+class ShallowFusion:
+    """Several models as one: their log-probabilities are added up."""
 
     def __init__(self, models: Sequence[FusionModel]) -> None:
         self._models = models
 
     def start(self, num_rows: int, device: torch.device) -> FusionState:
-        return _TogetherState([model.start(num_rows, device) for model in self._models])
+        return _ShallowFusionState([model.start(num_rows, device) for model in self._models])
 
 
-class _TogetherState:
+class _ShallowFusionState:
     def __init__(self, states: Sequence[FusionState]) -> None:
         self._states = states
 

@@ -19,20 +19,24 @@ from asr.decoding.search import offered_methods
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device
 from asr.recipe.definition import Job
-from asr.recipe.knowledge import CTC_WEIGHTS, WEIGHTS, load_knowledge
 from asr.recipe.origin import describe_origin
 from asr.recipe.results import Texts, score_texts, write_texts
 from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system
+from asr.system.decoding_resources import build_resources
 from asr.text.normalization import normalize_for_scoring
+from asr.train.preparation import read_training_texts
 from asr.transcription.recognizer import Recognizer
 from asr.transcription.transcriber import Request
 
 logger = logging.getLogger(__name__)
 
 SMOKE_BEAM = 2
+# Of the log-probabilities that shallow fusion adds, and of CTC against the decoder; dev chooses.
+WEIGHTS = (0.3, 0.6, 1.0)
+CTC_WEIGHTS = (0.3, 0.6)
 FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
 SPEEDS = "speeds"  # at the end of the name of a setup that decodes each utterance at several
 
@@ -115,7 +119,7 @@ def _read_setup(
         )
     chosen = str(summary["decoding"])
     sources = [part for part in chosen.split("+")[1:] if part != SPEEDS]
-    known = load_knowledge(system, run, language_models) if sources else {}
+    known = build_resources(system, list(read_training_texts(run.config)), language_models) if sources else {}
     if missing := [source for source in sources if source not in known]:
         raise UserError(
             f"{run.name} is to be decoded like {other.name}, with {missing[0]}, which is not there"
@@ -167,7 +171,9 @@ def _plan_setups(
             setups["joint"] = [
                 DecodingSetup(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)
             ]
-        for source, model in load_knowledge(system, run, language_models).items():
+        for source, model in build_resources(
+            system, list(read_training_texts(run.config)), language_models
+        ).items():
             for method in FUSED_METHODS:
                 if method in plain:
                     own = [setup.config for setup in setups[method]]

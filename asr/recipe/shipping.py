@@ -11,15 +11,10 @@ from typing import Any
 
 import torch
 
-from asr.config import dump_config, load_config
-from asr.decoding.arpa import write_arpa
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.lexicon import collect_words
 from asr.errors import UserError
-from asr.files import replace_file
 from asr.models import Model
 from asr.recipe.evaluation import SPEEDS
-from asr.recipe.knowledge import estimate_arpa
 from asr.recipe.tasks import hash_file, read_record
 from asr.system.checkpoint import (
     System,
@@ -29,13 +24,21 @@ from asr.system.checkpoint import (
     round_weights,
     save_checkpoint,
 )
+from asr.system.decoding_resources import (
+    LANGUAGE_MODEL,
+    NGRAMS,
+    BundledDecoding,
+    copy_resources,
+    load_bundled_decoding,
+    write_bundled_decoding,
+    write_lexicon,
+    write_ngrams,
+)
 from asr.system.run_config import RunConfig
 from asr.train.preparation import read_training_texts
-from asr.transcription.knowledge import OWN_DECODING, OwnDecoding
 
 logger = logging.getLogger(__name__)
 
-LANGUAGE_MODEL, NGRAMS, LEXICON = "language_model", "ngrams.arpa", "lexicon.txt"
 # Of the state of a training: how long it was, what it led to, what made it; and what transcribing asks for.
 _KEPT = (
     *("step", "seconds", "audio_seconds", "longest_seconds", "dev_scores"),
@@ -84,37 +87,33 @@ def _hide_folders(tree: Any) -> Any:
 def _write_decoding(source: Path, system: System[Model], folder: Path, dtype: torch.dtype) -> None:
     """Write decoding.yaml and the files it names, if the source has one or dev has chosen a setup."""
     model = find_model(source)
-    if (model / OWN_DECODING).is_file():
-        own = load_config(OwnDecoding, model / OWN_DECODING)
-        for name in filter(None, (own.language_model, own.lexicon)):
-            copy = shutil.copytree if (model / name).is_dir() else shutil.copyfile
-            copy(model / name, folder / name)
+    bundled = load_bundled_decoding(model)
+    if bundled is not None:
+        copy_resources(bundled, model, folder)
     else:
         chosen = read_record(source / "evaluation" / "summary.json")
-        heard = read_record(source / ".evaluate.done").get("inputs", {}).get("the model")
-        if not chosen or heard != hash_file(model / "model.safetensors"):
-            logger.info("%s: not evaluated by `asr recipe run`, so no way of decoding is noted", source)
+        evaluated = read_record(source / ".evaluate.done").get("inputs", {}).get("the model")
+        if not chosen or evaluated != hash_file(model / "model.safetensors"):
+            logger.info("%s: not evaluated by `asr recipe run`, so no decoding setup is noted", source)
             return
-        own = _take_knowledge(source, system, chosen, folder, dtype)
-    with replace_file(folder / OWN_DECODING) as file:
-        file.write(dump_config(own).encode())
-    logger.info("decoding: %s", own.describe())
+        bundled = _bundle(source, system, chosen, folder, dtype)
+    write_bundled_decoding(folder, bundled)
 
 
-def _take_knowledge(
+def _bundle(
     source: Path, system: System[Model], chosen: dict[str, Any], folder: Path, dtype: torch.dtype
-) -> OwnDecoding:
-    """Write the language model and the lexicon that were fused."""
+) -> BundledDecoding:
+    """Write the language model and the lexicon of the setup that dev chose."""
     decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
-    _, *weighed_in = [part for part in chosen["decoding"].split("+") if part != SPEEDS]
-    if not weighed_in:
-        return OwnDecoding(decoding=decoding)
-    (name,) = weighed_in
+    _, *fused = [part for part in chosen["decoding"].split("+") if part != SPEEDS]
+    if not fused:
+        return BundledDecoding(decoding=decoding)
+    (name,) = fused
     texts = list(read_training_texts(system.config))
-    with replace_file(folder / LEXICON) as file:
-        file.writelines(f"{word}\n".encode() for word in collect_words(texts))
-    if name == "ngrams":
-        write_arpa(folder / NGRAMS, estimate_arpa(system, texts))
-        return OwnDecoding(decoding=decoding, language_model=NGRAMS, lexicon=LEXICON)
-    _write_model(find_model(source.parent / name), folder / LANGUAGE_MODEL, dtype)
-    return OwnDecoding(decoding=decoding, language_model=LANGUAGE_MODEL, lexicon=LEXICON)
+    lexicon = write_lexicon(folder, texts)
+    if name == NGRAMS:
+        language_model = write_ngrams(folder, system, texts)
+    else:
+        language_model = LANGUAGE_MODEL
+        _write_model(find_model(source.parent / name), folder / LANGUAGE_MODEL, dtype)
+    return BundledDecoding(decoding=decoding, language_model=language_model, lexicon=lexicon)

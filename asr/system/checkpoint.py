@@ -28,14 +28,11 @@ from typing_extensions import TypeVar
 
 from asr import __version__
 from asr.config import dump_config
-from asr.decoding.arpa import read_arpa
-from asr.decoding.fusion import FusionModel
-from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
 from asr.extensions import find_extensions
 from asr.features.front_end import FrontEnd
 from asr.files import usual_mode
-from asr.models import LanguageModel, Model, SpeechModel, build_model
+from asr.models import Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
 from asr.system.checkout import find_commit, find_shipped
 from asr.system.run_config import RunConfig
@@ -136,43 +133,6 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
     if not to_train:
         merge_low_rank(model)
     return System(config, tokenizer, front_end, model.eval())
-
-
-def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
-    """Load a language model for shallow fusion over the tokens of `tokenizer`, which is the speech model's.
-
-    `path` is an ARPA file, of tokens or of words, or the folder of a language model with that tokenizer. The
-    same characters or words may have other numbers there, which follow how frequent they were in the texts.
-    """
-    path = Path(path)
-    if path.is_file():
-        try:
-            return build_ngram_model(read_arpa(path), tokenizer)
-        except UserError as error:
-            raise UserError(f"{path}: {error}".replace(f"{path}: {path}", str(path), 1)) from None
-    system = load_any_system(find_model(path))
-    if not isinstance(system.model, LanguageModel):
-        raise UserError(
-            f"{path}: a model of type {system.config.model.type}; expected a language model, that is, "
-            "an ARPA file or a run with model.type: language"
-        )
-    if system.tokenizer != tokenizer:
-        own = system.tokenizer
-        if (
-            own.type == tokenizer.type
-            and own.type in ("characters", "words")
-            and set(own.tokens) == set(tokenizer.tokens)
-        ):
-            ids = {token: id for id, token in enumerate(own.tokens)}
-            system.model.renumber([ids[token] for token in tokenizer.tokens])
-            return system.model
-        raise UserError(
-            f"{path}: its tokenizer ({system.tokenizer.type}, {len(system.tokenizer)} tokens) is not that of "
-            f"the speech model ({tokenizer.type}, {len(tokenizer)}); train it with the same data.train, text "
-            "and tokenizer, or put the tokenizer.json of the speech model, without its line fingerprint, "
-            "into its output_dir before"
-        )
-    return system.model
 
 
 def load_state(folder: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from asr.errors import UserError
 from asr.models.decoder import Decoder
 from asr.models.precision import Precision
 from asr.system.checkpoint import System, find_model, load_state, load_system
+from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
 from asr.transcription.families import find_family
 from asr.transcription.joining import (
     Recognized,
@@ -37,7 +38,6 @@ from asr.transcription.joining import (
     clip_words,
     make_segment,
 )
-from asr.transcription.knowledge import Knowledge, load_own_decoding
 from asr.transcription.timestamps import (
     TokenTime,
     align_by_attention,
@@ -87,10 +87,10 @@ def load_model(
     else:
         folder = find_model(source)
         heard = load_state(folder).get("longest_seconds")
-        own = load_own_decoding(folder)
-        knowledge = None if own is None else own.find(folder)
+        own = load_bundled_decoding(folder)
+        resources = None if own is None else own.find_resources(folder)
         recognizer = Recognizer(
-            load_system(folder), device, precision, segmentation, checks, heard, knowledge
+            load_system(folder), device, precision, segmentation, checks, heard, resources
         )
     recognizer.name = str(source)
     return recognizer
@@ -112,12 +112,12 @@ class Recognizer(Transcriber):
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
         heard_seconds: float | None = None,
-        knowledge: Knowledge | None = None,
+        resources: DecodingResources | None = None,
         needs_times: bool = True,
     ) -> None:
         """`heard_seconds`: of the longest training utterance; recordings are cut into segments no longer.
 
-        `knowledge`: how it is decoded where nothing is said about it. Without `needs_times`, for evaluation,
+        `resources`: how it is decoded where nothing is said about it. Without `needs_times`, for evaluation,
         a model may be one that cannot tell when a word was said.
         """
         decoder = system.model.decoder
@@ -139,7 +139,7 @@ class Recognizer(Transcriber):
         )
         self.checks, self.model, self.clock = self.decoder.checks, self.decoder.model, self.decoder.clock
         self.sample_rate = system.config.features.sample_rate
-        self._knowledge = knowledge or Knowledge()
+        self._resources = resources or DecodingResources()
         self.separator = " " if has_spaces(system.tokenizer) else ""
 
     def check(self, request: Request) -> None:
@@ -151,22 +151,22 @@ class Recognizer(Transcriber):
             )
 
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
-        return self._knowledge.decoding or DecodingConfig(), self._own_language_model
+        return self._resources.decoding or DecodingConfig(), self._own_language_model
 
     @functools.cached_property
     def _own_language_model(self) -> FusionModel | None:
-        return self._knowledge.load(self.system, self.device)
+        return self._resources.load(self.system, self.device)
 
     def find_doubt(self, recording: Recording) -> str:
         """By the mean log-probability of a token at all speeds, where the model carries a limit for it."""
-        limit = self._knowledge.min_log_probability
+        limit = self._resources.min_log_probability
         log_probability, num_tokens = recording.familiarity
         if limit is None or not num_tokens:
             return ""
         average = log_probability / num_tokens
         if average >= limit:
             return ""
-        trained_for = self._knowledge.trained_for and f" ({self._knowledge.trained_for})"
+        trained_for = self._resources.trained_for and f" ({self._resources.trained_for})"
         return (
             f"probably not what the model was trained for{trained_for}: its tokens have a mean "
             f"log-probability of {average:.2f}, expected {limit:g} or more; take another model"
@@ -253,7 +253,7 @@ class Recognizer(Transcriber):
         CTC gives high probability to letters that the decoder has never seen in a row.
         """
         sums = [(0.0, 0)] * len(batch.best)
-        if self._knowledge.min_log_probability is None:
+        if self._resources.min_log_probability is None:
             return sums
         for encoded, decoded in batch.at_speeds.values():
             scores = [one.likelihood for one in decoded]

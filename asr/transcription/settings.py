@@ -18,11 +18,11 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision
 from asr.system.checkpoint import find_model
+from asr.system.decoding_resources import DecodingResources
 from asr.text.english import normalize_english
 from asr.text.english_letters import join_letters
 from asr.text.normalization import Rule, check_rules, normalize
 from asr.transcription.families import Family, find_families, find_family
-from asr.transcription.knowledge import Knowledge
 from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
 
@@ -120,19 +120,19 @@ LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise
 
 
 def load_transcription_settings(
-    options: dict[str, object], pairs: Sequence[str], knowledge: Knowledge | None = None
+    options: dict[str, object], pairs: Sequence[str], resources: DecodingResources | None = None
 ) -> TranscriptionSettings:
-    return build_config(TranscriptionSettings, merge_settings(options, pairs, knowledge))
+    return build_config(TranscriptionSettings, merge_settings(options, pairs, resources))
 
 
 def load_evaluation_settings(
-    options: dict[str, object], pairs: Sequence[str], knowledge: Knowledge | None = None
+    options: dict[str, object], pairs: Sequence[str], resources: DecodingResources | None = None
 ) -> EvaluationSettings:
-    return build_config(EvaluationSettings, merge_settings(options, pairs, knowledge))
+    return build_config(EvaluationSettings, merge_settings(options, pairs, resources))
 
 
 def merge_settings(
-    options: dict[str, object], pairs: Sequence[str], knowledge: Knowledge | None = None
+    options: dict[str, object], pairs: Sequence[str], resources: DecodingResources | None = None
 ) -> list[str]:
     """Overrides from options of their own (key to value; None: not given) and from key=value pairs."""
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
@@ -141,10 +141,10 @@ def merge_settings(
         if key in given:
             raise UserError(f"--set {pair}: {key} is given already, as {given[key]}; leave one out")
         given[key] = pair
-    if knowledge is not None and knowledge.decoding is not None:
-        own = knowledge.decoding.model_dump(mode="json").items()
+    if resources is not None and resources.decoding is not None:
+        own = resources.decoding.model_dump(mode="json").items()
         given = {f"decoding.{key}": f"decoding.{key}={json.dumps(value)}" for key, value in own} | given
-    elif knowledge is not None and knowledge.files:
+    elif resources is not None and resources.files:
         weight = "decoding.language_model_weight"
         given.setdefault(weight, f"{weight}={LANGUAGE_MODEL_WEIGHT}")
     return list(given.values())
@@ -162,12 +162,12 @@ def find_options(settings: FamilySections, family: Family | None) -> Config | No
 
 
 def describe_making(
-    model: str, knowledge: Knowledge, settings: TranscriptionSettings, arithmetic: str
+    model: str, resources: DecodingResources, settings: TranscriptionSettings, arithmetic: str
 ) -> dict[str, object]:
     """All that a transcript depends on, but for the audio; for an OutputFolder."""
     family = find_family(model)
     weights = find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
-    files = {"model": weights, **knowledge.files}
+    files = {"model": weights, **resources.files}
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
         for name, path in files.items()
