@@ -212,7 +212,7 @@ FAULTS = {
     "utf16_without_mark": ("u_1 one\nu_2 two\n".encode("utf-16-le"), r"file.txt:1: NUL .*UTF-16.*iconv"),
     "latin1": ("u_1 one\nu_2 caf\u00e9\n".encode("latin-1"), r"file.txt:2: byte 8 is not UTF-8 .*iconv -f latin1"),
     "mixed": (b"u_1 caf\xc3\xa9\nu_2 caf\xe9\n", r"file.txt:2: byte 8 is not UTF-8"),
-    "half_utf16": (b"\xff\xfea\0b", r"file.txt:1: byte 3 is not UTF-16-LE"),
+    "half_utf16": (b"\xff\xfea\0b", r"file.txt:1: not UTF-16-LE, as its first bytes say"),
     "gzip": (b"\x1f\x8b\x08\0abc", "gzip file that is damaged"),
     "empty": (b"", "no utterance in it"),
     "only_mark": (b"\xef\xbb\xbf", "no utterance in it"),
@@ -240,6 +240,12 @@ def test_what_cannot_be_read_is_explained(name: str, tmp_path: Path) -> None:
     content, message = FAULTS[name]
     with pytest.raises(UserError, match=message):
         read_transcripts(write(tmp_path, content))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tsv", "csv", "kaldi"])
+def test_an_empty_file_is_explained_in_any_format(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no utterance in it|neither JSON Lines nor one JSON value"):
+        texts(read_transcripts(f"{kind}:{write(tmp_path, '')}"))
 
 
 def test_a_segment_that_ends_before_it_starts(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import os
+import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -62,6 +64,7 @@ def _open(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     return open(path, "rb")
 
 
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _MARKS = (  # the longer ones first: UTF-32 begins as UTF-16 does
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -72,60 +75,53 @@ _MARKS = (  # the longer ones first: UTF-32 begins as UTF-16 does
 
 
 def _decode_lines(name: str, file: IO[bytes]) -> Iterator[tuple[int, str]]:
+    """A line that is too long is refused before memory holds more of it."""
     head = file.read(4)
     mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
-    carry = head[len(mark) :]
-    newline = "\n".encode(encoding)
-    read: Callable[[], bytes] = lambda: file.read(1 << 20)  # noqa: E731
-    for number, raw in enumerate(_split_bytes(name, carry, read, newline), start=1):
-        yield number, _decode(name, number, raw, encoding)
-
-
-def _split_bytes(name: str, carry: bytes, read: Callable[[], bytes], newline: bytes) -> Iterator[bytes]:
-    """Lines without their ends. A line that is too long is refused before memory holds it."""
-    width, number, pending = len(newline), 0, [carry]
-    pending_size = len(carry)
-    while True:
-        block = read()
-        if block and newline not in block and pending_size + len(block) <= MAX_LINE_BYTES and width == 1:
-            pending.append(block)
-            pending_size += len(block)
-            continue
-        data = b"".join([*pending, block])
-        begin = position = 0
-        while (position := data.find(newline, position)) >= 0:
-            if (position - begin) % width:  # the end of one character and the beginning of the next
-                position += 1
-                continue
+    # What is no UTF-8 becomes half characters, which tell the line and the byte.
+    text = io.TextIOWrapper(_Again(head[len(mark) :], file), encoding, "surrogateescape", newline="\n")
+    number = 1
+    try:
+        while line := text.readline(MAX_LINE_BYTES + 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise UserError(
+                    f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes and begins with "
+                    f"{shorten(line[:100])}; expected shorter lines of text"
+                )
+            if encoding == "utf-8":
+                _require_text(name, number, line)
+            yield number, line.removesuffix("\n")
             number += 1
-            yield data[begin:position]
-            begin = position = position + width
-        pending = [data[begin:]]
-        pending_size = len(pending[0])
-        if pending_size > MAX_LINE_BYTES:
-            raise UserError(
-                f"{name}:{number + 1}: the line is longer than {MAX_LINE_BYTES:,} bytes and begins with "
-                f"{shorten(pending[0][:100])}; expected shorter lines of text"
-            )
-        if not block:
-            break
-    if pending[0]:
-        yield pending[0]
+    except UnicodeDecodeError:
+        raise UserError(f"{name}:{number}: not {encoding.upper()}, as its first bytes say") from None
 
 
-def _decode(name: str, number: int, raw: bytes, encoding: str) -> str:
-    if encoding == "utf-8" and b"\0" in raw:
-        wide = raw.count(b"\0") * 3 > len(raw)
+class _Again(io.BufferedIOBase):
+    """A file of which the first bytes were read already."""
+
+    def __init__(self, head: bytes, file: IO[bytes]) -> None:
+        self._head, self._file = head, file
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1) -> bytes:  # type: ignore[override]
+        head, self._head = self._head, b""
+        return head or self._file.read(size)
+
+
+def _require_text(name: str, number: int, line: str) -> None:
+    if "\0" in line:
+        wide = line.count("\0") * 3 > len(line)
         what = "UTF-16 without a byte order mark" if wide else "a binary file"
         raise UserError(
-            f"{name}:{number}: NUL at byte {raw.index(0) + 1}; is it {what}? expected UTF-8 text: "
+            f"{name}:{number}: NUL at byte {line.index(chr(0)) + 1}; is it {what}? expected UTF-8 text: "
             + ("convert it, as by `iconv -f utf-16le -t utf-8`" if wide else "give a text file")
         )
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        rest = raw[error.start : error.start + 20]
+    if not line.isascii() and (found := _NOT_UTF8.search(line)):
+        start = len(line[: found.start()].encode())
+        rest = line[found.start() : found.start() + 20].encode("utf-8", "surrogateescape")
         raise UserError(
-            f"{name}:{number}: byte {error.start + 1} is not {encoding.upper()} ({shorten(rest)}); "
+            f"{name}:{number}: byte {start + 1} is not UTF-8 ({shorten(rest)}); "
             f"convert the file, as by `iconv -f latin1 -t utf-8` if it is Latin-1"
-        ) from None
+        )

@@ -24,22 +24,14 @@ _KNOWN = {*MEANINGS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, "extras", "segments", "
 
 def read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """One object a line, or one object or list for the whole file; ours, NeMo's, or alike."""
-    first_number, first = next(lines.numbered)
-    while not first.strip():
-        first_number, first = next(lines.numbered)
+    first_number, first = next(((number, line) for number, line in lines.numbered if line.strip()), (1, ""))
     try:
-        json.loads(first)
+        is_one_line = isinstance(_parse_json(first), dict)
     except ValueError:
         is_one_line = False
-    except RecursionError:
-        raise lines.error(first_number, "brackets are nested too deeply for a transcript") from None
-    else:
-        is_one_line = first.lstrip().startswith("{")
     if is_one_line:
         numbered = itertools.chain([(first_number, first)], lines.numbered)
-        records: Iterator[tuple[int, Any]] = (
-            (number, _parse_json(lines, number, line)) for number, line in numbered if line.strip()
-        )
+        records = _read_json_lines(lines, numbered)
     else:
         records = _read_document(lines, first_number, first)
     records = _expand_mapping(records)
@@ -51,24 +43,28 @@ def read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     notes.extend(chosen.explain())
 
 
-def _parse_json(lines: Lines, number: int, line: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
-        return json.loads(line)
-    except ValueError as error:
-        raise lines.error(number, f"not a JSON object on one line ({error})") from None
+        return json.loads(text)
     except RecursionError:
-        raise lines.error(number, "brackets are nested too deeply for a transcript") from None
+        raise ValueError("brackets are nested too deeply for a transcript") from None
+
+
+def _read_json_lines(lines: Lines, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
+    for number, line in numbered:
+        try:
+            if line.strip():
+                yield number, _parse_json(line)
+        except ValueError as error:
+            raise lines.error(number, f"not a JSON object on one line ({error})") from None
 
 
 def _read_document(lines: Lines, first_number: int, first: str) -> Iterator[tuple[int, Any]]:
     """A file that is one JSON value. A file of broken JSON Lines ends here too, so the message says both."""
-    text = "\n".join([first, *(line for _, line in lines.numbered)])
     try:
-        value = json.loads(text)
+        value = _parse_json("\n".join([first, *(line for _, line in lines.numbered)]))
     except ValueError as error:
         raise UserError(f"{lines.name}: neither JSON Lines nor one JSON value ({error})") from None
-    except RecursionError:
-        raise UserError(f"{lines.name}: brackets are nested too deeply for a transcript") from None
     for record in value if isinstance(value, list) else [value]:
         yield first_number, record
 
