@@ -28,7 +28,7 @@ MAX_UNPACKED_PIPE = 1_000_000_000
 """Bytes that a pipe, whose size nobody knows, may unpack to."""
 
 
-def unpack(file: IO[bytes], name: str | Path, max_bytes: int | None = None) -> IO[bytes]:
+def unpack(file: IO[bytes], name: str | Path, max_bytes: int | None = None) -> io.BufferedReader:
     """The same file, or what gzip packed into it, read piece by piece, up to a limit that no text reaches."""
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, file))
     if buffered.peek(2)[:2] != b"\x1f\x8b":

@@ -74,12 +74,13 @@ _MARKS = (  # the longer ones first: UTF-32 begins as UTF-16 does
 )
 
 
-def _decode_lines(name: str, file: IO[bytes]) -> Iterator[tuple[int, str]]:
+def _decode_lines(name: str, file: io.BufferedReader) -> Iterator[tuple[int, str]]:
     """A line that is too long is refused before memory holds more of it."""
-    head = file.read(4)
+    head = file.peek(4)
     mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
+    file.read(len(mark))
     # What is no UTF-8 becomes half characters, which tell the line and the byte.
-    text = io.TextIOWrapper(_Again(head[len(mark) :], file), encoding, "surrogateescape", newline="\n")
+    text = io.TextIOWrapper(file, encoding, "surrogateescape", newline="\n")
     number = 1
     try:
         while line := text.readline(MAX_LINE_BYTES + 1):
@@ -94,20 +95,9 @@ def _decode_lines(name: str, file: IO[bytes]) -> Iterator[tuple[int, str]]:
             number += 1
     except UnicodeDecodeError:
         raise UserError(f"{name}:{number}: not {encoding.upper()}, as its first bytes say") from None
-
-
-class _Again(io.BufferedIOBase):
-    """A file of which the first bytes were read already."""
-
-    def __init__(self, head: bytes, file: IO[bytes]) -> None:
-        self._head, self._file = head, file
-
-    def readable(self) -> bool:
-        return True
-
-    def read1(self, size: int = -1) -> bytes:  # type: ignore[override]
-        head, self._head = self._head, b""
-        return head or self._file.read(size)
+    finally:
+        with contextlib.suppress(ValueError):  # closed already
+            text.detach()  # or standard input would be closed with it
 
 
 def _require_text(name: str, number: int, line: str) -> None:
