@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.corpora import compute_fingerprint, find_corpus, require_count, require_fingerprint
+from asr.data.corpora import (
+    compute_fingerprint,
+    find_corpus,
+    find_files,
+    find_folder,
+    limit_repeats,
+    read_texts,
+    require_count,
+    require_fingerprint,
+    widen,
+)
+from asr.data.manifest import Utterance
 from asr.errors import UserError
 
 LANDMARK = "etc/list.txt"
@@ -110,3 +121,64 @@ def test_one_difference_is_noticed(tmp_path: Path, recordings: dict[str, np.ndar
         UserError, match=r"the content of its 3 audio files differs from the published corpus"
     ):
         require_fingerprint(tmp_path, names, 8_000, expected)
+
+
+def test_repeated_texts_are_thinned_out_as_by_kaldi() -> None:
+    """The line is kept if it is rarer than the limit, or if limit / count is above the next random number."""
+    utterances = [
+        Utterance(
+            id=f"u{number:03}", audio="a.wav", duration=1, text="yeah" if number % 3 else f"text {number}"
+        )
+        for number in range(60)
+    ]
+    drawn, state = [], 0
+    for _ in range(40):
+        state = (state + 103349) % 71147
+        drawn.append(state / 71147 < 10 / 40)
+    kept = limit_repeats(reversed(utterances), 10)
+    yeahs = [utterance for utterance in utterances if utterance.text == "yeah"]
+    expected = {u.id for u in utterances if u.text != "yeah"} | {
+        u.id for u, is_kept in zip(yeahs, drawn, strict=True) if is_kept
+    }
+    assert [u.id for u in kept] == sorted(expected)
+    assert 5 <= sum(drawn) <= 15
+
+
+@pytest.mark.parametrize(
+    ("spans", "widened"),
+    [
+        ([(1.0, 2.0)], [(0.8, 2.1)]),
+        ([(0.1, 2.0), (5.0, 6.0)], [(0.0, 2.1), (4.8, 6.05)]),
+        ([(3.0, 4.0), (1.0, 2.8)], [(2.85, 4.1), (0.8, 2.85)]),  # 2.9 and 2.8 meet in the middle
+        ([(1.0, 2.0), (2.0, 3.0)], [(0.8, 1.95), (1.95, 3.1)]),
+    ],
+)
+def test_spans_are_widened_but_not_into_each_other(spans: list, widened: list) -> None:
+    assert widen(spans, 0.2, 0.1, 6.05) == widened
+
+
+def test_files_are_found_in_any_case_through_links_and_without_circles(tmp_path: Path) -> None:
+    for name in ("b/X.WAV", "a/y.wav", "a/._y.wav", "a/z.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    found = [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path, ".wav")]
+    assert found == ["a/y.wav", "b/X.WAV"]
+    assert find_folder(tmp_path, "nothing", "A") == tmp_path / "a"
+    assert find_folder(tmp_path, "b/X.wav") is None  # a file
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a one\nb\n", ":2: expected a new id and its text, found 'b'"),
+        (b"a one\na two\n", ":2: expected a new id and its text, found 'a two'"),
+        (b"a \xff\n", ":1: not UTF-8 text"),
+    ],
+)
+def test_a_damaged_table_of_texts(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "texts").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_texts(tmp_path / "texts")
+    (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfa  one two\r\n\nb\tthree\na one two\n")
+    assert read_texts(tmp_path / "texts") == {"a": "one two", "b": "three"}

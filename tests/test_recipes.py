@@ -19,9 +19,9 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.data.speech_synthesis import list_voices
 from asr.data.synthetic_speech import ACCENTS, VARIANTS
 from asr.errors import UserError
-from asr.recipe.definition import Job, Recipe, load_recipe
+from asr.recipe.definition import Job, Recipe, find_recipes, load_recipe
 from asr.recipe.stages import run_recipe
-from asr.recipe.systems import build_runs
+from asr.recipe.systems import build_runs, load_conf
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 SPLITS = ("train", "dev", "test")
@@ -60,13 +60,22 @@ def alter_audio(path: Path) -> None:
 # --- all recipes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["an4", "digits", "fsdd", "speechocean762", "yesno"])
+@pytest.mark.parametrize("name", sorted(set(find_recipes(RECIPES_DIR)) - {"an4_synthetic"}))
 def test_a_recipe_is_short_and_has_a_page(name: str) -> None:
     recipe = load(name)
-    assert recipe.synthetic or all(re.match(r"https?://", url) for url in recipe.urls)
+    assert recipe.synthetic or recipe.source or all(re.match(r"https?://", url) for url in recipe.urls)
     readme = (RECIPES_DIR / name / "README.md").read_text(encoding="utf-8")
     assert f"asr recipe run {name}" in readme
     assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 170
+
+
+@pytest.mark.parametrize("name", sorted(find_recipes(RECIPES_DIR)))
+def test_the_confs_of_a_recipe_load_and_name_its_own_data(name: str) -> None:
+    for system, conf in load(name).find_systems().items():
+        config = load_conf(conf)
+        assert Path(config.output_dir) == Path("runs") / name / system
+        paths = [path for _, path in config.data.named_paths]
+        assert paths and all(path.startswith(f"data/{name}/") for path in paths), system
 
 
 @pytest.mark.parametrize(

@@ -125,14 +125,14 @@ def _show(args: argparse.Namespace) -> int:
     nowhere = (
         "nowhere: the recipe makes its corpus itself"
         if recipe.synthetic
-        else "your own copy, by --corpus-dir"
+        else f"your own copy, by --corpus-dir; {recipe.source}".rstrip("; ")
     )
     for url in recipe.urls or (nowhere,):
         print(f"from      {url}")
     for name, does in STAGES.items():
         print(f"stage     {name}: {does}")
     for name, conf in recipe.find_systems().items():
-        print(f"system    {name}: {conf.path}")
+        print(f"system    {name}: {' '.join([str(conf.path), *conf.overrides])}")
     for name in recipe.find_studies():
         print(f"study     {name}: asr recipe study {recipe.name}/{name}")
     if (model := recipe.shipped_model).is_dir():

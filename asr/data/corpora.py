@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import logging
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from asr.audio.reading import read
+from asr.data.archives import extract
+from asr.data.manifest import Utterance, read_lines, shorten
+from asr.data.manifest_checks import measure_seconds
 from asr.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 _MAX_LISTED = 8
+_ARCHIVES = (".tar.gz", ".tgz")
 
 
 def find_corpus(corpus_dir: Path | None, landmark: str) -> Path:
@@ -52,6 +62,26 @@ def require_count(folder: Path, what: str, found: int, expected: int) -> None:
         )
 
 
+def check_counts(
+    folder: Path, found: Mapping[str, int], published: Mapping[str, int], what: str = "utterances"
+) -> None:
+    """Hold the utterances of each set against the published ones.
+
+    Of train... a part will do, with a warning; the others must be whole, since results are compared by them.
+    """
+    for name, expected in published.items():
+        count = found.get(name, 0)
+        if count == expected:
+            continue
+        if not name.startswith("train"):
+            require_count(folder, f"{what} of {name}", count, expected)
+        logger.warning(
+            "%s: %s has %s %s, %s were published: what is learnt from it does not compare with "
+            "results on the whole corpus",
+            *(folder, name, f"{count:,}", what, f"{expected:,}"),
+        )
+
+
 def require_fingerprint(folder: Path, names: Iterable[str], sample_rate: int, expected: str) -> None:
     """Check that the audio files `names` below `folder` hold exactly the published samples."""
     names = sorted(names)
@@ -81,3 +111,115 @@ def _list(names: Iterable[str]) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - _MAX_LISTED:,} more" if len(shown) > _MAX_LISTED else ""
     return (", ".join(shown[:_MAX_LISTED]) or "nothing") + more
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def find_files(folder: Path, *suffixes: str) -> Iterator[Path]:
+    """All files below whose name ends so, in any case; links are followed, folders read in order."""
+    seen = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:  # links in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(suffixes) and not name.startswith("."):
+                yield Path(parent, name)
+
+
+def find_folder(root: Path, *paths: str) -> Path | None:
+    """The first of the relative paths that is a folder below `root`, in any case; None if there is none."""
+    for path in paths:
+        found = [root]
+        for part in Path(path).parts:
+            below = (inner for folder in found for inner in sorted(folder.iterdir()))
+            found = [inner for inner in below if inner.name.lower() == part.lower() and inner.is_dir()]
+        if found:
+            return found[0]
+    return None
+
+
+def unpack_inner(folder: Path, max_bytes: int) -> None:
+    """Unpack each archive below `folder` into a folder of its name beside it."""
+    for archive in _find_packed(folder):
+        extract(archive, archive.with_name(_name_of(archive)), max_bytes=max_bytes)
+
+
+def require_unpacked(folder: Path) -> None:
+    """Refuse archives inside a corpus of which nothing has been unpacked."""
+    if packed := _find_packed(folder):
+        raise UserError(
+            f"{folder}: holds {len(packed):,} archives that are still packed, such as "
+            f"{packed[0].relative_to(folder)}; unpack each in its folder, as by "
+            "`find . -name '*.tar.gz' -execdir tar -xzf {} ';'`"
+        )
+
+
+def _find_packed(folder: Path) -> list[Path]:
+    names = {os.path.basename(parent) for parent, _, _ in os.walk(folder)}
+    return [path for path in find_files(folder, *_ARCHIVES) if _name_of(path) not in names]
+
+
+def _name_of(archive: Path) -> str:
+    return archive.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
+
+
+def build_whole(path: Path, **fields: Any) -> Utterance:
+    """The utterance that is all of an audio file."""
+    return Utterance(audio=str(path), duration=measure_seconds(path), **fields)
+
+
+# --- texts --------------------------------------------------------------------------------------
+
+
+def read_decoded(path: Path, encoding: str = "utf-8", errors: str = "strict") -> Iterator[tuple[int, str]]:
+    """(number, line) of each line that is not blank, without the white space around it."""
+    for number, _, line in read_lines(path):
+        try:
+            text = line.decode(encoding, errors)
+        except UnicodeDecodeError:
+            raise UserError(f"{path}:{number}: not {encoding.upper()} text: {shorten(line[:100])}") from None
+        if text := text.strip():
+            yield number, text
+
+
+def read_texts(path: Path, separator: str | None = None) -> dict[str, str]:
+    """Text by id; each line is an id, the separator (None: white space) and the text."""
+    texts: dict[str, str] = {}
+    for number, line in read_decoded(path):
+        id, *text = line.split(separator, 1)
+        if not text or texts.setdefault(id, text[0].strip()) != text[0].strip():
+            raise UserError(f"{path}:{number}: expected a new id and its text, found {shorten(line)}")
+    return texts
+
+
+def limit_repeats(utterances: Iterable[Utterance], limit: int = 300) -> list[Utterance]:
+    """Keep about `limit` of the utterances with one text, such as "yeah", in the order of their ids.
+
+    The draw is that of Kaldi's remove_dup_utts.sh, whose choice of utterances is that of published results.
+    """
+    in_order = sorted(utterances, key=lambda utterance: utterance.id)
+    counts = Counter(utterance.text for utterance in in_order)
+    kept, state = [], 0
+    for utterance in in_order:
+        if counts[utterance.text] >= limit:
+            state = (state + 103_349) % 71_147
+            if state / 71_147 >= limit / counts[utterance.text]:
+                continue
+        kept.append(utterance)
+    return kept
+
+
+def widen(
+    spans: Iterable[tuple[float, float]], before: float, after: float, seconds: float
+) -> list[tuple[float, float]]:
+    """Widen the spans of one speaker, within the recording; two that would overlap meet in the middle."""
+    found = [[max(0.0, start - before), min(seconds, end + after)] for start, end in spans]
+    for one, other in itertools.pairwise(sorted(found, key=sum)):
+        if one[1] > other[0]:
+            one[1] = other[0] = (one[1] + other[0]) / 2
+    return [(round(start, 6), round(end, 6)) for start, end in found]

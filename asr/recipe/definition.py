@@ -20,12 +20,42 @@ from asr.system.checkout import CHECKOUT, SHIPPED
 
 Prepare = Callable[[Path | None, Path], None]
 
+# Width and attention heads of the larger models, which the published comparison had for LibriSpeech.
+LARGE = (
+    "model.encoder.dim=512",
+    "model.encoder.num_heads=8",
+    "model.decoder.dim=512",
+    "model.decoder.num_heads=8",
+)
+
 
 class SystemConf(Config):
     """A system to train: the file of its settings, and overrides such as `seed=1`."""
 
     path: Path
     overrides: tuple[str, ...] = ()
+
+
+def share_systems(recipe: str, *overrides: str, sizes: tuple[str, ...] = ()) -> dict[str, SystemConf]:
+    """The systems of conf/shared, set to the corpus of the recipe, of which this is the __file__.
+
+    `sizes` are overrides that the baseline, which is an LSTM, does not get.
+    """
+    path = Path(recipe).absolute()
+    name, folder = path.parent.name, path.parents[2] / "conf" / "shared"
+    return {
+        system: SystemConf(
+            path=folder / f"{system}.yaml",
+            overrides=(
+                f"output_dir=runs/{name}/{system}",
+                f"data.train=data/{name}/train.jsonl",
+                f"data.dev=data/{name}/dev.jsonl",
+                *overrides,
+                *(sizes if system != "ctc_lstm" else ()),
+            ),
+        )
+        for system in ("ctc_lstm", "transformer", "conformer")
+    }
 
 
 class Recipe(Config):
@@ -46,6 +76,8 @@ class Recipe(Config):
     """Addresses that `download` tries in this order."""
     download: Callable[[Path], Path] | None = None
     """download(target_dir) returns the folder of the corpus; None: it is made, or comes by --corpus-dir."""
+    source: str = ""
+    """For a corpus that is not downloaded here: what to get, and from where."""
     synthetic: bool = False
     """Whether `prepare` makes the corpus itself and reads none."""
     systems: dict[str, SystemConf] | None = None
@@ -83,6 +115,8 @@ class Recipe(Config):
     def _check(self) -> Recipe:
         if bool(self.urls) != (self.download is not None):
             raise ValueError("urls and download belong together: give both, or neither")
+        if self.source and (self.synthetic or self.urls):
+            raise ValueError("source: is for a corpus that is neither made nor downloaded; remove it")
         if self.synthetic and self.urls:
             raise ValueError("synthetic and urls: a corpus is made or downloaded; remove one of them")
         for system, other in self.decoded_as.items():

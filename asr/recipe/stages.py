@@ -50,7 +50,10 @@ def choose_stages(job: Job, stage: str | None) -> list[str]:
     if job.given_corpus_dir is not None and stage == "download":
         raise UserError("--stage download and --corpus-dir: with a corpus there is nothing to download")
     if needs_corpus and not job.recipe.urls and find_corpus_dir(job) is None:
-        raise UserError(f"{name} cannot be downloaded; pass --corpus-dir DIR, the folder of your copy")
+        source = f" To get one: {job.recipe.source}." if job.recipe.source else ""
+        raise UserError(
+            f"{name} cannot be downloaded; pass --corpus-dir DIR, the folder of your copy.{source}"
+        )
     if stage == "prepare" and needs_corpus and find_corpus_dir(job) is None:
         raise UserError(
             f"{job.data_dir}: no corpus has been downloaded; leave --stage out, or pass --corpus-dir DIR"

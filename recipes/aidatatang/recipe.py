@@ -1,0 +1,76 @@
+"""Aidatatang_200zh: 600 people read Mandarin into telephones in quiet rooms, 200 hours.
+
+Texts come without the blanks between words: error rates count characters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import (
+    build_whole,
+    check_counts,
+    find_corpus,
+    find_files,
+    read_texts,
+    require_unpacked,
+    unpack_inner,
+)
+from asr.data.manifest import write_manifest
+from asr.recipe.definition import Recipe, share_systems
+
+URLS = (
+    "https://www.openslr.org/resources/62/aidatatang_200zh.tgz",
+    "https://openslr.elda.org/resources/62/aidatatang_200zh.tgz",
+)
+MAX_ARCHIVE_BYTES = 18_756_983_399  # as published
+MAX_CORPUS_BYTES = 60_000_000_000
+
+COUNTS = {"train": 164_905, "dev": 24_216, "test": 48_144}
+TRANSCRIPT = "transcript/aidatatang_200_zh_transcript.txt"
+
+
+def download(target_dir: Path) -> Path:
+    """Fetch and unpack the archive, and those of the speakers in it; returns the folder of the corpus."""
+    archive = target_dir / "aidatatang_200zh.tgz"
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no SHA-256
+    extract(archive, target_dir / "aidatatang", max_bytes=MAX_CORPUS_BYTES)
+    unpack_inner(target_dir / "aidatatang", MAX_CORPUS_BYTES)
+    return target_dir / "aidatatang"
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl and test.jsonl; recordings without a transcript are left out."""
+    root = find_corpus(corpus_dir, TRANSCRIPT)
+    require_unpacked(root / "corpus")
+    texts = read_texts(root / TRANSCRIPT)
+    found = defaultdict(list)
+    for path in find_files(root / "corpus", ".wav"):  # corpus/train/G0013/T0055G0013S0001.wav
+        if path.stem in texts:
+            found[path.relative_to(root / "corpus").parts[0]].append(path)
+    check_counts(root, {split: len(paths) for split, paths in found.items()}, COUNTS)
+    for split in COUNTS:
+        utterances = (
+            build_whole(
+                path,
+                id=path.stem,
+                text="".join(texts[path.stem].split()),
+                speaker=path.parent.name,
+                language="zh",
+            )
+            for path in found[split]
+        )
+        write_manifest(output_dir / f"{split}.jsonl", utterances)
+
+
+RECIPE = Recipe(
+    licence="CC BY-NC-ND 4.0 (openslr.org/62)",
+    hours=200.0,
+    prepare=prepare,
+    urls=URLS,
+    download=download,
+    systems=share_systems(__file__, "train.select_by=cer"),
+)

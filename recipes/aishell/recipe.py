@@ -1,0 +1,76 @@
+"""AISHELL-1: 400 people read Mandarin into a microphone in a quiet room, 178 hours.
+
+Texts come without the blanks between words: error rates count characters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import (
+    build_whole,
+    check_counts,
+    find_corpus,
+    find_files,
+    read_texts,
+    require_unpacked,
+    unpack_inner,
+)
+from asr.data.manifest import write_manifest
+from asr.recipe.definition import Recipe, share_systems
+
+URLS = (
+    "https://www.openslr.org/resources/33/data_aishell.tgz",
+    "https://openslr.elda.org/resources/33/data_aishell.tgz",
+)
+MAX_ARCHIVE_BYTES = 15_582_913_665  # as published
+MAX_CORPUS_BYTES = 40_000_000_000
+
+COUNTS = {"train": 120_098, "dev": 14_326, "test": 7_176}
+TRANSCRIPT = "transcript/aishell_transcript_v0.8.txt"
+
+
+def download(target_dir: Path) -> Path:
+    """Fetch and unpack the archive, and those of the speakers in it; returns the folder of the corpus."""
+    archive = target_dir / "data_aishell.tgz"
+    download_archive(URLS, archive, None, max_bytes=MAX_ARCHIVE_BYTES)  # the publisher names no SHA-256
+    extract(archive, target_dir / "aishell", max_bytes=MAX_CORPUS_BYTES)
+    unpack_inner(target_dir / "aishell", MAX_CORPUS_BYTES)
+    return target_dir / "aishell"
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl and test.jsonl; recordings without a transcript, 325, are left out."""
+    root = find_corpus(corpus_dir, TRANSCRIPT)
+    require_unpacked(root / "wav")
+    texts = read_texts(root / TRANSCRIPT)
+    found = defaultdict(list)
+    for path in find_files(root / "wav", ".wav"):  # wav/train/S0002/BAC009S0002W0122.wav
+        if path.stem in texts:
+            found[path.parents[1].name].append(path)
+    check_counts(root, {split: len(paths) for split, paths in found.items()}, COUNTS)
+    for split in COUNTS:
+        utterances = (
+            build_whole(
+                path,
+                id=path.stem,
+                text="".join(texts[path.stem].split()),
+                speaker=path.parent.name,
+                language="zh",
+            )
+            for path in found[split]
+        )
+        write_manifest(output_dir / f"{split}.jsonl", utterances)
+
+
+RECIPE = Recipe(
+    licence="Apache 2.0, as far as known (openslr.org/33)",
+    hours=178.0,
+    prepare=prepare,
+    urls=URLS,
+    download=download,
+    systems=share_systems(__file__, "train.select_by=cer"),
+)

@@ -1,0 +1,146 @@
+"""LibriSpeech: 960 hours of read English audiobooks, by 2,484 readers.
+
+Prepares whatever folders of it are there. With all of them train is the 960 hours; dev and test are clean and
+other together, and each for itself besides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.data.archives import download as download_archive
+from asr.data.archives import extract
+from asr.data.corpora import build_whole, check_counts, find_files, read_texts
+from asr.data.manifest import Utterance, write_manifest
+from asr.data.subsets import REST, assign_units
+from asr.errors import UserError
+from asr.recipe.definition import LARGE, Recipe, share_systems
+
+logger = logging.getLogger(__name__)
+
+COUNTS = {
+    "train-clean-100": 28_539,
+    "train-clean-360": 104_014,
+    "train-other-500": 148_688,
+    "dev-clean": 2_703,
+    "dev-other": 2_864,
+    "test-clean": 2_620,
+    "test-other": 2_939,
+}
+URLS = tuple(f"https://www.openslr.org/resources/12/{part}.tar.gz" for part in COUNTS)
+MAX_ARCHIVE_BYTES = 40_000_000_000
+
+Line = tuple[Path, str, str]  # audio, id and text
+
+
+def download(target_dir: Path) -> Path:
+    """Fetch and unpack all parts, 60 GB; returns the folder above them."""
+    for url in URLS:
+        name = url.rpartition("/")[2]
+        download_archive((url,), target_dir / name, None, max_bytes=MAX_ARCHIVE_BYTES)
+        extract(target_dir / name, target_dir / name.removesuffix(".tar.gz"), max_bytes=MAX_ARCHIVE_BYTES)
+    return target_dir
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl, test.jsonl, and one manifest for each part of dev and test."""
+    if corpus_dir is None:
+        raise UserError("pass --corpus-dir FOLDER: LibriSpeech, or any of its parts such as dev-clean")
+    parts = {name: list(_read_part(folder)) for name, folder in _find_parts(corpus_dir).items()}
+    counts = {name: len(lines) for name, lines in parts.items()}
+    check_counts(corpus_dir, counts, {name: COUNTS[name] for name in parts})
+    roles = {role: [name for name in parts if name.startswith(role)] for role in ("train", "dev", "test")}
+    for role, names in roles.items():
+        logger.info("%s: %s", role, ", ".join(f"{n} ({counts[n]:,} utterances)" for n in names) or "nothing")
+    if missing := [name for name in COUNTS if name not in parts]:
+        logger.warning(
+            "%s: without %s; results do not compare with published ones", corpus_dir, ", ".join(missing)
+        )
+    splits = {role: [line for name in names for line in parts[name]] for role, names in roles.items()}
+    for role, lines in _fill(splits).items():
+        write_manifest(output_dir / f"{role}.jsonl", map(_build_utterance, lines))
+    for name in roles["dev"] + roles["test"]:
+        write_manifest(output_dir / f"{name.replace('-', '_')}.jsonl", map(_build_utterance, parts[name]))
+
+
+def _find_parts(corpus_dir: Path) -> dict[str, Path]:
+    """The folders of parts: the given one, or those up to three levels below."""
+    if corpus_dir.name in COUNTS:
+        return {corpus_dir.name: corpus_dir}
+    found = {}
+    for name in COUNTS:
+        folders = [f for depth in ("", "*/", "*/*/") for f in corpus_dir.glob(depth + name) if _is_part(f)]
+        if len(folders) > 1:
+            raise UserError(
+                f"{corpus_dir}: {name} is there twice, as {folders[0]} and {folders[1]}; remove one"
+            )
+        if folders:
+            found[name] = folders[0]
+    if not found:
+        raise UserError(
+            f"{corpus_dir}: holds none of {', '.join(COUNTS)}; expected such a folder with "
+            "READER/CHAPTER/READER-CHAPTER.trans.txt in it. Unpack the archives, and pass the folder above"
+        )
+    return found
+
+
+def _is_part(folder: Path) -> bool:
+    return next(folder.glob("*/*/*.trans.txt"), None) is not None
+
+
+def _read_part(folder: Path) -> Iterator[Line]:
+    for path in find_files(folder, ".trans.txt"):
+        for id, text in read_texts(path).items():
+            yield path.parent / f"{id}.flac", id, text
+
+
+def _fill(splits: dict[str, list[Line]]) -> dict[str, list[Line]]:
+    """Where parts are missing, set readers of the largest split aside for the splits that have none."""
+    empty = [role for role, lines in splits.items() if not lines]
+    if not empty:
+        return splits
+    largest = max(splits, key=lambda role: len(splits[role]))
+    readers = Counter(_reader(id) for _, id, _ in splits[largest])
+    shares: dict[str, float | int | str] = {
+        role: REST if role == "train" else 0.1 for role in splits if role in (*empty, largest)
+    }
+    if len(shares) > len(readers):
+        raise UserError(f"{len(readers)} readers cannot fill {', '.join(shares)}; add parts of LibriSpeech")
+    chosen = assign_units(readers, shares, seed=0)
+    logger.warning(
+        "no part for %s: the readers of %s are shared out, a tenth of its utterances to each of dev and test",
+        " and ".join(empty),
+        largest,
+    )
+    new = {role: [line for line in splits[largest] if chosen[_reader(line[1])] == role] for role in shares}
+    return splits | new
+
+
+def _reader(id: str) -> str:
+    return id.partition("-")[0]
+
+
+def _build_utterance(line: Line) -> Utterance:
+    audio, id, text = line
+    reader = _reader(id)
+    part = audio.parents[2].name
+    return build_whole(audio, id=id, text=text, speaker=reader, language="en", extras={"part": part})
+
+
+RECIPE = Recipe(
+    licence="CC BY 4.0 (openslr.org/12)",
+    hours=982.0,
+    prepare=prepare,
+    urls=URLS,
+    download=download,
+    systems=share_systems(
+        __file__,
+        "tokenizer.type=bpe",
+        "tokenizer.vocab_size=5000",
+        "batches.max_utterance_seconds=30",
+        sizes=LARGE,
+    ),
+)

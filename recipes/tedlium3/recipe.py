@@ -1,0 +1,28 @@
+"""TED-LIUM, release 3: English talks, 452 hours, cut into segments; dev and test are those of release 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asr.data.corpora import find_corpus
+from asr.recipe.definition import Recipe, share_systems
+from asr.recipe.tedlium import prepare_talks
+
+NUM_TALKS = {"train": 2_351, "dev": 8, "test": 11}
+NUM_UTTERANCES = {"train": 268_263, "dev": 507, "test": 1_155}
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl and test.jsonl of `legacy`, whose dev and test are those of release 2."""
+    root = find_corpus(corpus_dir, "legacy/test/stm")
+    prepare_talks(root / "legacy", output_dir, NUM_TALKS, NUM_UTTERANCES)
+
+
+RECIPE = Recipe(
+    licence="CC BY-NC-ND 3.0 (openslr.org/51)",
+    hours=452.0,
+    prepare=prepare,
+    # Not downloaded here: legacy/train is made of symbolic links, which archives of strangers may not bring.
+    source="unpack https://www.openslr.org/resources/51/TEDLIUM_release-3.tgz with tar, 50 GB",
+    systems=share_systems(__file__, "tokenizer.type=bpe", "tokenizer.vocab_size=500"),
+)
