@@ -26,7 +26,7 @@ MAX_DEPTH = 20
 
 
 class _CheckedType(ModelMetaclass):
-    """A wrong value in Python, as in DecodingConfig(beam=0), is an error of the user like one in a file.
+    """Report a wrong value in Python, as in DecodingConfig(beam=0), as a UserError, like one in a file.
 
     Pydantic does not come by here when it builds a section inside of another.
     """
@@ -50,7 +50,7 @@ class Config(pydantic.BaseModel, metaclass=_CheckedType):
     )
 
     def refuse_idle(self, is_used: bool, needs: str, *names: str) -> None:
-        """For validators: of settings that do nothing, those that were changed are errors."""
+        """Refuse, in validators, settings that were changed and do nothing."""
         for name in names:
             value = getattr(self, name)
             if not is_used and value != type(self).model_fields[name].default:
@@ -99,7 +99,7 @@ def _remove_retired(tree: Any, names: Sequence[str], value: Any) -> None:
 
 
 def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:
-    """The defaults, but for overrides such as `decoding.beam=5`."""
+    """Build the defaults with overrides such as `decoding.beam=5`."""
     return _build(config_class, "the defaults", {}, {}, overrides)
 
 
@@ -139,7 +139,7 @@ def choose_by_type(kinds: Iterable[type[Config]], default: str) -> Any:
 
 
 def describe_choices(config_class: type[Config]) -> dict[str, list[str]]:
-    """What each key that leaves a choice may be: the words, the kinds of its section, null."""
+    """List the choices of each key that has some: the words, the kinds of its section, null."""
     choices: dict[str, dict[str, None]] = {}
     for key, field in _known_keys(config_class):
         choices.setdefault(key, {}).update(dict.fromkeys(_find_choices(field.annotation)))
@@ -182,7 +182,7 @@ def describe_config(config: Config, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def find_differences(first: Config, second: Config, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Each setting that is not the same in both, with both values; None where one has no such setting."""
+    """Find settings that differ, with both values; None where one has no such setting."""
     ours, theirs = ({key: value for key, value, _ in describe_config(c, prefix)} for c in (first, second))
     return {
         key: (ours.get(key), theirs.get(key)) for key in theirs | ours if ours.get(key) != theirs.get(key)
@@ -256,7 +256,7 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
 
 
 def _refuse_programs(event: yaml.Event, source: str) -> None:
-    """Anchors let a few bytes unfold to gigabytes, tags build objects; a run file holds plain values."""
+    """Refuse anchors, which let a few bytes unfold to gigabytes, and tags, which build objects."""
     line = event.start_mark.line + 1 if event.start_mark else "?"
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         raise UserError(f"{source}:{line}: anchors and aliases are not allowed here; write the value out")
@@ -332,7 +332,7 @@ def _explain(
 
 
 def describe_fault(error: pydantic.ValidationError) -> str:
-    """The first fault of a record that was not built by this module, but by pydantic itself."""
+    """Explain the first fault of a record that pydantic built without this module."""
     fault = error.errors(include_url=False)[0]
     return f"{error.title}: {_explain_fault(fault, '.'.join(map(str, fault['loc'])), {})}"
 
@@ -354,7 +354,7 @@ def _explain_fault(fault: Any, key: str, known: dict[str, str]) -> str:
 
 
 def _dotted_key(fault: Any, tree: dict[str, Any]) -> str:
-    """Pydantic puts the names of types between the keys; only those are kept that stand in the file."""
+    """Keep the keys that stand in the file: pydantic puts the names of types between them."""
     names, node = [], tree
     for depth, part in enumerate(fault["loc"]):
         is_missing = fault["type"] == "missing" and depth == len(fault["loc"]) - 1
@@ -382,7 +382,7 @@ def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
 
 
 def _suggest(key: str, known: dict[str, str]) -> str:
-    """The known key that is meant: of this name elsewhere, of this meaning, or of a similar name."""
+    """Suggest a known key: of this name elsewhere, of this meaning, or of a similar name."""
     section, _, name = key.rpartition(".")
     siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
     everywhere: dict[str, str] = {}
@@ -402,7 +402,7 @@ def _suggest(key: str, known: dict[str, str]) -> str:
 
 
 def _translate(section: str, name: str, known: Iterable[str]) -> str | None:
-    """Our key for what other toolkits call `name`, of the same section if it can be."""
+    """Find our key for what other toolkits call `name`, of the same section if possible."""
     for meant in FOREIGN_NAMES.get(name.lower().replace("-", "_"), ()):
         sibling = f"{section}.{meant.rpartition('.')[2]}"
         found = [other for other in known if other == meant or other.endswith(f".{meant}")]
@@ -412,7 +412,7 @@ def _translate(section: str, name: str, known: Iterable[str]) -> str | None:
 
 
 def _find_example(config_class: type[Config]) -> str:
-    """The first setting of one word or number, as it is by default: `seed=0`."""
+    """Find the first setting that is one word or number, as by default: `seed=0`."""
     for key, field in _known_keys(config_class):
         if isinstance(field.default, (str, int, float)):
             return f"{key}={field.default}"
@@ -420,7 +420,7 @@ def _find_example(config_class: type[Config]) -> str:
 
 
 def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key that a config class, or a union of them, accepts, and its field."""
+    """List every dotted key that a config class, or a union of them, accepts, with its field."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         for name, field in annotation.model_fields.items():
             yield f"{prefix}{name}", field

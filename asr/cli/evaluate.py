@@ -98,7 +98,7 @@ class Evaluation:
 
 
 def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[Utterance]) -> Evaluation:
-    """For a model that was trained here."""
+    """Prepare a model that was trained here."""
     from asr.decoding.search import offered_methods, resolve_method
     from asr.evaluation.speech import make_normalizer
     from asr.system.checkpoint import find_model, load_state
@@ -140,7 +140,7 @@ def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[U
 
 
 def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Utterance], Evaluation]:
-    """For a ready model, such as Whisper's, which has settings of its own."""
+    """Prepare a ready model, such as Whisper's, which has settings of its own."""
     from asr.config import build_config
     from asr.evaluation.speech import read_references
     from asr.transcription.settings import ReadyEvaluationSettings, find_options, merge_settings

@@ -38,7 +38,7 @@ def read_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_batch_size(parser: argparse._ActionsContainer, items: str) -> None:
-    """`items`: what a batch is made of, for the help."""
+    """Add --batch-size. `items`: what a batch is made of, for the help."""
     parser.add_argument(
         "--batch-size",
         type=whole_number(1),
@@ -55,7 +55,7 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
-    """Options of the commands that decode. `items`: what a batch is made of, for the help."""
+    """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
     parser.add_argument("--beam", type=int, metavar="N", help="beam size (default: 10; of Whisper 1)")
     parser.add_argument(
         "--language-model",
@@ -84,5 +84,5 @@ def limit_threads(threads: int | None) -> None:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 speaker`, `2 speakers`."""
+    """Count things in words: `1 speaker`, `2 speakers`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

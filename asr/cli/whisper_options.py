@@ -130,7 +130,7 @@ _TABLE = """
 
 
 def _read_table() -> dict[str, list[tuple[str, str]]]:
-    """Name of an option -> its rules: values ("" for none), and what is put in their place."""
+    """Map the name of an option to its rules: values ("" for none), and their replacement."""
     rules: dict[str, list[tuple[str, str]]] = {}
     for line in _TABLE.strip().splitlines():
         left, right = line.split(" -> ")
@@ -146,7 +146,7 @@ RULES = _read_table()
 
 
 def translate_options(arguments: Sequence[str]) -> list[str]:
-    """The same command line with our options only. Raises UserError where there is no equal one."""
+    """Translate a command line into our options. Raises UserError where there is no equal one."""
     ours: list[str] = []
     waiting = list(arguments)
     while waiting:
@@ -182,5 +182,5 @@ def _find_rule(name: str, value: str) -> tuple[str, str]:
 
 
 def _is_value(word: str) -> bool:
-    """Whether a word is no option: also the minus sign of a number, and of standard input."""
+    """Whether a word is a value: a negative number, and - for standard input, are no options."""
     return not word.startswith("-") or word == "-" or re.fullmatch(r"-[\d.]+", word) is not None

@@ -1,4 +1,4 @@
-"""Training, in modules; and a call of it, `asr.train("run.yaml", ["train.steps=100"])`, trains."""
+"""Training; the package itself can be called: `asr.train("run.yaml", ["train.steps=100"])`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Training(ModuleType):
     """This package: Python names it as its users would name a function."""
 
     def __call__(self, config: RunConfig | str | Path, overrides: Sequence[str] = ()) -> Path:
-        """Train what the YAML file of a run describes, or go on where it was cut off, as `asr train` does.
+        """Train what the YAML file of a run describes, or resume it, as `asr train` does.
 
         Progress goes to standard error. Returns the folder of the model, for `asr.load_model`.
         """

@@ -28,12 +28,12 @@ class Process:
 
     @property
     def is_main(self) -> bool:
-        """The one that writes and talks."""
+        """Whether this process writes and logs."""
         return self.rank == 0
 
 
 def start_process(device: str) -> Process:
-    """Joins the group that `torchrun` describes in the environment, if any. `device`: auto, cpu, cuda."""
+    """Join the group that `torchrun` describes in the environment, if any. `device`: auto, cpu, cuda."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     use_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
@@ -49,7 +49,7 @@ def start_process(device: str) -> Process:
 
 
 def is_main_process() -> bool:
-    """Whether this one writes and talks, before `start_process` too."""
+    """Whether this process writes and logs; known before `start_process` too."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -87,7 +87,7 @@ def sum_over_processes(values: Iterable[float], process: Process) -> list[float]
 
 
 def gather_over_processes(names: list[str], process: Process) -> list[str]:
-    """Those of all processes, in the order of their ranks."""
+    """Gather the names of all processes, in the order of their ranks."""
     if process.world_size == 1:
         return names
     gathered: list[list[str]] = [[]] * process.world_size
@@ -99,7 +99,7 @@ def sum_gradients(parameters: Iterable[Tensor], process: Process) -> None:
     """Add up the gradients of all processes, in one message.
 
     Not DistributedDataParallel: that counts backward passes, and these may differ from process to process
-    when one of them has to halve a batch for want of memory.
+    when one of them runs out of memory and halves a batch.
     """
     if process.world_size == 1:
         return
@@ -120,7 +120,7 @@ def wait_for_all(process: Process) -> None:
 
 
 def run_on_main_first(function: Callable[[], Result], process: Process) -> Result:
-    """The main process goes first and may write a file, which the others then find."""
+    """Call a function in the main process first, which may write a file that the others then find."""
     if process.is_main:
         result = function()
     wait_for_all(process)

@@ -95,7 +95,10 @@ class Learner:
         return Outcome(is_finite, sums, num_tokens, audio_seconds, norm, rate)
 
     def try_batch(self, batch: Batch) -> float:
-        """Seconds of a forward and backward pass that change nothing: want of memory shows at once."""
+        """Run one forward and backward pass without an update, so that out of memory shows at the start.
+
+        Returns its seconds.
+        """
         started = time.monotonic()
         self._accumulate_gradients([batch], float(max(self._count_targets(batch), 1)), step=0)
         self.optimizer.zero_grad(set_to_none=True)
@@ -103,7 +106,7 @@ class Learner:
 
     @contextlib.contextmanager
     def weights_to_use(self) -> Iterator[None]:
-        """Within, the model has the averaged weights, if any are kept."""
+        """Give the model the averaged weights, if any are kept, within the block."""
         if self.average is None:
             yield
             return
@@ -123,7 +126,7 @@ class Learner:
         return self.model.count_targets(batch.token_lengths_B)
 
     def _accumulate_gradients(self, batches: list[Batch], num_tokens: float, step: int) -> dict[str, float]:
-        """Gradients of the loss per token; the sums that the model reports."""
+        """Add up gradients of the loss per token. Returns the sums that the model reports."""
         batches = [batch for batch in batches if len(batch)]
         while True:
             try:
@@ -161,7 +164,7 @@ class Learner:
     # --- state ----------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """What only training needs: tensors, and the few numbers of the gradient scaler."""
+        """State that only training needs: tensors, and the few numbers of the gradient scaler."""
         tensors = {
             f"optimizer.{index}.{name}": value
             for index, moments in self.optimizer.state_dict()["state"].items()
@@ -172,7 +175,7 @@ class Learner:
         return tensors, self.scaler.state_dict()
 
     def load(self, weights: dict[str, Tensor], tensors: dict[str, Tensor], scaler: dict[str, float]) -> None:
-        """`weights` are those to use: the average where one is kept."""
+        """Restore `state`. `weights` are those to use: the average where one is kept."""
         if self.average is not None:
             self.average.weights = {name: tensor.to(self.process.device) for name, tensor in weights.items()}
             weights = {
@@ -197,7 +200,7 @@ class Learner:
 
 
 def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> Precision:
-    """auto: bf16 where the processors of all processes have instructions for it, else float32."""
+    """Resolve auto: bf16 where the processors of all processes have instructions for it, else float32."""
     if wanted != "auto":
         return wanted
     (num_fast,) = sum_over_processes([float(is_fast("bf16", process.device))], process)
@@ -210,7 +213,7 @@ def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> P
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """On a GPU PyTorch has a type for it, on a CPU only words."""
+    """Recognise out of memory: on a GPU PyTorch has a type for it, on a CPU only words."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

@@ -116,7 +116,7 @@ def train(config: RunConfig) -> Path:
 
 
 def train_and_draw(config: RunConfig) -> Path:
-    """The same, and a picture of its learning curve in the run's folder."""
+    """Train as `train` does, and draw the learning curve into the run's folder."""
     folder = train(config)
     if is_main_process():
         draw_log(Path(config.output_dir), config.train.select_by)
@@ -195,7 +195,7 @@ def _train(config: RunConfig, process: Process) -> Path:
 def start_or_resume(
     system: System[Model], process: Process, output_dir: Path
 ) -> tuple[Learner, TrainingState]:
-    """A fresh start, or the last checkpoint of the same config."""
+    """Start afresh, or load the last checkpoint of the same config."""
     settings = system.config.train
     system.model.to(process.device)
     checkpoints = find_checkpoints(output_dir)
@@ -229,7 +229,7 @@ def start_or_resume(
 
 
 def report_extension(config: RunConfig, steps_before: int, state: TrainingState) -> None:
-    """Say what more updates than planned at first do to the schedule, and what keeps them from being made."""
+    """Log what more updates than planned at first do to the schedule, or why none is made."""
     logger.info("train.steps: %d then, %d now", steps_before, config.train.steps)
     then, now = (
         learning_rate_at(state.step, config.optim, steps) for steps in (steps_before, config.train.steps)
@@ -248,7 +248,7 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
 
 
 def require_same_config(config: RunConfig, before: RunConfig, checkpoint: Path) -> None:
-    """Only what changes no update may differ from what a training was started with, and there may be more."""
+    """Refuse settings other than those that a training was started with, unless they change no update."""
     free = {"train.device", "train.threads", "train.tensorboard", "train.log_every", "batches.num_workers"}
     free |= {"data.max_unknown"} | ({"train.steps"} if config.train.steps > before.train.steps else set())
     changed = [
@@ -300,7 +300,7 @@ def finish(
     monitor: Monitor,
     process: Process,
 ) -> Path:
-    """The best checkpoint or the average of the best, whichever does better on the dev set.
+    """Save the best checkpoint or the average of the best, whichever does better on the dev set.
 
     Where the dev set has no say, it is the average.
     """

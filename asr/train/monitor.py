@@ -1,4 +1,4 @@
-"""What one sees of a training: progress bar with ETA, log.jsonl, TensorBoard, the learning curve."""
+"""Progress of a training: bar with ETA, log.jsonl, TensorBoard, the learning curve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def show_progress() -> Iterator[None]:
-    """Within, log lines go to standard error, also in a Python program that has set up no logging."""
+    """Send log lines to standard error within the block, also where a program has set up no logging."""
     logger = logging.getLogger("asr")
     if logger.hasHandlers():
         yield
@@ -76,12 +76,12 @@ class Monitor:
             self._writer.close()
 
     def advance(self) -> None:
-        """One update is done."""
+        """Count one update."""
         if self._bar is not None:
             self._bar.update()
 
     def record(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """One line of log.jsonl; `kind` is train, dev, or the name of an event."""
+        """Write one line of log.jsonl; `kind` is train, dev, or the name of an event."""
         if not self.is_main:
             return
         line = {"step": step, "kind": kind} | dict(values)
@@ -95,7 +95,7 @@ class Monitor:
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def say(self, message: str) -> None:
-        """A line on standard error that does not break the bar."""
+        """Write a line to standard error without breaking the bar."""
         if self._bar is not None and not self._bar.disable:
             self._bar.write(message, file=self._bar.fp)
         elif self.is_main:
@@ -136,7 +136,7 @@ class Averages:
 
 
 def draw_log(output_dir: Path, select_by: str) -> None:
-    """Draw learning_curve.png from log.jsonl: loss, and what of dev chooses the best checkpoints."""
+    """Draw learning_curve.png from log.jsonl: loss, and the score that chooses checkpoints."""
     path = output_dir / "learning_curve.png"
     text = (output_dir / "log.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]

@@ -34,7 +34,7 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
 
 
 def warn_of_short_training(config: OptimConfig, max_steps: int) -> None:
-    """Say so where the schedule is cut off before the learning rate is at its peak, or before it falls."""
+    """Warn where training ends before the learning rate is at its peak, or before it falls."""
     before_fall = config.warmup_steps + config.hold_steps
     if config.warmup_steps >= max_steps:
         logger.warning(
@@ -51,7 +51,7 @@ def warn_of_short_training(config: OptimConfig, max_steps: int) -> None:
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """Decay pulls to zero, which makes sense for matrices, not for scales, shifts and rare embeddings."""
+    """Build AdamW with weight decay for matrices only: not for scales, shifts and rare embeddings."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     parameters = [p for p in model.parameters() if p.requires_grad]
     decayed = [p for p in parameters if p.ndim > 1 and id(p) not in embeddings]

@@ -1,4 +1,4 @@
-"""What stands before the first update: tokenizer, front end, model and data of a run."""
+"""Prepare a run for its first update: tokenizer, front end, model and data."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _require_training_files(config: RunConfig) -> None:
 
 
 def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoader, BatchLoader]:
-    """Of the training and of the dev manifest."""
+    """Build the loaders of the training and of the dev manifest."""
     config = system.config
     inputs = Inputs(
         system.front_end,
@@ -148,7 +148,7 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
 
 
 def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader, TextLoader]:
-    """Of all training texts, and of the texts of the dev set."""
+    """Build the loaders of all training texts, and of the texts of the dev set."""
     config = system.config
     load = partial(
         TextLoader, tokenizer=system.tokenizer, config=config.batches, seed=config.seed, shard=shard
@@ -160,7 +160,7 @@ def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader,
 def find_unseen_labels(
     place: str, utterances: Iterable[Utterance], labels: Labels, tokenizer: Tokenizer
 ) -> list[str]:
-    """Those that training had not, with a warning. An utterance without its label is refused."""
+    """Find labels that training did not have, with a warning. Refuses an utterance without its label."""
     unseen = sorted({name for item in utterances for name in labels.names(item)}.difference(tokenizer.tokens))
     if unseen:
         logger.warning(
@@ -171,7 +171,7 @@ def find_unseen_labels(
 
 
 def read_training_texts(config: RunConfig) -> Iterator[str]:
-    """All that a language model learns from."""
+    """Read all texts that a language model learns from."""
     _require_training_files(config)
     return itertools.chain(
         *(read_sentences(path, config.text) for path in config.data.train_paths),
@@ -180,7 +180,7 @@ def read_training_texts(config: RunConfig) -> Iterator[str]:
 
 
 def prepare_system(config: RunConfig, process: Process) -> System[Model]:
-    """A new system with random weights, or the one of the last checkpoint."""
+    """Build a new system with random weights, or load the one of the last checkpoint."""
     if config.train.select_by == "bleu":
         load_sacrebleu()
     checkpoints = find_checkpoints(Path(config.output_dir))
@@ -210,10 +210,10 @@ def hash_data(config: RunConfig) -> dict[str, str]:
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
-    """The one in the run's folder; where there is none yet, that of `start_from` or one learnt from the
-    training texts. It is written only if it knows the texts of train and dev.
+    """Load the tokenizer in the run's folder; else take that of `start_from`, or learn one.
 
-    Texts are read once, and kept in memory until they are counted.
+    It is written only if it knows the texts of train and dev. Texts are read once, and kept in memory until
+    they are counted.
     """
     path, texts = Path(config.output_dir) / "tokenizer.json", list(read_tokenizer_texts(config))
     if path.exists():
@@ -275,7 +275,7 @@ def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterab
             raise UserError(
                 f"{path}: {share:.1%} of the tokens are unknown to the tokenizer, more than "
                 f"data.max_unknown = {config.data.max_unknown:g}: another case or script than in the texts "
-                "it was learnt from? Make both alike by the rules of text.training, or raise data.max_unknown"
+                "it was learnt from? Normalise both by the rules of text.training, or raise data.max_unknown"
             )
 
 
@@ -296,7 +296,7 @@ def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
 
 
 def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterator[str]:
-    """Texts, or labels, that a tokenizer learns from. `paths`: other manifests than those for training."""
+    """Read texts, or labels, to learn a tokenizer from. `paths`: other manifests than those for training."""
     _require_training_files(config)
     paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:

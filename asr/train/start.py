@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """That of `start_from`; None where the run learns its own."""
+    """Take the tokenizer of `start_from`; None where the run learns its own."""
     source = config.start_from
     if source is None:
         return None
@@ -33,7 +33,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
 
 
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
-    """A system with the weights of `start_from`, to be trained further as `config` says."""
+    """Build a system with the weights of `start_from`, to be trained further as `config` says."""
     assert config.start_from is not None
     if (family := find_family(config.start_from)) is not None:
         return family.take_over(config, tokenizer)
@@ -80,14 +80,14 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
 
 
 def find_token_weights(config: ModelConfig, num_features: int) -> set[str]:
-    """The names of the weights whose size is that of the vocabulary."""
+    """Find the names of the weights whose size is that of the vocabulary."""
     with torch.device("meta"):
         smaller, larger = (build_model(config, num_features, size).state_dict() for size in (10, 11))
     return {name for name, weight in smaller.items() if weight.shape != larger[name].shape}
 
 
 def _describe_differences(differing: dict[str, tuple[object, object]]) -> str:
-    """The first few of `find_differences`."""
+    """Show the first few of `find_differences`."""
     shown = [f"{key} = {there} there, {here} here" for key, (there, here) in differing.items()]
     return "; ".join(shown[:8]) + ("; ..." if len(shown) > 8 else "")
 
@@ -95,7 +95,7 @@ def _describe_differences(differing: dict[str, tuple[object, object]]) -> str:
 def load_weights(
     config: RunConfig, model: Model, weights: Mapping[str, Tensor], is_new: Callable[[str], bool], hint: str
 ) -> None:
-    """`is_new` says of a weight's name whether it may be missing: it stays random."""
+    """Load weights. `is_new` tells of a name whether its weight may be missing and stay random."""
     own = model.state_dict()
     wrong = [name for name in own if name not in weights and not is_new(name)]
     wrong += [name for name in weights if name not in own or weights[name].shape != own[name].shape]
