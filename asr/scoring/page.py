@@ -226,9 +226,8 @@ def _build_record(report: Report, number: int, folder: str) -> list[Any]:
     entries = [system.entries.get(first.id) for system in report.systems]
     audio = _find_audio([entry, *(own for own in entries if own is not None)], folder)
     end = None if entry.start is None or entry.duration is None else entry.start + entry.duration
-    alignments = [
-        _build_alignment(own, hypothesis) for own, hypothesis in zip(utterances, entries, strict=True)
-    ]
+    pairs = zip(utterances, entries, strict=True)
+    alignments = [_build_alignment(own, hypothesis) for own, hypothesis in pairs]
     errors = sum(utterance.counts.errors for utterance in utterances)
     span = [entry.start or 0, end]
     return [first.id, entry.speaker or "", errors, first.counts.reference_length, audio, span, alignments]

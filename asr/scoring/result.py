@@ -191,25 +191,14 @@ class Score:
 
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:
+        speakers = self.speakers or [None] * len(self)
+        rows = self.counts_P4.tolist()
+        columns = zip(self.ids, speakers, self.references, self.hypotheses, rows, strict=True)
         return tuple(
             UtteranceScore(
-                id,
-                speaker,
-                reference,
-                hypothesis or "",
-                hypothesis is None,
-                Counts(*row),
-                self.align,
-                self.unit,
+                id, speaker, first, second or "", second is None, Counts(*row), self.align, self.unit
             )
-            for id, speaker, reference, hypothesis, row in zip(
-                self.ids,
-                self.speakers or [None] * len(self),
-                self.references,
-                self.hypotheses,
-                self.counts_P4.tolist(),
-                strict=True,
-            )
+            for id, speaker, first, second, row in columns
         )
 
     def worst(self, limit: int = 10) -> list[UtteranceScore]:

@@ -90,12 +90,7 @@ def write_dtl(score: Score, title: str) -> str:
     for name, number in (("Ref.", length), ("Hyp.", counts.hypothesis_length), ("Aligned", aligned)):
         lines += [f"{name + ' words':<26}=           ({number:4})"]
     lines += [""]
-    confusions = Counter(
-        {
-            f"{reference} ==> {hypothesis}": count
-            for (reference, hypothesis), count in score.confusions.items()
-        }
-    )
+    confusions = Counter({" ==> ".join(pair): count for pair, count in score.confusions.items()})
     substituted: Counter[str] = Counter()
     falsely: Counter[str] = Counter()
     for (reference, hypothesis), count in score.confusions.items():
