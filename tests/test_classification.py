@@ -62,14 +62,14 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     """Of each utterance alone; what is expected comes from the manifest."""
     system, utterances = load(corpus, kind), list(read_manifest(corpus / "dev.jsonl"))
     split = run(corpus, kind, utterances)
-    assert split.faults == {} and set(split.said) == {item.id for item in utterances}
+    assert split.faults == {} and set(split.predicted) == {item.id for item in utterances}
     clock = make_clock(system.config.features, system.model)
     for item in utterances:
         samples = torch.from_numpy(audio.read(item.audio, RATE))
         features, lengths = system.front_end(samples[None], torch.tensor([len(samples)]))
         scores, counts = system.model.label(features, lengths)
         ids = scores[0, : int(counts[0])].argmax(-1) + FIRST_LABEL_ID
-        assert split.said[item.id] == [system.tokenizer.tokens[id] for id in ids.tolist()]
+        assert split.predicted[item.id] == [system.tokenizer.tokens[id] for id in ids.tolist()]
         if kind == "recording":
             assert split.expected[item.id] == [item.speaker]
         else:
@@ -88,7 +88,7 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_batch_size_does_not_matter(kind: str, batch_size: int, corpus: Path) -> None:
     utterances = list(read_manifest(corpus / "dev.jsonl"))
-    assert run(corpus, kind, utterances, batch_size).said == run(corpus, kind, utterances, 3).said
+    assert run(corpus, kind, utterances, batch_size).predicted == run(corpus, kind, utterances, 3).predicted
 
 
 def test_the_interval_draws_speakers_unless_they_are_the_label() -> None:
@@ -167,7 +167,7 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
     monkeypatch.setattr(system.model, "label", label_short)
     split = label_utterances(system, labels, [*good, long], device=CPU, batch_size=batch_size)
     assert split.faults == {"long": "utterance long: too long"}
-    assert split.said == run(corpus, "recording", good).said
+    assert split.predicted == run(corpus, "recording", good).predicted
 
 
 def test_unseen_labels_are_errors(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -433,7 +433,7 @@ def test_words_are_found_where_they_were_put(tiny_run: Callable[..., RunConfig])
 def test_segments_are_no_longer_than_what_training_heard(tiny_run: Callable[..., RunConfig]) -> None:
     system = build_system(tiny_run, "transformer-ctc")
     limits = {
-        heard: Recognizer(system, "cpu", heard_seconds=heard).segmentation.max_seconds
+        heard: Recognizer(system, "cpu", longest_seconds=heard).segmentation.max_seconds
         for heard in (None, 100.0, 6.5, 0.5)
     }
     assert limits == {None: 20.0, 100.0: 20.0, 6.5: 6.5, 0.5: 4.0}

@@ -232,7 +232,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
         )
     for message in split.faults.values():
         logger.error("%s", message)
-    if not split.said:
+    if not split.predicted:
         raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be labelled")
     score = score_split(split, utterances, system.model.config.label)
     if args.output_dir is not None:

@@ -44,7 +44,7 @@ def _describe_row(name: str, score: Score, decoded: DecodedSplit) -> tuple[str, 
 def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
     bounds = show_interval(score.interval, ", 95 % interval {} to {}")
     print(
-        f"{plural(len(split.said), 'utterance')}, {plural(score.count, 'label')}, "
+        f"{plural(len(split.predicted), 'utterance')}, {plural(score.count, 'label')}, "
         f"{split.audio_seconds:.1f} s of audio, "
         f"real-time factor {split.real_time_factor:.4f}\n"
         f"{kind}accuracy {percent(score.accuracy)} %{bounds}\n\n{format_label_table(score)}"

@@ -109,7 +109,7 @@ class Beams:
             language_RV = self.fusion.score(self.tokens_BW.flatten()).float()
             spoken_weight = self.weights.ctc if self.decoder is None else self.weights.decoder
             fused_RV = spoken_weight * fused_RV + self.weights.language_model * language_RV
-        # Of the special tokens only the end, apart, and the unknown token can be said.
+        # Of the special tokens only the end, apart, and the unknown token may be chosen.
         count = min(self.num_candidates, fused_RV.size(1) - UNK_ID)
         likeliest_RC = fused_RV[:, UNK_ID:].topk(count)
         tokens_BWC = likeliest_RC.indices.view(*shape, count) + UNK_ID

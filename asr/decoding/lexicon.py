@@ -1,4 +1,4 @@
-"""A lexicon as a language model of zeros and -inf: whatever beam weighs it in says known words only."""
+"""Lexicon as a language model of zeros and -inf: with it, a beam finds known words only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lexicon:
             ends.append(node)
         has_space = tokenizer.type == "characters" and SPACE in tokenizer.tokens
         self.space_id = tokenizer.tokens.index(SPACE) if has_space else None
-        # Column d holds the word of which d tokens have been said; between spaces there is but one.
+        # Column d holds the word of which d tokens are decoded; between spaces there is but one.
         self.width = 1 if has_space else 1 + max(map(len, spellings))
         self.dead = len(edges) + 1  # no word begins like this
         self.is_word_N = torch.zeros(self.dead + 1, dtype=torch.bool)
@@ -112,7 +112,7 @@ class LexiconState:
             self._nodes_RD = self._lexicon.advance(self._nodes_RD, tokens_R)
         allowed_RV = self._lexicon.allow(self._nodes_RD)
         if is_new:
-            allowed_RV[:, EOS_ID] = True  # nothing may have been said
+            allowed_RV[:, EOS_ID] = True  # the empty text is allowed
         return torch.zeros(allowed_RV.shape).masked_fill(~allowed_RV, -math.inf).to(self._device)
 
     def select(self, rows: Tensor) -> None:
@@ -126,18 +126,18 @@ def collect_words(texts: Iterable[str]) -> list[str]:
 
 
 def _spell_all(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
-    spellings, unspeakable = [], []
+    spellings, unencodable = [], []
     for word in dict.fromkeys(words):
         tokens = tuple(tokenizer.encode(word))
         if not tokens or UNK_ID in tokens or word.split() != [word]:
-            unspeakable.append(word)
+            unencodable.append(word)
         else:
             spellings.append(tokens)
     if not spellings:
-        raise UserError("a lexicon needs words that the tokenizer can spell, and there are none")
-    if unspeakable:
+        raise UserError("a lexicon needs words that the tokenizer can encode, and there are none")
+    if unencodable:
         logger.warning(
             "%d words of the lexicon have no spelling in tokens, %r for one; left out",
-            len(unspeakable), unspeakable[0],
+            len(unencodable), unencodable[0],
         )  # fmt: skip
     return spellings

@@ -22,7 +22,7 @@ def estimate_ngrams(sentences: Iterable[Sequence[str]], order: int, vocabulary: 
     if not counts[0]:
         raise UserError("n-grams are estimated from sentences, but there are none")
     counts = [*map(_adjust, counts, counts[1:]), counts[-1]]
-    counts[0].pop((START,), None)  # never said, only a context
+    counts[0].pop((START,), None)  # never predicted, only a context
     words = dict.fromkeys([END, *sorted(word for (word,) in counts[0]), *vocabulary, UNKNOWN])
     words.pop(START, None)
 

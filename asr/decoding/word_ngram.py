@@ -134,7 +134,7 @@ class WordNgramState:
         parts_RV[:, model.space_id] = whole_R * (1 - ends_R)
         parts_RV[:, EOS_ID] = whole_R * ends_R
         chances_RV = parts_RV / all_R[:, None]
-        if self._is_new:  # nothing said yet: the end is a word like any other
+        if self._is_new:  # no token yet: the end is a word like any other
             none_R = chances_RW[:, model.word_ids[END]]
             chances_RV *= 1 - none_R[:, None]
             chances_RV[:, EOS_ID] = none_R + chances_RV[:, EOS_ID]

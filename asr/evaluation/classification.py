@@ -1,4 +1,4 @@
-"""A split labelled by a model of labels: what it said, what was expected, how good and how fast it is."""
+"""Classify a split: predicted and expected labels, how good and how fast the classifier is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LabelledSplit:
 
     expected: dict[str, list[str]] = field(default_factory=dict)
     """id to labels: one, or one for each encoded step."""
-    said: dict[str, list[str]] = field(default_factory=dict)
+    predicted: dict[str, list[str]] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     """id to message."""
     seconds: float = 0.0
@@ -53,7 +53,7 @@ def label_utterances(
     batch_size: int = 8,
     report: Callable[[float], None] = lambda seconds: None,
 ) -> LabelledSplit:
-    """Every utterance as it stands in the manifest.
+    """Classify each utterance as it stands in the manifest.
 
     A file that cannot be read, is shorter than a frame or too long for the model, is a fault of its
     utterances, not of the rest.
@@ -77,7 +77,7 @@ def label_utterances(
             ids_BN = (scores_BNL.argmax(-1) + FIRST_LABEL_ID).tolist()
             split.seconds += stopwatch.read()
             for (item, _), ids, count in zip(read, ids_BN, counts_B.tolist(), strict=True):
-                split.said[item.id] = [system.tokenizer.tokens[id] for id in ids[:count]]
+                split.predicted[item.id] = [system.tokenizer.tokens[id] for id in ids[:count]]
                 split.expected[item.id] = labels.at(item, clock.times(count))
         seconds = sum(len(audio) for _, audio in read) / sample_rate
         split.audio_seconds += seconds
@@ -86,19 +86,19 @@ def label_utterances(
 
 
 def score_split(split: LabelledSplit, utterances: Sequence[Utterance], label: str) -> LabelScore:
-    """Of those that could be read. Where the speaker is the label, utterances are drawn for the interval,
+    """Score those that could be read. Where the speaker is the label, utterances are drawn for the interval,
     else speakers, if all are known."""
     speakers = {item.id: item.speaker for item in utterances}
     known = [speakers[name] for name in split.expected]
     are_drawn = label != "speaker" and None not in known
-    return score_labels(split.expected, split.said, known if are_drawn else None)
+    return score_labels(split.expected, split.predicted, known if are_drawn else None)
 
 
 def write_labels(folder: str | Path, split: LabelledSplit) -> Path:
-    """labels.jsonl: the labels of each utterance, as expected and as said."""
+    """Write labels.jsonl: the labels of each utterance, expected and predicted."""
     path = Path(folder) / "labels.jsonl"
     with replace_file(path) as file:
         for name, expected in split.expected.items():
-            record = {"id": name, "expected": expected, "said": split.said[name]}
+            record = {"id": name, "expected": expected, "said": split.predicted[name]}
             file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
     return path

@@ -1,4 +1,4 @@
-"""Pictures: what a model attends to, or hears, over a spectrogram; learning curves. Needs no display."""
+"""Pictures: attention or CTC posteriors over a spectrogram; learning curves. Needs no display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The times of the words of a manifest, by forced alignment of their texts under a CTC head."""
+"""Times of the words of a manifest, by forced alignment of their texts under a CTC head."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ def align_utterances(
                 faults[item.id] = str(error)
             else:
                 ready.append((item, audio))
-        heard, encoded = encode_batch(model.encode, front_end, ready, device, faults)
+        encodable, encoded = encode_batch(model.encode, front_end, ready, device, faults)
         if encoded is not None:
-            scores_BTV, said = model.ctc_log_probabilities(encoded[0]), [tokens[item.id] for item, _ in heard]
-            aligned = align_by_ctc(scores_BTV, encoded[1], said)
-            for (item, audio), ids, token_times in zip(heard, said, aligned, strict=True):
+            scores_BTV = model.ctc_log_probabilities(encoded[0])
+            texts = [tokens[item.id] for item, _ in encodable]
+            aligned = align_by_ctc(scores_BTV, encoded[1], texts)
+            for (item, audio), ids, token_times in zip(encodable, texts, aligned, strict=True):
                 words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
                 times[item.id] = format_spans((word.text, word.start, word.end) for word in words)
         report(seconds)

@@ -91,7 +91,7 @@ def load_recognizer(job: Job, run: Run) -> Recognizer:
     folder = find_model(run.folder)
     checks = ChecksConfig() if job.recipe.checks else ChecksConfig.off()
     longest = load_state(folder).get("longest_seconds")
-    return Recognizer(load_system(folder), checks=checks, heard_seconds=longest, needs_times=False)
+    return Recognizer(load_system(folder), checks=checks, longest_seconds=longest, needs_times=False)
 
 
 def find_guide(job: Job, run: Run) -> Run | None:

@@ -30,6 +30,12 @@ _LEGEND = (
 )
 
 
+def describe_tables(results: Results) -> str:
+    """Explain the columns, and say whether checks could reject a decoded text."""
+    checks = sorted({run["checks"] for run in results["runs"] if "checks" in run})
+    return f"{_LEGEND} Checks: {', '.join(checks)}." if checks else _LEGEND
+
+
 def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
     """Write report.html with its pictures and audio, and report.md. `runs`: those of the results, by name."""
     folder = job.report_dir
@@ -157,7 +163,7 @@ def format_markdown(results: Results) -> str:
     if results["smoke"]:
         parts += [f"**{SMOKE_WARNING}**", ""]
     parts += [f"`{results['command']}`: {describe_test(results)}", ""]
-    parts += [markdown_table(tabulate_runs(results)), _LEGEND, ""]
+    parts += [markdown_table(tabulate_runs(results)), describe_tables(results), ""]
     if results["comparisons"]:
         parts += [f"## Against {results['baseline']}", ""]
         parts += [f"- {comparison['in_words']}" for comparison in results["comparisons"]] + [""]
@@ -191,7 +197,7 @@ def format_html(
     if results["smoke"]:
         parts.append(f'<p class="smoke">{SMOKE_WARNING}</p>')
     parts.append(f"<p><code>{_text(results['command'])}</code>: {_text(describe_test(results))}</p>")
-    parts += [html_table(tabulate_runs(results)), f"<p>{_text(_LEGEND)}</p>"]
+    parts += [html_table(tabulate_runs(results)), f"<p>{_text(describe_tables(results))}</p>"]
     if results["comparisons"]:
         sentences = "".join(f"<li>{_text(item['in_words'])}</li>" for item in results["comparisons"])
         parts.append(f"<h2>Against {_text(results['baseline'])}</h2><ul>{sentences}</ul>")

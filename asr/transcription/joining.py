@@ -169,7 +169,7 @@ def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | User
                 "%s: its channels are all the same, so that they tell no speakers apart", first.audio
             )
         return first
-    heard = next((one for one in good if one.segments), first)
+    spoken = next((one for one in good if one.segments), first)
     numbered = enumerate(good, 1)
     segments = [replace(segment, channel=channel) for channel, one in numbered for segment in one.segments]
     return replace(
@@ -177,8 +177,8 @@ def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | User
         duration=max(one.duration for one in good),
         segments=tuple(sorted(segments, key=lambda segment: segment.start)),
         warnings=tuple(dict.fromkeys(warning for one in good for warning in one.warnings)),
-        language=heard.language,
-        language_probability=heard.language_probability,
+        language=spoken.language,
+        language_probability=spoken.language_probability,
         out_of_domain=next((one.out_of_domain for one in good if one.out_of_domain), ""),
     )
 
@@ -202,7 +202,7 @@ def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segme
 def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tuple[list[Word], list[Word]]:
     """Of two segments that overlap around `cut`, the words that each keeps, so that none is lost or doubled.
 
-    They part behind the word nearest to the cut on which both agree: it is heard whole in both. Without one,
+    They part behind the word nearest to the cut on which both agree: it is whole in both. Without one,
     each keeps the words whose middle is on its side.
     """
     agreed = [
@@ -218,7 +218,7 @@ def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tup
 
 
 def _is_same_time(word: Word, other: Word) -> bool:
-    """Whether they share more than half of the shorter one: a word said twice in a row is not one word."""
+    """Whether they share more than half of the shorter one: a word spoken twice in a row is not one word."""
     shared = min(word.end, other.end) - max(word.start, other.start)
     return shared > min(word.end - word.start, other.end - other.start) / 2
 

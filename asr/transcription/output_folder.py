@@ -121,7 +121,7 @@ class OutputFolder:
         return log
 
     def _outputs_made(self, recording: Recording) -> dict[str, Stamp | None]:
-        """What earlier calls made of the same audio in the same way, in whatever format."""
+        """Outputs that earlier calls made of the same audio with the same settings, in whatever format."""
         line = self._done.get(recording.name)
         if line is None or line["made_by"] != self._made_by or not _is_same_audio(line, recording):
             return {}

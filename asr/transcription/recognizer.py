@@ -86,11 +86,11 @@ def load_model(
         recognizer = family.load(source, device, precision, segmentation, checks)
     else:
         folder = find_model(source)
-        heard = load_state(folder).get("longest_seconds")
+        longest = load_state(folder).get("longest_seconds")
         own = load_bundled_decoding(folder)
         resources = None if own is None else own.find_resources(folder)
         recognizer = Recognizer(
-            load_system(folder), device, precision, segmentation, checks, heard, resources
+            load_system(folder), device, precision, segmentation, checks, longest, resources
         )
     recognizer.name = str(source)
     return recognizer
@@ -111,28 +111,28 @@ class Recognizer(Transcriber):
         precision: Precision = "auto",
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
-        heard_seconds: float | None = None,
+        longest_seconds: float | None = None,
         resources: DecodingResources | None = None,
         needs_times: bool = True,
     ) -> None:
-        """`heard_seconds`: of the longest training utterance; recordings are cut into segments no longer.
+        """`longest_seconds`: of the longest training utterance; recordings are cut into segments no longer.
 
-        `resources`: how it is decoded where nothing is said about it. Without `needs_times`, for evaluation,
-        a model may be one that cannot tell when a word was said.
+        `resources`: decoding settings and language model used when a call names none. Without `needs_times`,
+        for evaluation, a model may be one that cannot give the times of words.
         """
         decoder = system.model.decoder
         if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
             raise UserError(
-                "this model has neither a CTC head nor attention, and nothing else tells when a word was "
-                "said: decode it with asr evaluate, or train one with model.ctc_weight above 0"
+                "this model has neither a CTC head nor attention, and nothing else gives the times of "
+                "words: decode it with asr evaluate, or train one with model.ctc_weight above 0"
             )
         super().__init__(device, precision)
         self.system = system
         longest = system.config.batches.max_utterance_seconds  # training used none above
         segmentation = segmentation or SegmentationConfig()
         self.whole_seconds = math.inf if segmentation.method == "none" else longest
-        if heard_seconds is not None:
-            longest = min(longest, max(heard_seconds, SHORTEST_LIMIT))
+        if longest_seconds is not None:
+            longest = min(longest, max(longest_seconds, SHORTEST_LIMIT))
         self.segmentation = segmentation.limited(longest)
         self.decoder = SpeechDecoder(
             system.model, system.front_end, system.tokenizer, checks, self.device, self.dtype

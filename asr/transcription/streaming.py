@@ -35,7 +35,7 @@ class StreamingConfig(Config):
     """Of new audio between two decodings of the segment that is being spoken; less: sooner, dearer."""
     max_seconds: float = pydantic.Field(default=28.0, ge=2)
     """Of a segment, and never more than in a file. Shorter ones are final sooner and cost less, but have more
-    errors: they know less of what was said before."""
+    errors: they have less context."""
     pause_seconds: float = pydantic.Field(default=1.0, gt=0)
     """A pause that ends a segment."""
 
@@ -53,7 +53,7 @@ class LiveText:
     segment: Segment | None = None
     """The segment that ended here: its text is final. Times count from the first sample."""
     separator: str = " "
-    """Between two words, in the language that was heard."""
+    """Between two words, in the detected language."""
 
 
 class LiveTranscriber:
@@ -129,7 +129,7 @@ class LiveTranscriber:
             seconds = segment.end - segment.start
             self._seconds_in[whole.language] = self._seconds_in.get(whole.language, 0.0) + seconds
         cut = segment.cut_after
-        # What begins at a cut is heard whole in the next segment, which overlaps this one.
+        # What begins at a cut is whole in the next segment, which overlaps this one.
         words = [w for w in self._new_words(whole.segment.words) if cut is None or w.middle < cut]
         if words:
             self._final_until = words[-1].end

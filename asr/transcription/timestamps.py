@@ -1,4 +1,4 @@
-"""When each word was said and how sure the model is: by the CTC head, or else by cross-attention.
+"""Timestamps and confidence of words: by the CTC head, or else by cross-attention.
 
 A head tells near which encoded step a token was recognised, not how far its sound reaches: CTC gives a token
 one or two steps and calls the rest blank. So the head decides between which moments a word begins and ends,
@@ -190,8 +190,8 @@ def time_words(
     stops.append(find_boundary(energies_T, ends[-1], min(duration, ends[-1] + _REACH_SECONDS))[0])
     words = []
     for span, start, stop in zip(spans, starts, stops, strict=True):
-        chances = [max(token.probability, 1e-10) for token in token_times[span.first : span.past]]
-        confidence = float(np.exp(np.mean(np.log(chances))))
+        probabilities = [max(token.probability, 1e-10) for token in token_times[span.first : span.past]]
+        confidence = float(np.exp(np.mean(np.log(probabilities))))
         words.append(Word(span.text, offset + start, offset + max(start, stop), confidence))
     return words
 

@@ -226,7 +226,7 @@ class Transcriber(abc.ABC):
     ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
         """Each file with its transcript, or with the error that says why there is none, in the given order.
 
-        `batch_size` segments, of several files where these are short, are decoded at once. What is heard in a
+        `batch_size` segments, of several files where these are short, are decoded at once. The text of a
         file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
         request = self._make_request(decoding, language_model, options, batch_size)
