@@ -115,8 +115,8 @@ class Example(NamedTuple):
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """As workers have it. More threads gain little on such small pieces of work, and lose a lot by waiting
-    for each other where other processes want the same cores."""
+    """Compute in one thread, as workers do. More gain little on such small pieces of work, and lose a lot by
+    waiting for each other where other processes want the same cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

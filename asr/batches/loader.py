@@ -101,7 +101,7 @@ class BatchLoader:
 
     @property
     def longest_seconds(self) -> float:
-        """Of the training utterances, at their original speed."""
+        """Length of the longest training utterance, at its original speed."""
         return float(self.training_set.seconds_N.max(initial=0.0))
 
     def largest_batch(self) -> Batch:

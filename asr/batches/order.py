@@ -61,7 +61,7 @@ class Shard:
         return self.first_world_size or self.world_size
 
     def take(self, batches: list[np.ndarray], start: int = 0) -> list[np.ndarray]:
-        """Of those from `start` on. All processes take equally many, some perhaps one without utterances."""
+        """Select this process's batches: equally many for all processes, perhaps one without utterances."""
         left = batches[start:]
         num_empty = -len(left) % self.world_size
         return [*left, *[np.empty(0, dtype=np.int64)] * num_empty][self.rank :: self.world_size]

@@ -19,7 +19,7 @@ def hash_names(names: Iterable[str]) -> np.ndarray:
 
 
 def choose(hashes_N: np.ndarray, num_choices: int, *keys: str | int) -> np.ndarray:
-    """For each name a number below `num_choices`, by its hash and the keys; a million take milliseconds."""
+    """Draw a number below `num_choices` for each name, by its hash and the keys."""
     mixed_N = hashes_N ^ np.uint64(_hash("/".join(map(str, keys)), 8))
     # The last step of SplitMix64: each bit comes to depend on all others.
     mixed_N = (mixed_N ^ (mixed_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

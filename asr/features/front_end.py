@@ -64,7 +64,7 @@ BANDS_AT_ONCE = 32  # a mel filter covers few bins; products of a few neighbours
 
 
 class FeaturesConfig(Config):
-    """From audio to feature vectors."""
+    """Settings of feature vectors."""
 
     convention: Literal["kaldi", "whisper"] = "kaldi"
     """Whose numbers to compute: `kaldi` (and torchaudio.compliance.kaldi) or `whisper` (OpenAI's log-mel)."""

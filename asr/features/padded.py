@@ -77,7 +77,7 @@ def speech_spans(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> torch.T
 
 
 def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
-    """In place: zeros past each utterance's length."""
+    """Write zeros past each utterance's length, in place."""
     if features_BTF.device.type != "cpu":
         return features_BTF.masked_fill_(~valid_frames(features_BTF, feature_lengths_B), 0.0)
     for features_TF, length in zip(features_BTF, feature_lengths_B.tolist(), strict=True):

@@ -56,12 +56,12 @@ class DecoderConfig(Config):
 
     @property
     def cross_attention(self) -> tuple[int, int]:
-        """How many layers attend to the encoded steps, and with how many heads; (0, 0): none does."""
+        """Layers that attend to the encoded steps, and heads of each; (0, 0): none does."""
         return 0, 0
 
 
 class AnyDecoder(nn.Module, abc.ABC):
-    """From encoded steps to tokens.
+    """Decoder: encoded steps to tokens.
 
     Built from its config, the dimension of the encoded steps and the size of the vocabulary.
     """

@@ -77,10 +77,10 @@ class FrameLabelsConfig(LabelModelConfig):
 
 
 class LabelModel(Model, abc.ABC):
-    """Reads as many tokens of an utterance as it gives labels. Its accuracy is the share of right labels.
+    """Classifier of recordings or frames. Its accuracy is the share of right labels.
 
-    A target that is no label, as UNK_ID stands for one that training has not seen, has no part in the loss
-    and is never right.
+    It reads as many tokens of an utterance as it gives labels. A target that is no label, as UNK_ID is for
+    one that training has not seen, has no part in the loss and is never right.
     """
 
     reported = ("total", "accuracy")

@@ -73,7 +73,7 @@ class ModelConfig(Config):
         return True
 
     def find_labels(self, text: TextConfig) -> Labels | None:
-        """Where its labels come from; None for a model of tokens."""
+        """Source of a classifier's labels; None for a model of tokens."""
         return None
 
     def check_run(self, run: Any) -> None:

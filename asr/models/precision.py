@@ -51,5 +51,5 @@ def resolve_precision(wanted: Precision, device: torch.device, has_int8: bool) -
 
 
 def describe_arithmetic(precision: Precision, device: torch.device) -> str:
-    """In a result and the journal of an output folder, by which a later call goes on with the same."""
+    """Name precision and device, as results and output folders have them."""
     return f"{precision} on {device.type}"

@@ -1,1 +1,1 @@
-"""What a run is: its config, and a checkpoint with tokenizer, front end and weights."""
+"""A run: its config, and a checkpoint with tokenizer, front end and weights."""

@@ -172,7 +172,7 @@ def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def round_weights(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """In the precision that a file shall have; in memory all are float32 again."""
+    """Round weights to the precision of a file; in memory all are float32 again."""
     rounded = {
         name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import pydantic
 
@@ -40,22 +40,6 @@ class Recognized:
 
 
 RECOGNIZED: pydantic.TypeAdapter[Recognized] = pydantic.TypeAdapter(Recognized)
-
-
-@dataclass(frozen=True)
-class Window:
-    """What was found in one window of 30 seconds, where each begins at the end of the text before."""
-
-    segments: tuple[Segment, ...]
-    language: str
-    language_probability: float | None
-    previous: tuple[int, ...]
-    """Tokens of the text before the next window."""
-    step: int
-    """Samples from the start of this window to that of the next one."""
-
-
-WINDOW: pydantic.TypeAdapter[Window] = pydantic.TypeAdapter(Window)
 
 
 @dataclass(frozen=True)
@@ -99,10 +83,10 @@ class Recording:
         """What an earlier call found in the same segment, or window."""
         return None if self.log is None else self.log.find(index, (place.start, place.end), kind)
 
-    def keep(self, index: int, place: AudioSegment, value: Recognized | Window) -> None:
-        """For a later call, if this one is interrupted."""
+    def keep(self, index: int, place: AudioSegment, value: dict[str, Any]) -> None:
+        """Log what was found in a segment, or window, for a later call if this one is interrupted."""
         if self.log is not None:
-            self.log.add(index, (place.start, place.end), asdict(value))
+            self.log.add(index, (place.start, place.end), value)
 
     def add(self, one: Recognized) -> None:
         self.recognized[self.num_segments] = one

@@ -14,7 +14,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 
@@ -314,7 +314,7 @@ class Transcriber(abc.ABC):
             return found
         results = self.recognize([segment for _, _, segment in batch], request)
         for (recording, index, segment), result in zip(batch, results, strict=True):
-            recording.keep(index, segment, result)
+            recording.keep(index, segment, asdict(result))
         return results
 
     def _take_finished(self, waiting: deque[Recording], request: Request) -> Iterator[Event]:

@@ -119,7 +119,7 @@ def _read_string(file: MappedFile) -> str:
 
 
 def _find_sizes(variables: dict[str, Tensor], alignment_heads: Any, source: str) -> WhisperConfig:
-    """From the shapes of the weights."""
+    """Read the sizes off the shapes of the weights."""
 
     def size(name: str, dim: int) -> int | None:
         return variables[name].size(dim) if name in variables and variables[name].dim() > dim else None

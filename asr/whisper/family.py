@@ -34,6 +34,8 @@ from asr.whisper.recognizer import WhisperRecognizer
 
 
 class WhisperFamily(Family):
+    """Models of OpenAI's architecture, in files and folders of all kinds, or by name from the hub."""
+
     name = "Whisper"
     section = "whisper"
     decoding = WhisperDecodingConfig

@@ -192,7 +192,7 @@ class Whisper(nn.Module):
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:
-    """None where all are whole, as 30-second windows are: attention is then faster."""
+    """Mask of the steps; None where all are whole, as 30-second windows are: attention is then faster."""
     if bool((lengths_B >= length).all()):
         return None
     return length_mask(lengths_B.clamp(min=1), length)

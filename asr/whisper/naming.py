@@ -1,4 +1,4 @@
-"""From the names that OpenAI gave the weights to ours, with the projections that go together joined."""
+"""Rename OpenAI's weights to our names, with the projections that go together joined."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rename_weights(config: WhisperConfig, theirs: dict[str, Tensor], source: str
 
 
 def split_weights(config: WhisperConfig, ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """By OpenAI's names: what `rename_weights` was given."""
+    """Weights by OpenAI's names, as `rename_weights` takes them."""
     theirs: dict[str, Tensor] = {}
     for name, part_names in _table(config):
         for part_name, part in zip(part_names, ours[name].chunk(len(part_names)), strict=True):
@@ -59,7 +59,7 @@ def split_weights(config: WhisperConfig, ours: dict[str, Tensor]) -> dict[str, T
 
 
 def expected_shapes(config: WhisperConfig) -> dict[str, tuple[int, ...]]:
-    """By our names. The output is left out: it is the embeddings."""
+    """Shapes by our names. The output is left out: it is the embeddings."""
     with without_weights():
         weights = Whisper(config).state_dict()
     return {name: tuple(weight.shape) for name, weight in weights.items() if name != "decoder.output.weight"}

@@ -42,7 +42,7 @@ def read_openai(path: Path) -> Checkpoint:
 
 
 def build_config(sizes: dict[str, Any], source: str) -> WhisperConfig:
-    """From the sizes as OpenAI names them."""
+    """Read the sizes as OpenAI names them."""
     for name in (*SIZES, "n_text_state"):
         if type(sizes.get(name)) is not int:
             raise UserError(f"{source}: {name} is no number; is it a Whisper model?")

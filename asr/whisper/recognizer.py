@@ -9,9 +9,10 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+import pydantic
 import torch
 
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
@@ -22,11 +23,9 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision
 from asr.transcription.joining import (
-    WINDOW,
     End,
     Recognized,
     Recording,
-    Window,
     clip_words,
     make_segment,
     mean_confidence,
@@ -75,6 +74,22 @@ class OpenedSegment(AudioSegment):
     """A segment, with the opening of its recording."""
 
     opening: Opening | None = None
+
+
+@dataclass(frozen=True)
+class DecodedWindow:
+    """Text of one window of 30 seconds, where each begins at the end of the text before."""
+
+    segments: tuple[Segment, ...]
+    language: str
+    language_probability: float | None
+    previous: tuple[int, ...]
+    """Tokens of the text before the next window."""
+    step: int
+    """Samples from the start of this window to that of the next one."""
+
+
+DECODED_WINDOW: pydantic.TypeAdapter[DecodedWindow] = pydantic.TypeAdapter(DecodedWindow)
 
 
 class WhisperRecognizer(Transcriber):
@@ -187,7 +202,7 @@ class WhisperRecognizer(Transcriber):
 
     @torch.inference_mode()
     def decode(self, windows: EncodedWindows, config: WhisperDecodingConfig) -> list[WhisperReading]:
-        """From encoded steps to text."""
+        """Decode encoded windows to text."""
         with self._precision():
             return decode_windows(self.model, self.system.tokenizer, windows, config, self.checks)
 
@@ -324,7 +339,7 @@ class WhisperRecognizer(Transcriber):
         """Each window begins where the last whole span of text before it ended."""
         offset = describe_source(recording.source)[2]
         audio_S, done, total = np.zeros(0, np.float32), 0, 0
-        window: Window | None = None
+        window: DecodedWindow | None = None
         fault: UserError | None = None
         for number in itertools.count():
             try:
@@ -339,9 +354,9 @@ class WhisperRecognizer(Transcriber):
                 break
             start = offset + done / self.sample_rate
             place = AudioSegment(start, audio_S[: self.window_samples], self.sample_rate)
-            known = recording.recall(number, place, WINDOW)
+            known = recording.recall(number, place, DECODED_WINDOW)
             window = known or self._read_window(place, window, request)
-            recording.keep(number, place, window)
+            recording.keep(number, place, asdict(window))
             for segment in window.segments:
                 recording.add(Recognized(segment, None, None, window.language, window.language_probability))
             audio_S, done = audio_S[window.step :], done + window.step
@@ -351,7 +366,9 @@ class WhisperRecognizer(Transcriber):
         recording.end = End(total / self.sample_rate, fault)
         yield
 
-    def _read_window(self, place: AudioSegment, before: Window | None, request: Request) -> Window:
+    def _read_window(
+        self, place: AudioSegment, before: DecodedWindow | None, request: Request
+    ) -> DecodedWindow:
         """Decode a window that follows on another one."""
         config, previous = _options(request), [] if before is None else list(before.previous)
         if before is not None:
@@ -375,7 +392,7 @@ class WhisperRecognizer(Transcriber):
             is_sure = reading.temperature <= SURE_TEMPERATURE
             previous = previous[-self.model.config.max_tokens :] if is_sure else []
         step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
-        return Window(segments, reading.language, reading.language_probability, tuple(previous), step)
+        return DecodedWindow(segments, reading.language, reading.language_probability, tuple(previous), step)
 
 
 def clip(found: Recognized, segment: AudioSegment) -> Recognized:

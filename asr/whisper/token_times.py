@@ -114,7 +114,7 @@ def _focus(weights_HUT: Tensor) -> Tensor:
 
 
 def warp_batch(costs: Sequence[np.ndarray]) -> list[list[int]]:
-    """For each matrix (N, T), the first step of each row on the cheapest path from corner to corner.
+    """Find, for each matrix (N, T), the first step of each row on the cheapest path from corner to corner.
 
     The path goes on by a row, by a step, or by both. All matrices are walked at once, diagonal by diagonal.
     """

@@ -47,7 +47,7 @@ class WhisperTokenizer:
 
     @classmethod
     def of_size(cls, vocabulary: tuple[bytes, ...], vocab_size: int) -> WhisperTokenizer:
-        """For a model with so many tokens in all."""
+        """Tokenizer of a model with so many tokens in all."""
         num_languages = vocab_size - len(vocabulary) - 2 - NUM_TASKS - NUM_TIMES
         expected = 99 if vocab_size <= 51_865 else 100  # Cantonese came with large-v3
         if num_languages != expected:
