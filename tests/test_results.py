@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.recipe.report import format_markdown
-from asr.recipe.results import score_results, write_texts
+from asr.recipe.results import SetupName, score_results, write_texts
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = sorted(ROOT.glob("recipes/*/results/results.json"))
@@ -102,3 +102,17 @@ def test_a_changed_file_is_noticed(made_up: Path, name: str) -> None:
     old, new = ("0.25", "0.2") if name == "results.json" else ("YES", "NO")
     path.write_text(path.read_text().replace(old, new, 1))
     assert find_wrong_figures(made_up) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("joint", ("joint", None, False)),
+        ("joint+speeds", ("joint", None, True)),
+        ("ctc_beam+ngrams", ("ctc_beam", "ngrams", False)),
+        ("joint+language_model+speeds", ("joint", "language_model", True)),
+    ],
+)
+def test_names_of_decoding_setups(name: str, parts: tuple[str, str | None, bool]) -> None:
+    assert SetupName.parse(name) == SetupName(*parts)
+    assert str(SetupName(*parts)) == name

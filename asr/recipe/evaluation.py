@@ -20,7 +20,7 @@ from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device
 from asr.recipe.definition import Job
 from asr.recipe.origin import describe_origin
-from asr.recipe.results import Texts, score_texts, write_texts
+from asr.recipe.results import SetupName, Texts, score_texts, write_texts
 from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
@@ -38,7 +38,6 @@ SMOKE_BEAM = 2
 WEIGHTS = (0.3, 0.6, 1.0)
 CTC_WEIGHTS = (0.3, 0.6)
 FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
-SPEEDS = "speeds"  # at the end of the name of a setup that decodes each utterance at several
 
 Key = tuple[str, int]  # name of a setup, and which of its weights
 
@@ -118,14 +117,12 @@ def _read_setup(
             f"{other.name}, which has not been evaluated; add --only {other.system}"
         )
     chosen = str(summary["decoding"])
-    sources = [part for part in chosen.split("+")[1:] if part != SPEEDS]
-    known = build_resources(system, list(read_training_texts(run.config)), language_models) if sources else {}
-    if missing := [source for source in sources if source not in known]:
-        raise UserError(
-            f"{run.name} is to be decoded like {other.name}, with {missing[0]}, which is not there"
-        )
+    source = SetupName.parse(chosen).language_model
+    known = build_resources(system, list(read_training_texts(run.config)), language_models) if source else {}
+    if source and source not in known:
+        raise UserError(f"{run.name} is to be decoded like {other.name}, with {source}, which is not there")
     config = DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
-    return chosen, DecodingSetup(config, known[sources[0]] if sources else None)
+    return chosen, DecodingSetup(config, known[source] if source else None)
 
 
 def _choose_setups(
@@ -136,7 +133,9 @@ def _choose_setups(
     setups, rates = _choose_weights(split, _plan_setups(job, run, recognizer.system, language_models))
     if job.recipe.speeds:
         at_speeds = {
-            f"{name}+{SPEEDS}": [replace(setup, config=_change(setup.config, speeds=job.recipe.speeds))]
+            str(replace(SetupName.parse(name), at_speeds=True)): [
+                replace(setup, config=_change(setup.config, speeds=job.recipe.speeds))
+            ]
             for name, setup in setups.items()
         }
         more_setups, more_rates = _choose_weights(split, at_speeds)
@@ -178,7 +177,9 @@ def _plan_setups(
                 if method in plain:
                     own = [setup.config for setup in setups[method]]
                     weighted = vary(own, "language_model_weight", WEIGHTS)
-                    setups[f"{method}+{source}"] = [DecodingSetup(config, model) for config in weighted]
+                    setups[str(SetupName(method, source))] = [
+                        DecodingSetup(config, model) for config in weighted
+                    ]
     return setups
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,26 @@ def compare_runs(job: Job, runs: Sequence[Run]) -> None:
         baseline = runs[0].system
     results = {"corpus": job.recipe.name, "smoke": job.smoke, "command": job.command, "baseline": baseline}
     write_record(job.results_dir / RESULTS, results | score_results(job.results_dir, baseline, summaries))
+
+
+@dataclass(frozen=True)
+class SetupName:
+    """Name of a decoding setup in results and in names of files, such as joint+ngrams+speeds."""
+
+    method: str
+    language_model: str | None = None
+    """ngrams, or the run of a language model."""
+    at_speeds: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> SetupName:
+        method, *rest = name.split("+")
+        at_speeds = rest[-1:] == ["speeds"]
+        sources = rest[:-1] if at_speeds else rest
+        return cls(method, sources[0] if sources else None, at_speeds)
+
+    def __str__(self) -> str:
+        return "+".join([self.method, *filter(None, [self.language_model]), *["speeds"] * self.at_speeds])
 
 
 def hypotheses_name(run: str, setup: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models import Model
-from asr.recipe.evaluation import SPEEDS
+from asr.recipe.results import SetupName
 from asr.recipe.tasks import hash_file, read_record
 from asr.system.checkpoint import (
     System,
@@ -105,10 +105,9 @@ def _bundle(
 ) -> BundledDecoding:
     """Write the language model and the lexicon of the setup that dev chose."""
     decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
-    _, *fused = [part for part in chosen["decoding"].split("+") if part != SPEEDS]
-    if not fused:
+    name = SetupName.parse(chosen["decoding"]).language_model
+    if name is None:
         return BundledDecoding(decoding=decoding)
-    (name,) = fused
     texts = list(read_training_texts(system.config))
     lexicon = write_lexicon(folder, texts)
     if name == NGRAMS:
