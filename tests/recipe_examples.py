@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.recipe.definition import Job, load_recipe
+from asr.recipe.definition import load_recipe
+from asr.recipe.experiment import Experiment
 
 RECIPE = '''"""Words as tones: a corpus of this test."""
 from pathlib import Path
@@ -61,5 +62,5 @@ def write_conf(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def make_job(recipes_dir: Path, **wanted: object) -> Job:
-    return Job(load_recipe("tones", recipes_dir), **wanted)  # type: ignore[arg-type]
+def make_experiment(recipes_dir: Path, **wanted: object) -> Experiment:
+    return Experiment(load_recipe("tones", recipes_dir), **wanted)  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe.definition import Job, find_recipes, load_recipe
+from asr.recipe.definition import find_recipes, load_recipe
+from asr.recipe.experiment import Experiment
 from asr.recipe.stages import STAGES, run_recipe
 
 RECIPE = '''"""A corpus of one utterance.
@@ -65,8 +66,8 @@ def write_recipe(recipes_dir: Path, name: str, source: str) -> Path:
     return recipes_dir
 
 
-def make_job(recipes_dir: Path, corpus_dir: Path | None = None) -> Job:
-    return Job(load_recipe("tiny", recipes_dir), None, corpus_dir)
+def make_experiment(recipes_dir: Path, corpus_dir: Path | None = None) -> Experiment:
+    return Experiment(load_recipe("tiny", recipes_dir), None, corpus_dir)
 
 
 def read_calls() -> list[str]:
@@ -168,7 +169,7 @@ def test_no_recipes(tmp_path: Path) -> None:
 
 def test_stages_run_once(recipes_dir: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        run_recipe(make_job(recipes_dir))
+        run_recipe(make_experiment(recipes_dir))
     assert read_calls() == [f"{tmp_path}/data/tiny/corpus/inner"]
 
 
@@ -176,7 +177,7 @@ def test_stages_run_once(recipes_dir: Path, tmp_path: Path) -> None:
 def test_a_stage_runs_again_when_its_inputs_have_changed(
     recipes_dir: Path, tmp_path: Path, change: str
 ) -> None:
-    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
     corpus_dir = tmp_path
     if change == "recipe":
         write_recipe(recipes_dir, "tiny", RECIPE + "\n")
@@ -188,51 +189,51 @@ def test_a_stage_runs_again_when_its_inputs_have_changed(
         Path("data/tiny/.prepare.done").unlink()
     else:
         Path("data/tiny/.prepare.done").write_text("[")
-    run_recipe(make_job(recipes_dir, corpus_dir))
+    run_recipe(make_experiment(recipes_dir, corpus_dir))
     assert read_calls() == [str(tmp_path), str(corpus_dir)]
 
 
 def test_a_failed_stage_is_not_done(recipes_dir: Path, tmp_path: Path) -> None:
-    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
     failing = RECIPE.replace(
         "    for split", "    raise OSError(28, 'No space left on device', 'x.wav')\n    for split"
     )
     write_recipe(recipes_dir, "tiny", failing)
     with pytest.raises(UserError, match=r"x\.wav: No space left on device; prepare ended there"):
-        run_recipe(make_job(recipes_dir, tmp_path))
+        run_recipe(make_experiment(recipes_dir, tmp_path))
     write_recipe(recipes_dir, "tiny", RECIPE)
-    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
     assert len(read_calls()) == 3
 
 
 def test_a_stage_that_forgets_its_outputs(recipes_dir: Path, tmp_path: Path) -> None:
     write_recipe(recipes_dir, "tiny", RECIPE.replace('("train", "dev", "test")', '("train", "dev")'))
     with pytest.raises(UserError, match=r"prepare has not written data/tiny/test\.jsonl"):
-        run_recipe(make_job(recipes_dir, tmp_path))
+        run_recipe(make_experiment(recipes_dir, tmp_path))
 
 
 def test_one_stage_alone(recipes_dir: Path) -> None:
     with pytest.raises(
         UserError, match=r"data/tiny: no corpus has been downloaded; leave --stage out, or pass"
     ):
-        run_recipe(make_job(recipes_dir), "prepare")
-    run_recipe(make_job(recipes_dir), "download")
+        run_recipe(make_experiment(recipes_dir), "prepare")
+    run_recipe(make_experiment(recipes_dir), "download")
     assert not Path("data/tiny/calls").exists()
-    run_recipe(make_job(recipes_dir), "prepare")
+    run_recipe(make_experiment(recipes_dir), "prepare")
     assert len(read_calls()) == 1
 
 
 def test_options_that_do_not_fit(recipes_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="with a corpus there is nothing to download"):
-        run_recipe(make_job(recipes_dir, tmp_path), "download")
+        run_recipe(make_experiment(recipes_dir, tmp_path), "download")
     write_recipe(
         recipes_dir, "tiny", RECIPE.replace("corpus_dir /", "output_dir /").replace(SOURCE, "synthetic=True")
     )
     with pytest.raises(
         UserError, match="tiny makes its corpus itself and reads none; leave --corpus-dir out"
     ):
-        run_recipe(make_job(recipes_dir, tmp_path))
-    run_recipe(make_job(recipes_dir))
+        run_recipe(make_experiment(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir))
     assert read_calls() == ["None"]
 
 
@@ -243,32 +244,32 @@ def test_a_corpus_that_cannot_be_downloaded(recipes_dir: Path, tmp_path: Path) -
     with pytest.raises(
         UserError, match="tiny cannot be downloaded; pass --corpus-dir DIR, the folder of your copy"
     ):
-        run_recipe(make_job(recipes_dir))
-    run_recipe(make_job(recipes_dir, tmp_path))
-    run_recipe(make_job(recipes_dir))
+        run_recipe(make_experiment(recipes_dir))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir))
     assert read_calls() == [str(tmp_path)]
 
 
 def test_what_is_prepared_is_used_without_asking_again(recipes_dir: Path, tmp_path: Path) -> None:
     """Nothing is downloaded beside it, also where prepare has to be done again."""
-    run_recipe(make_job(recipes_dir, tmp_path))
-    run_recipe(make_job(recipes_dir))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir))
     assert not Path("data/tiny/corpus").exists() and read_calls() == [str(tmp_path)]
     write_recipe(recipes_dir, "tiny", RECIPE + "\n")
-    run_recipe(make_job(recipes_dir))
+    run_recipe(make_experiment(recipes_dir))
     assert not Path("data/tiny/corpus").exists() and read_calls() == [str(tmp_path)] * 2
-    run_recipe(make_job(recipes_dir, recipes_dir))
-    run_recipe(make_job(recipes_dir))
+    run_recipe(make_experiment(recipes_dir, recipes_dir))
+    run_recipe(make_experiment(recipes_dir))
     assert read_calls()[2:] == [str(recipes_dir)]
 
 
 def test_a_manifest_that_prepare_no_longer_writes(recipes_dir: Path, tmp_path: Path) -> None:
     """It is not taken from the older run, whether the recipe wrote it then or someone else did."""
     write_recipe(recipes_dir, "tiny", RECIPE.replace('"dev", "test")', '"dev", "test", "train_all")'))
-    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
     Path("data/tiny/mine.jsonl").write_text("")
     write_recipe(recipes_dir, "tiny", RECIPE)
-    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
     assert {path.name for path in Path("data/tiny").glob("*.jsonl")} == {
         *("train.jsonl", "dev.jsonl", "test.jsonl", "mine.jsonl")
     }
@@ -277,12 +278,12 @@ def test_a_manifest_that_prepare_no_longer_writes(recipes_dir: Path, tmp_path: P
         with pytest.raises(
             UserError, match=r"prepare has not written data/tiny/test\.jsonl\. Let prepare of"
         ):
-            run_recipe(make_job(recipes_dir, tmp_path))
+            run_recipe(make_experiment(recipes_dir, tmp_path))
     Path("data/tiny/test.jsonl").write_text("")
     with pytest.raises(
         UserError, match=r"data/tiny/test\.jsonl; the file there is older, delete it or move it"
     ):
-        run_recipe(make_job(recipes_dir, tmp_path))
+        run_recipe(make_experiment(recipes_dir, tmp_path))
 
 
 def test_an_empty_split_is_found_when_it_is_written(recipes_dir: Path, tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_an_empty_split_is_found_when_it_is_written(recipes_dir: Path, tmp_path:
     with pytest.raises(
         UserError, match=r"data/tiny/test\.jsonl: prepare has written no utterance into it; let"
     ):
-        run_recipe(make_job(recipes_dir, tmp_path))
+        run_recipe(make_experiment(recipes_dir, tmp_path))
 
 
 def test_wrong_values_in_prepare_are_an_error_of_the_recipe(
@@ -314,7 +315,7 @@ def test_wrong_values_in_prepare_are_an_error_of_the_recipe(
 
 def test_list(recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_recipe(recipes_dir, "other", RECIPE.replace("one utterance", "another"))
-    run_recipe(make_job(recipes_dir, tmp_path))
+    run_recipe(make_experiment(recipes_dir, tmp_path))
     assert main(["recipe", "list", "--recipes-dir", str(recipes_dir)]) == 0
     assert capsys.readouterr().out == (
         "other  -         A corpus of another.\ntiny   prepared  A corpus of one utterance.\n"
@@ -419,8 +420,8 @@ def test_smoke_mode_prepares_in_its_own_way(recipes_dir: Path, tmp_path: Path) -
     small = "prepare_smoke=partial(prepare, seconds=1.0), prepare=prepare"
     write_recipe(recipes_dir, "tiny", source.replace("prepare=prepare", small))
     recipe = load_recipe("tiny", recipes_dir)
-    run_recipe(Job(recipe, given_corpus_dir=tmp_path, smoke=True))
-    run_recipe(Job(recipe, given_corpus_dir=tmp_path))
+    run_recipe(Experiment(recipe, given_corpus_dir=tmp_path, smoke=True))
+    run_recipe(Experiment(recipe, given_corpus_dir=tmp_path))
     assert '"duration":1.0' in Path("data/tiny-smoke/train.jsonl").read_text()
     assert '"duration":1800.0' in Path("data/tiny/train.jsonl").read_text()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
 from asr.data.manifest import read_manifest
 from asr.decoding.hypothesis import DecodingConfig
@@ -45,7 +45,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     write_conf(folder, "all_of_it", text.replace("keep_best: 2", "keep_best: 2, select_by: updates"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "draw_attention", lambda *arguments: [])  # takes long, and nobody looks
-        run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
+        run_recipe(make_experiment(recipes_dir, output_dir=folder / "all"))
     return folder
 
 
@@ -66,9 +66,9 @@ def test_ways_with_and_without_texts(done: Path) -> None:
 
 
 def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
-    job = make_job(done / "recipes", output_dir=done / "all")
-    run = next(run for run in build_runs(job) if run.name == "ctc_lstm")
-    recognizer = load_recognizer(job, run)
+    experiment = make_experiment(done / "recipes", output_dir=done / "all")
+    run = next(run for run in build_runs(experiment) if run.name == "ctc_lstm")
+    recognizer = load_recognizer(experiment, run)
     texts = list(read_training_texts(run.config))
     language_model = build_resources(recognizer.system, texts, [])["ngrams"]
     utterances = list(read_manifest(run.config.data.dev))
@@ -103,8 +103,8 @@ def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path
     path = output_dir / "runs" / "talk" / "tokenizer.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"tokens": [*record["tokens"], "X"]}))
-    job = make_job(recipes_dir, output_dir=output_dir, only=("ctc_lstm",))
-    run_recipe(job, "evaluate")
+    experiment = make_experiment(recipes_dir, output_dir=output_dir, only=("ctc_lstm",))
+    run_recipe(experiment, "evaluate")
     ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["ways"]["test"]
     assert "ctc_beam+ngrams" in ways and "ctc_beam+talk" not in ways
 
@@ -129,8 +129,8 @@ def test_a_guide_that_is_not_there(done: Path, tmp_path: Path) -> None:
     recipes_dir, output_dir = tmp_path / "copy" / "recipes", tmp_path / "copy" / "all"
     shutil.rmtree(output_dir / "runs" / "transformer")
     with pytest.raises(UserError, match="transformer, which has not been evaluated; add --only transformer"):
-        run_recipe(make_job(recipes_dir, output_dir=output_dir, only=("all_of_it",)), "evaluate")
+        run_recipe(make_experiment(recipes_dir, output_dir=output_dir, only=("all_of_it",)), "evaluate")
     recipe = recipes_dir / "tones" / "recipe.py"
     recipe.write_text(recipe.read_text().replace("'transformer'}", "'transfromer'}"))
     with pytest.raises(UserError, match="decoded_as names transfromer, but there is no such system"):
-        run_recipe(make_job(recipes_dir, output_dir=output_dir), "evaluate")
+        run_recipe(make_experiment(recipes_dir, output_dir=output_dir), "evaluate")

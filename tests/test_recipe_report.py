@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 import soundfile
 import torch
-from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
 from asr.cli import main
 from asr.errors import UserError
@@ -32,7 +32,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("done")
     recipes_dir = write_tones_recipe(folder, tones)
-    run_recipe(make_job(recipes_dir, output_dir=folder / "all"))
+    run_recipe(make_experiment(recipes_dir, output_dir=folder / "all"))
     return folder
 
 
@@ -138,7 +138,7 @@ def test_the_table_has_the_figures(done: Path) -> None:
 def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {path: path.stat().st_mtime_ns for path in (done / "all").rglob("*") if path.is_file()}
     caplog.set_level(logging.INFO)
-    run_recipe(make_job(done / "recipes", output_dir=done / "all"))
+    run_recipe(make_experiment(done / "recipes", output_dir=done / "all"))
     assert {path: path.stat().st_mtime_ns for path in (done / "all").rglob("*") if path.is_file()} == before
     said = [record.getMessage() for record in caplog.records if record.name == "asr.recipe.tasks"]
     assert len(said) == 10 and all(": skipped, " in line for line in said)
@@ -147,15 +147,15 @@ def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> 
 def test_one_system_again_is_compared_with_the_other(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     """--only trains one; what is up to date of the others stays in the comparison, what is not is left out."""
     folder = copy / "all"
-    job = make_job(copy / "recipes", output_dir=folder, only=("transformer",))
-    run_recipe(job, "compare")
+    experiment = make_experiment(copy / "recipes", output_dir=folder, only=("transformer",))
+    run_recipe(experiment, "compare")
     assert [run["name"] for run in read_results(copy)["runs"]] == ["ctc_lstm", "transformer"]
     (folder / "runs" / "ctc_lstm" / ".evaluate.done").unlink()
     caplog.set_level(logging.INFO)
-    run_recipe(job, "compare")
+    run_recipe(experiment, "compare")
     assert [run["name"] for run in read_results(copy)["runs"]] == ["transformer"]
     assert "left out of the comparison, since evaluate ctc_lstm: it has not been done" in caplog.text
-    run_recipe(job, "report")
+    run_recipe(experiment, "report")
     assert "Against" not in (folder / "runs" / "report" / "report.md").read_text()
 
 
@@ -164,7 +164,7 @@ def test_publishing_is_asked_for(copy: Path) -> None:
     assert not published.exists()
     (published).mkdir()
     (published / "notes.md").write_text("mine")
-    run_recipe(make_job(copy / "recipes", output_dir=copy / "all", publish=True))
+    run_recipe(make_experiment(copy / "recipes", output_dir=copy / "all", publish=True))
     names = {path.name for path in published.iterdir()}
     assert {"results.json", "reference.jsonl", "transformer.joint.jsonl", "report.md", "notes.md"} <= names
     assert (published / "results.json").read_text() == (copy / "all/runs/results/results.json").read_text()
@@ -174,9 +174,9 @@ def test_publishing_is_asked_for(copy: Path) -> None:
 def test_systems_scored_by_other_rules_are_not_compared(copy: Path) -> None:
     text = COMMON.format(name="transformer") + SYSTEMS["transformer"] + "text: {scoring: [lowercase]}\n"
     write_conf(copy, "transformer", text)
-    job = make_job(copy / "recipes", output_dir=copy / "all")
+    experiment = make_experiment(copy / "recipes", output_dir=copy / "all")
     with pytest.raises(UserError, match=r"ctc_lstm.yaml and .*transformer.yaml: their references differ"):
-        run_recipe(job)
+        run_recipe(experiment)
 
 
 def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:
@@ -184,11 +184,11 @@ def test_an_unreadable_recording_stops_the_evaluation(copy: Path) -> None:
     lines = manifest.read_text().splitlines()
     record = json.loads(lines[0]) | {"audio": "gone.wav"}
     manifest.write_text("\n".join([json.dumps(record), *lines[1:]]) + "\n")
-    job = make_job(copy / "recipes", output_dir=copy / "all", only=("ctc_lstm",))
+    experiment = make_experiment(copy / "recipes", output_dir=copy / "all", only=("ctc_lstm",))
     with pytest.raises(
         UserError, match=r"test.jsonl: 1 utterances cannot be read, so nothing is scored; dev-0: "
     ):
-        run_recipe(job, "evaluate")
+        run_recipe(experiment, "evaluate")
 
 
 def test_smoke_results_cannot_be_mistaken(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
@@ -41,17 +41,17 @@ def test_a_conf_of_another_corpus(recipes_dir: Path, tmp_path: Path) -> None:
         "data.train = data/an4/train.jsonl is data of an4, but this is a system of tones; set data.train: "
     )
     with pytest.raises(UserError, match=f"{conf}: {message}data/tones/train.jsonl"):
-        run_recipe(make_job(recipes_dir))
+        run_recipe(make_experiment(recipes_dir))
     write_conf(
         tmp_path, "copied", COMMON.format(name="copied").replace("data/tones/dev", "data/an4/dev") + TONES
     )
     with pytest.raises(UserError, match=r"data\.dev = data/an4/dev\.jsonl is data of an4"):
-        run_recipe(make_job(recipes_dir))
+        run_recipe(make_experiment(recipes_dir))
 
 
 @pytest.mark.parametrize("fault", ["id", "path", "copy", "train_all"])
 def test_what_is_tested_is_not_learnt(recipes_dir: Path, tones: Path, tmp_path: Path, fault: str) -> None:
-    run_recipe(make_job(recipes_dir), "prepare")
+    run_recipe(make_experiment(recipes_dir), "prepare")
     shutil.copy(tones / "train-7.wav", tmp_path / "other.wav")
     changes = {
         "id": {"id": "train-7"},
@@ -71,14 +71,14 @@ def test_what_is_tested_is_not_learnt(recipes_dir: Path, tones: Path, tmp_path: 
         write_conf(tmp_path, "ctc_lstm", text)
     count, found = (6, "dev-0") if fault == "train_all" else (1, "train-7")
     with pytest.raises(UserError) as error:
-        run_recipe(make_job(recipes_dir), "tokenizer")
+        run_recipe(make_experiment(recipes_dir), "tokenizer")
     assert (
         f"{count} utterances of data/tones/{name} are also in data/tones/test.jsonl, by id or audio"
         in str(error.value)
     )
     assert found in str(error.value) and "let prepare keep them apart" in str(error.value)
     with pytest.raises(UserError, match="are also in"):
-        run_recipe(make_job(recipes_dir), "train")
+        run_recipe(make_experiment(recipes_dir), "train")
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ def test_what_is_tested_is_not_learnt(recipes_dir: Path, tones: Path, tmp_path: 
     ],
 )
 def test_a_test_split_that_gives_no_error_rate(recipes_dir: Path, text: str | None, message: str) -> None:
-    run_recipe(make_job(recipes_dir), "prepare")
+    run_recipe(make_experiment(recipes_dir), "prepare")
     change_test(lambda one: one.model_copy(update={"text": text}))
     with pytest.raises(UserError, match=message):
-        run_recipe(make_job(recipes_dir), "tokenizer")
+        run_recipe(make_experiment(recipes_dir), "tokenizer")
 
 
 def test_dev_that_is_test_is_said_to_be(recipes_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As it is in this recipe."""
     with caplog.at_level(logging.WARNING):
-        run_recipe(make_job(recipes_dir), "prepare")
-        run_recipe(make_job(recipes_dir), "tokenizer")
+        run_recipe(make_experiment(recipes_dir), "prepare")
+        run_recipe(make_experiment(recipes_dir), "tokenizer")
     assert "6 utterances of data/tones/dev.jsonl are also in data/tones/test.jsonl" in caplog.text
     assert "Dev chooses by them, so WER on test comes out too low" in caplog.text
 

@@ -10,12 +10,13 @@ from typing import Literal
 
 import pydantic
 import pytest
-from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
 from asr.config import Config, build_config
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Job, find_recipes, load_recipe
+from asr.recipe.definition import find_recipes, load_recipe
+from asr.recipe.experiment import Experiment
 from asr.recipe.systems import build_runs, cut_manifests, find_all_runs, hash_settings
 from asr.system.run_config import RunConfig
 
@@ -27,7 +28,7 @@ def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
-    runs = build_runs(make_job(recipes_dir))
+    runs = build_runs(make_experiment(recipes_dir))
     assert [(run.name, run.seed) for run in runs] == [("ctc_lstm", 0), ("transformer", 0)]
     config = runs[1].config
     assert config == RunConfig.load(runs[1].conf.path), (
@@ -38,11 +39,11 @@ def test_the_systems_are_the_confs(recipes_dir: Path) -> None:
 def test_confs_beside_the_recipe_come_first(recipes_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "conf" / "tones").rename(recipes_dir / "tones" / "conf")
     write_conf(tmp_path, "other", "")
-    assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer"]
+    assert [run.system for run in build_runs(make_experiment(recipes_dir))] == ["ctc_lstm", "transformer"]
 
 
 def test_only_and_seeds(recipes_dir: Path) -> None:
-    runs = build_runs(make_job(recipes_dir, only=("transformer",), seeds=(0, 7)))
+    runs = build_runs(make_experiment(recipes_dir, only=("transformer",), seeds=(0, 7)))
     assert [(run.name, run.config.seed) for run in runs] == [
         ("transformer", 0),
         ("transformer-seed-7", 7),
@@ -51,27 +52,31 @@ def test_only_and_seeds(recipes_dir: Path) -> None:
 
 
 def test_settings_of_the_call_are_for_the_systems_that_it_trains(recipes_dir: Path) -> None:
-    job = make_job(recipes_dir, only=("transformer",), overrides=("model.decoder.num_layers=2", "seed=3"))
-    (run,) = build_runs(job)
+    experiment = make_experiment(
+        recipes_dir, only=("transformer",), overrides=("model.decoder.num_layers=2", "seed=3")
+    )
+    (run,) = build_runs(experiment)
     assert run.config.model.decoder.num_layers == 2 and (run.name, run.seed) == ("transformer", 3)  # type: ignore[union-attr]
-    others = [run.seed for run in find_all_runs(job) if run.system == "ctc_lstm"]
+    others = [run.seed for run in find_all_runs(experiment) if run.system == "ctc_lstm"]
     assert others == [0], "which has no decoder"
-    (small,) = build_runs(replace(job, smoke=True, overrides=("train.steps=7",)))
+    (small,) = build_runs(replace(experiment, smoke=True, overrides=("train.steps=7",)))
     assert small.config.train.steps == 7 and small.config.model.encoder.dim == 16  # type: ignore[union-attr]
-    assert job.command.endswith("--only transformer --set model.decoder.num_layers=2 --set seed=3")
+    assert experiment.command.endswith("--only transformer --set model.decoder.num_layers=2 --set seed=3")
 
 
 def test_an_unknown_system(recipes_dir: Path) -> None:
     with pytest.raises(
         UserError, match=r"--only transfomer: no transfomer.yaml in .*; did you mean transformer\?"
     ):
-        build_runs(make_job(recipes_dir, only=("transfomer",)))
+        build_runs(make_experiment(recipes_dir, only=("transfomer",)))
 
 
 def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:
     text = COMMON.replace("dev: data/tones/dev.jsonl", "dev: elsewhere/dev.jsonl")
     write_conf(recipes_dir.parent, "transformer", text.format(name="transformer") + SYSTEMS["transformer"])
-    config = build_runs(make_job(recipes_dir, output_dir=Path("/x y"), only=("transformer",)))[0].config
+    config = build_runs(make_experiment(recipes_dir, output_dir=Path("/x y"), only=("transformer",)))[
+        0
+    ].config
     assert config.output_dir == "/x y/runs/transformer"
     assert (config.data.train, config.data.dev) == ("/x y/train.jsonl", "elsewhere/dev.jsonl")
 
@@ -79,14 +84,14 @@ def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:
 def test_runs_of_other_seeds_are_found_again(recipes_dir: Path) -> None:
     for name in ("transformer-seed-3", "transformer-seed-x", "transformer-seed-3.old-1", "ctc_lstm"):
         Path("runs/tones", name).mkdir(parents=True)
-    names = [run.name for run in find_all_runs(make_job(recipes_dir, seeds=(1,)))]
+    names = [run.name for run in find_all_runs(make_experiment(recipes_dir, seeds=(1,)))]
     assert names == ["ctc_lstm", "ctc_lstm-seed-1", "transformer", "transformer-seed-1", "transformer-seed-3"]
 
 
 def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
     text = COMMON.replace("batches: {{", "start_from: runs/tones/transformer\nbatches: {{")
     write_conf(recipes_dir.parent, "ctc_lstm", text.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
-    assert [run.name for run in build_runs(make_job(recipes_dir))] == ["transformer", "ctc_lstm"]
+    assert [run.name for run in build_runs(make_experiment(recipes_dir))] == ["transformer", "ctc_lstm"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_what_another_run_reads_comes_first(recipes_dir: Path) -> None:
     ],
 )
 def test_what_makes_another_training(recipes_dir: Path, override: str, is_other: bool) -> None:
-    path = make_job(recipes_dir).recipe.find_systems()["transformer"].path
+    path = make_experiment(recipes_dir).recipe.find_systems()["transformer"].path
     one, two = hash_settings(RunConfig.load(path)), hash_settings(RunConfig.load(path, [override]))
     assert (one != two) == is_other
 
@@ -173,7 +178,7 @@ def test_a_new_key_with_a_default_changes_no_hash() -> None:
 
 
 def test_a_default_that_is_written_out_is_none_the_less_default(recipes_dir: Path) -> None:
-    path = make_job(recipes_dir).recipe.find_systems()["transformer"].path
+    path = make_experiment(recipes_dir).recipe.find_systems()["transformer"].path
     config = RunConfig.load(path)
     whole = build_config(
         RunConfig,
@@ -187,7 +192,7 @@ def test_a_default_that_is_written_out_is_none_the_less_default(recipes_dir: Pat
 
 @pytest.mark.parametrize("name", list(find_recipes()))
 def test_every_system_has_a_smoke_size(name: str) -> None:
-    for run in build_runs(Job(load_recipe(name), smoke=True)):
+    for run in build_runs(Experiment(load_recipe(name), smoke=True)):
         config = run.config
         assert config.train.steps <= 4
         assert config.batches.num_workers == 0 or not config.model.reads_audio  # which has none
@@ -215,15 +220,19 @@ def test_a_system_that_starts_from_a_model_of_elsewhere_waits_for_it(
     write_conf(recipes_dir.parent, "tuned", text)
     reason = "it starts from runs/other/model, which has not been trained"
     with caplog.at_level(logging.INFO):
-        assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer"]
+        assert [run.system for run in build_runs(make_experiment(recipes_dir))] == ["ctc_lstm", "transformer"]
     assert f"tuned: left out, since {reason}" in caplog.text
     with pytest.raises(UserError, match=f"--only tuned: {reason}"):
-        build_runs(make_job(recipes_dir, only=("tuned",)))
+        build_runs(make_experiment(recipes_dir, only=("tuned",)))
     folder = Path("runs/other/model/model")
     folder.mkdir(parents=True)
     (folder / "model.safetensors").touch()
-    assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer", "tuned"]
-    assert "tuned" not in [run.system for run in build_runs(make_job(recipes_dir, smoke=True))]
+    assert [run.system for run in build_runs(make_experiment(recipes_dir))] == [
+        "ctc_lstm",
+        "transformer",
+        "tuned",
+    ]
+    assert "tuned" not in [run.system for run in build_runs(make_experiment(recipes_dir, smoke=True))]
 
 
 def test_a_system_that_starts_from_whisper_is_asked_for_by_name(
@@ -232,14 +241,14 @@ def test_a_system_that_starts_from_whisper_is_asked_for_by_name(
     text = "start_from: openai/whisper-tiny\n" + COMMON.format(name="tuned") + SYSTEMS["transformer"]
     write_conf(recipes_dir.parent, "tuned", text)
     with caplog.at_level(logging.INFO):
-        assert [run.system for run in build_runs(make_job(recipes_dir))] == ["ctc_lstm", "transformer"]
+        assert [run.system for run in build_runs(make_experiment(recipes_dir))] == ["ctc_lstm", "transformer"]
     assert "tuned: left out, since it starts from openai/whisper-tiny: ask for it by --only" in caplog.text
-    assert [run.system for run in build_runs(make_job(recipes_dir, only=("tuned",)))] == ["tuned"]
+    assert [run.system for run in build_runs(make_experiment(recipes_dir, only=("tuned",)))] == ["tuned"]
 
 
 def test_a_system_starts_from_another_of_its_recipe(recipes_dir: Path) -> None:
     text = "start_from: runs/tones/transformer\n" + COMMON.format(name="a") + SYSTEMS["transformer"]
     write_conf(recipes_dir.parent, "a", text)
-    runs = build_runs(make_job(recipes_dir, output_dir=Path("x")))
+    runs = build_runs(make_experiment(recipes_dir, output_dir=Path("x")))
     assert [run.system for run in runs] == ["transformer", "a", "ctc_lstm"]
     assert runs[1].config.start_from == "x/runs/transformer"

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipe_examples import COMMON, SYSTEMS, make_job, write_conf, write_tones_recipe
+from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 
 from asr.cli import main
 from asr.recipe import training, training_process
-from asr.recipe.definition import Job
+from asr.recipe.experiment import Experiment
 from asr.recipe.processes import Processes
 from asr.recipe.stages import build_tasks, run_recipe
 from asr.recipe.tasks import Task, read_record, run_task
@@ -29,7 +29,7 @@ from asr.train.learner import Learner
 def recipes_dir(tmp_path: Path, tones: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     recipes_dir = write_tones_recipe(tmp_path, tones)
-    run_recipe(make_job(recipes_dir), "prepare")
+    run_recipe(make_experiment(recipes_dir), "prepare")
     return recipes_dir
 
 
@@ -39,9 +39,9 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def train_all(job: Job) -> None:
+def train_all(experiment: Experiment) -> None:
     for stage in ("tokenizer", "train"):
-        run_recipe(job, stage)
+        run_recipe(experiment, stage)
 
 
 def change_learning_rate(recipes_dir: Path) -> None:
@@ -56,12 +56,12 @@ def messages(said: pytest.LogCaptureFixture, *words: str) -> list[str]:
 
 
 def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
-    train_all(make_job(recipes_dir))
+    train_all(make_experiment(recipes_dir))
     assert Path("runs/tones/ctc_lstm/model/model.safetensors").is_file()
     assert Path("runs/tones/transformer/model/model.safetensors").is_file()
     assert len(messages(said, "train ", "it has not been done")) == 2
     before = Path("runs/tones/transformer/log.jsonl").read_bytes()
-    train_all(make_job(recipes_dir))
+    train_all(make_experiment(recipes_dir))
     assert len(messages(said, "skipped, it has been done, and nothing that it reads has changed")) == 4
     assert Path("runs/tones/transformer/log.jsonl").read_bytes() == before
     origin = read_record(Path("runs/tones/transformer/.train.done"))["origin"]
@@ -71,11 +71,11 @@ def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureF
 def test_a_changed_conf_trains_anew_and_keeps_the_old(
     recipes_dir: Path, said: pytest.LogCaptureFixture
 ) -> None:
-    train_all(make_job(recipes_dir))
+    train_all(make_experiment(recipes_dir))
     old = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
     change_learning_rate(recipes_dir)
     messages(said)
-    train_all(make_job(recipes_dir))
+    train_all(make_experiment(recipes_dir))
     shown = messages(said)
     assert any(
         "train ctc_lstm: " in line and "changed since it was done: ctc_lstm.yaml" in line for line in shown
@@ -86,23 +86,23 @@ def test_a_changed_conf_trains_anew_and_keeps_the_old(
 
 
 def test_a_changed_manifest_trains_anew(recipes_dir: Path, said: pytest.LogCaptureFixture) -> None:
-    job = make_job(recipes_dir, only=("ctc_lstm",))
-    train_all(job)
+    experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
+    train_all(experiment)
     lines = Path("data/tones/train.jsonl").read_text().splitlines(keepends=True)
     Path("data/tones/train.jsonl").write_text("".join(lines[:40]))
     messages(said)
-    train_all(job)
+    train_all(experiment)
     assert messages(said, "tokenizer ctc_lstm", "changed since it was done: train.jsonl")
     assert Path("runs/tones/ctc_lstm.old-1").is_dir()
-    train_all(job)
+    train_all(experiment)
     assert len(messages(said, "skipped")) == 2
 
 
 def test_an_interrupted_training_goes_on(
     recipes_dir: Path, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job(recipes_dir, only=("ctc_lstm",))
-    train_all(make_job(recipes_dir, only=("ctc_lstm",), output_dir=None))
+    experiment = make_experiment(recipes_dir, only=("ctc_lstm",))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",), output_dir=None))
     whole = load_file("runs/tones/ctc_lstm/model/model.safetensors")
     Path("runs/tones/ctc_lstm").rename("whole")
     original = Learner.update
@@ -114,9 +114,9 @@ def test_an_interrupted_training_goes_on(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Learner, "update", update)
-        train_all(job)
+        train_all(experiment)
     messages(said)
-    train_all(job)
+    train_all(experiment)
     assert messages(said, "train ctc_lstm: ", "going on from step-00000002")
     resumed = load_file("runs/tones/ctc_lstm/model/model.safetensors")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole | resumed)
@@ -127,7 +127,7 @@ def test_a_training_by_hand_is_taken_over(recipes_dir: Path) -> None:
     before = [
         path.read_bytes() for path in sorted(Path("runs/tones/ctc_lstm/checkpoints").rglob("*.safetensors"))
     ]
-    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
     after = [
         path.read_bytes() for path in sorted(Path("runs/tones/ctc_lstm/checkpoints").rglob("*.safetensors"))
     ]
@@ -137,7 +137,7 @@ def test_a_training_by_hand_is_taken_over(recipes_dir: Path) -> None:
 def test_a_dry_run_says_what_and_why_and_does_nothing(
     recipes_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
     change_learning_rate(recipes_dir)
     before = sorted(tmp_path.rglob("*"))
     arguments = ["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--dry-run"]
@@ -160,17 +160,17 @@ def test_a_dry_run_says_what_and_why_and_does_nothing(
 def test_what_depends_on_a_stage_that_would_run(
     recipes_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
     Path("data/tones/.prepare.done").unlink()
     assert main(["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--dry-run"]) == 0
     assert "train ctc_lstm: would be skipped, unless prepare makes something new" in capsys.readouterr().out
-    run_recipe(make_job(recipes_dir), "prepare")
+    run_recipe(make_experiment(recipes_dir), "prepare")
     assert main(["recipe", "run", "tones", "--recipes-dir", str(recipes_dir), "--dry-run"]) == 0
     assert "train ctc_lstm: would be skipped, it has been done" in capsys.readouterr().out
 
 
 def test_seeds_make_different_models(recipes_dir: Path) -> None:
-    train_all(make_job(recipes_dir, only=("ctc_lstm",), seeds=(0, 1)))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",), seeds=(0, 1)))
     zero = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
     one = Path("runs/tones/ctc_lstm-seed-1/model/model.safetensors").read_bytes()
     assert zero != one
@@ -181,19 +181,19 @@ def test_the_number_of_threads_is_as_before(recipes_dir: Path) -> None:
     text = COMMON.replace("train: {{", "train: {{threads: 1, ").format(name="ctc_lstm")
     write_conf(recipes_dir.parent, "ctc_lstm", text + SYSTEMS["ctc_lstm"])
     torch.set_num_threads(3)
-    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
     assert torch.get_num_threads() == 3
 
 
 def test_tasks_name_what_they_read(recipes_dir: Path) -> None:
-    task = build_tasks(make_job(recipes_dir), "train")[1]
+    task = build_tasks(make_experiment(recipes_dir), "train")[1]
     assert list(task.inputs()) == ["transformer.yaml", "train.jsonl", "dev.jsonl"]
 
 
 # --- side by side -------------------------------------------------------------------------------
 
 
-def plan_side_by_side(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Task]:
+def plan_side_by_side(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> dict[str, Task]:
     """What would be started, in its order."""
     found: dict[str, Task] = {}
     with monkeypatch.context() as patch:
@@ -202,7 +202,7 @@ def plan_side_by_side(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Ta
             "run_side_by_side",
             lambda tasks, limit, processes: found.update({task.name: task for task in tasks}),
         )
-        run_recipe(job, "train")
+        run_recipe(experiment, "train")
     return found
 
 
@@ -231,7 +231,7 @@ def test_processes_share_the_cores_and_wait_for_what_they_start_from(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     for jobs, threads in ((2, 4), (3, 2), (16, 2)):
-        tasks = plan_side_by_side(make_job(recipes_dir, jobs=jobs), monkeypatch)
+        tasks = plan_side_by_side(make_experiment(recipes_dir, jobs=jobs), monkeypatch)
         assert list(tasks) == ["train ctc_lstm", "train a", "train transformer"]
         assert "train ctc_lstm" in tasks["train a"].after
         for task in tasks.values():
@@ -239,9 +239,9 @@ def test_processes_share_the_cores_and_wait_for_what_they_start_from(
             assert environment == {"OMP_NUM_THREADS": str(threads)}
             name = task.name.removeprefix("train ")
             assert arguments[1:] == ["-m", "asr.recipe.training_process", f"runs/tones/{name}/conf.yaml"]
-    train_all(make_job(recipes_dir, only=("transformer",)))
+    train_all(make_experiment(recipes_dir, only=("transformer",)))
     messages(said)
-    assert list(plan_side_by_side(make_job(recipes_dir, jobs=2), monkeypatch)) == [
+    assert list(plan_side_by_side(make_experiment(recipes_dir, jobs=2), monkeypatch)) == [
         "train ctc_lstm",
         "train a",
     ]
@@ -251,23 +251,23 @@ def test_processes_share_the_cores_and_wait_for_what_they_start_from(
 def test_a_process_does_what_one_after_another_does(
     recipes_dir: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
 ) -> None:
-    train_all(make_job(recipes_dir, only=("ctc_lstm",)))
+    train_all(make_experiment(recipes_dir, only=("ctc_lstm",)))
     record = read_record(Path("runs/tones/ctc_lstm/.train.done"))
     weights = Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes()
     Path("runs/tones/ctc_lstm").rename("before")
-    job = make_job(recipes_dir, only=("ctc_lstm",), jobs=2)
-    run_recipe(job, "tokenizer")
+    experiment = make_experiment(recipes_dir, only=("ctc_lstm",), jobs=2)
+    run_recipe(experiment, "tokenizer")
     monkeypatch.setattr(training_process, "end_with_standard_input", lambda: None)
     monkeypatch.setattr(
         Processes, "run", lambda self, name, arguments, _: training_process.main(arguments[-1])
     )
     with monkeypatch.context() as patch:  # a training handles signals, so it runs in the main thread
         patch.setattr(training, "run_side_by_side", run_in_order)
-        run_recipe(job, "train")
+        run_recipe(experiment, "train")
     record["origin"]["command"] = "asr recipe run tones --only ctc_lstm --jobs 2"
     assert read_record(Path("runs/tones/ctc_lstm/.train.done")) == record
     assert Path("runs/tones/ctc_lstm/model/model.safetensors").read_bytes() == weights
-    assert not plan_side_by_side(job, monkeypatch)
+    assert not plan_side_by_side(experiment, monkeypatch)
 
 
 @pytest.mark.slow

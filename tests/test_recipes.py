@@ -19,7 +19,7 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.data.speech_synthesis import list_voices
 from asr.data.synthetic_speech import ACCENTS, VARIANTS
 from asr.errors import UserError
-from asr.recipe.definition import Job, Recipe, find_recipes, load_recipe
+from asr.recipe.experiment import Experiment, Recipe, find_recipes, load_recipe
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs, load_conf
 
@@ -519,9 +519,9 @@ def test_digits_voices() -> None:
 
 def run_smoke(recipe: Recipe, corpus_dir: Path | None, output_dir: Path) -> None:
     """All stages with all systems of the checkout, as `asr recipe run NAME --smoke` does it."""
-    job = Job(recipe, output_dir, corpus_dir, smoke=True)
-    run_recipe(job)
-    runs = build_runs(job)  # without those that start from a model of elsewhere
+    experiment = Experiment(recipe, output_dir, corpus_dir, smoke=True)
+    run_recipe(experiment)
+    runs = build_runs(experiment)  # without those that start from a model of elsewhere
     for run in runs:
         assert run.model_path.exists(), run.name
     compared = [run.system for run in runs if run.makes_text]

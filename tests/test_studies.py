@@ -13,7 +13,8 @@ from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_rec
 from asr.cli import main
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Job, Recipe, SystemConf, load_recipe
+from asr.recipe.definition import Recipe, SystemConf, load_recipe
+from asr.recipe.experiment import Experiment
 from asr.recipe.results import describe_score, read_texts, write_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.study import (
@@ -142,8 +143,8 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """From training to the page; the texts of the longer utterances are made up, so that their rates are known."""
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("tones", write_tones_recipe(tmp_path, tones))
-    job = Job(recipe, tmp_path / "out", seeds=(0, 1), only=("ctc_lstm",), study="s")
-    run_recipe(job)
+    experiment = Experiment(recipe, tmp_path / "out", seeds=(0, 1), only=("ctc_lstm",), study="s")
+    run_recipe(experiment)
     study = Study(
         question="which?",
         system="ctc_lstm",
@@ -158,29 +159,29 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         {"id": id, "audio": str(tones / "dev-0.wav"), "duration": 0.5, "text": fields["text"]}
         for id, fields in references.items()
     ]
-    (job.data_dir / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (experiment.data_dir / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for run, wrong in (("ctc_lstm", "ONE TWO SIX TEN"), ("ctc_lstm-seed-1", "ONE TWO SIX TEN ONE")):
         texts = {"x": {"text": wrong}, "y": references["y"]}
-        write_texts(job.runs_dir / run / "evaluation" / "long.ctc_greedy.jsonl", texts)
+        write_texts(experiment.runs_dir / run / "evaluation" / "long.ctc_greedy.jsonl", texts)
 
-    cases = build_cases(study, load_variants(study, recipe), job.data_dir)
-    runs = read_runs(job, study, cases)
+    cases = build_cases(study, load_variants(study, recipe), experiment.data_dir)
+    runs = read_runs(experiment, study, cases)
     assert [(run["name"], run["variant"]) for run in runs] == [
         ("ctc_lstm", "ctc_lstm"),
         ("ctc_lstm-seed-1", "ctc_lstm"),
     ]
     assert {run["decoding"] for run in runs} == {"ctc_greedy"}, "the first that CTC offers"
     with pytest.raises(UserError, match=r"ctc_lstm was decoded by ctc_greedy.*there is none: attention"):
-        read_runs(job, study.model_copy(update={"methods": ("attention",)}), cases)
-    scores = score_lengths(job, runs, study.lengths)
+        read_runs(experiment, study.model_copy(update={"methods": ("attention",)}), cases)
+    scores = score_lengths(experiment, runs, study.lengths)
     assert scores["ctc_lstm"][5].error_rate == pytest.approx(1 / 20), "one word of two runs of ten"
-    test = read_texts(job.results_dir / "reference.jsonl")
+    test = read_texts(experiment.results_dir / "reference.jsonl")
     lengths = {len(fields["text"].split()) for fields in test.values()}
     assert set(scores["ctc_lstm"]) == lengths | {5}
     words = sum(scores["ctc_lstm"][length].counts.reference_length for length in lengths)
     assert words == 2 * sum(len(fields["text"].split()) for fields in test.values())
 
-    write_study_report(job, study, cases, tmp_path / "report")
+    write_study_report(experiment, study, cases, tmp_path / "report")
     page = (tmp_path / "report" / "report.md").read_text()
     assert page.startswith("# s\n\nwhich?\n\n`asr recipe study tones/s --only ctc_lstm --seeds 0,1`: 6 ")
     assert "| variant | parameters | updates to 50% |" in page and "| never | never |" in page
@@ -189,7 +190,7 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     svg = (tmp_path / "report" / "lengths_beam_3.svg").read_text()
     assert "<svg" in svg and "ctc_lstm" in svg and "words in the utterance" in svg
     assert not (tmp_path / "report" / "attention.png").exists(), "CTC does not look"
-    publish_study(job, study, tmp_path / "report", tmp_path / "published")
+    publish_study(experiment, study, tmp_path / "report", tmp_path / "published")
     assert {path.name for path in (tmp_path / "published").iterdir()} == {
         *("study.json", "report.md", "curves.svg", "reference.jsonl", "long.reference.jsonl"),
         *(f"lengths_beam_{beam}.svg" for beam in (3, 10)),
@@ -201,9 +202,9 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
     }
     for run in runs:  # the checkpoint reads as the log says
-        folder = job.runs_dir / run["name"]
+        folder = experiment.runs_dir / run["name"]
         for line in read_validations(folder / "log.jsonl"):
-            again = reread(folder, line["step"], job.data_dir / "dev.jsonl")
+            again = reread(folder, line["step"], experiment.data_dir / "dev.jsonl")
             assert again == pytest.approx({"loss": line["loss"], "wer": line["wer"]}, rel=1e-5)
 
 
@@ -230,7 +231,9 @@ def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch
     for case in cases.values():
         for split in ("train", "dev"):
             path = Path(getattr(load_conf(case.conf).data, split))
-            assert path.parent == Path("data/tones"), "as the conf says it; a job moves it to its folder"
+            assert path.parent == Path("data/tones"), (
+                "as the conf says it; a experiment moves it to its folder"
+            )
             kept = [u.id for u in read_manifest(tmp_path / "data" / path.name)]
             assert kept == [f"{split}{n}" for n in range(4) if people[split][n] != case.left_out]
 

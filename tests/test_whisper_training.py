@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recipe_examples import make_job, write_conf, write_tones_recipe
+from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
@@ -385,12 +385,12 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_conf(tmp_path, "tuned", conf)
     write_ggml(tmp_path / "ggml.bin", make_weights())
     assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
-    job = make_job(recipes_dir, only=("tuned",))
+    experiment = make_experiment(recipes_dir, only=("tuned",))
     monkeypatch.setattr(report, "draw_attention", lambda *arguments: [])  # takes long, and nobody looks
-    run_recipe(job)
+    run_recipe(experiment)
     (results,) = read_record(Path("runs/tones/results/results.json"))["runs"]
     assert list(results["ways"]["test"]) == ["attention", "attention+speeds"]
-    train_task = build_tasks(job, "train")[0]
+    train_task = build_tasks(experiment, "train")[0]
     assert find_reason_to_run(train_task) is None
     shutil.rmtree("openai")
     write_ggml(tmp_path / "ggml.bin", make_weights(1))

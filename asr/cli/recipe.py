@@ -13,7 +13,7 @@ from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
 from asr.recipe.tasks import PartError, explain_plan
 
 if TYPE_CHECKING:
-    from asr.recipe.definition import Job
+    from asr.recipe.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 
@@ -102,13 +102,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from asr.recipe.definition import Job, find_recipes, load_recipe
+    from asr.recipe.definition import find_recipes, load_recipe
+    from asr.recipe.experiment import Experiment
 
     names = list(find_recipes(args.recipes_dir))
     for name in names:
         try:
             recipe = load_recipe(name, args.recipes_dir)
-            state, summary = "prepared" if is_prepared(Job(recipe)) else "-", recipe.summary
+            state, summary = "prepared" if is_prepared(Experiment(recipe)) else "-", recipe.summary
         except UserError as error:
             state, summary = "broken", str(error)
         print(f"{name:<{max(map(len, names))}}  {state:<8}  {summary}")
@@ -143,16 +144,16 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    job = _build_job(args, args.name)
+    experiment = _build_experiment(args, args.name)
     if args.dry_run:
-        print("\n".join(explain_plan(build_plan(job, args.stage))))
+        print("\n".join(explain_plan(build_plan(experiment, args.stage))))
         return 0
     try:
-        run_recipe(job, args.stage)
+        run_recipe(experiment, args.stage)
     except PartError as error:
         logger.error("asr: %s", error)
         return 1
-    _print_results(job, args.stage)
+    _print_results(experiment, args.stage)
     return 0
 
 
@@ -162,9 +163,9 @@ def _study(args: argparse.Namespace) -> int:
     corpus, slash, name = args.name.partition("/")
     if not slash:
         raise UserError(f"{args.name!r}: expected CORPUS/STUDY, such as fsdd/systems")
-    job = _build_job(args, corpus, name)
+    experiment = _build_experiment(args, corpus, name)
     try:
-        folder = run_study(job, load_study(job.recipe, name))
+        folder = run_study(experiment, load_study(experiment.recipe, name))
     except PartError as error:
         logger.error("asr: %s", error)
         return 1
@@ -172,15 +173,16 @@ def _study(args: argparse.Namespace) -> int:
     return 0
 
 
-def _build_job(args: argparse.Namespace, corpus: str, study: str | None = None) -> Job:
-    from asr.recipe.definition import Job, load_recipe
+def _build_experiment(args: argparse.Namespace, corpus: str, study: str | None = None) -> Experiment:
+    from asr.recipe.definition import load_recipe
+    from asr.recipe.experiment import Experiment
 
     for override in () if study else args.set:
         if override.partition("=")[0].strip() == "output_dir":
             raise UserError(
                 f"--set {override}: the runs of a recipe have folders of their own; give --output-dir"
             )
-    return Job(
+    return Experiment(
         load_recipe(corpus, args.recipes_dir),
         args.output_dir,
         args.corpus_dir,
@@ -194,13 +196,13 @@ def _build_job(args: argparse.Namespace, corpus: str, study: str | None = None) 
     )
 
 
-def _print_results(job: Job, stage: str | None) -> None:
+def _print_results(experiment: Experiment, stage: str | None) -> None:
     """Print the manifests after the first stages, the table after the last ones."""
-    table = job.report_dir / "report.md"
+    table = experiment.report_dir / "report.md"
     if stage in (None, "prepare"):
         from asr.data.manifest import Manifest
 
-        for path in sorted(job.data_dir.glob("*.jsonl")):
+        for path in sorted(experiment.data_dir.glob("*.jsonl")):
             manifest = Manifest.open(path)
             print(f"{path}  {len(manifest):,} utterances  {manifest.durations.sum() / 3600:.2f} hours")
     if stage in (None, "report") and table.exists():

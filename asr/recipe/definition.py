@@ -6,10 +6,8 @@ import difflib
 import importlib.util
 import inspect
 import re
-import shlex
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pydantic
@@ -209,73 +207,3 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
             "RECIPE = Recipe(licence=..., hours=..., prepare=prepare)"
         )
     return found[0].model_copy(update={"path": path, "description": inspect.getdoc(module) or ""})
-
-
-# --- what is wanted -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Job:
-    """A recipe to run: with which systems and seeds, in which folders."""
-
-    recipe: Recipe
-    output_dir: Path | None = None
-    """Where all goes; None: data/NAME for the data, runs/NAME for the rest."""
-    given_corpus_dir: Path | None = None
-    only: tuple[str, ...] = ()
-    """Systems; empty: all of them."""
-    seeds: tuple[int, ...] = ()
-    """Each system is trained once for each; empty: with the seed of its conf."""
-    overrides: tuple[str, ...] = ()
-    """Settings as key=value that replace those of the systems' confs."""
-    smoke: bool = False
-    """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
-    jobs: int = 1
-    """Trainings at once, each in a process of its own with its share of the cores."""
-    publish: bool = False
-    """Write the results beside the recipe, to be kept with it."""
-    study: str | None = None
-    """The study whose variants are the systems; None: no study."""
-
-    def overrides_for(self, system: str) -> tuple[str, ...]:
-        """`overrides` if this job trains the system; else none."""
-        return self.overrides if not self.only or system in self.only else ()
-
-    @property
-    def data_dir(self) -> Path:
-        return Path("data") / self._folder if self.output_dir is None else self.output_dir
-
-    @property
-    def runs_dir(self) -> Path:
-        return Path("runs") / self._folder if self.output_dir is None else self.output_dir / "runs"
-
-    @property
-    def report_dir(self) -> Path:
-        return self.runs_dir / "report"
-
-    @property
-    def results_dir(self) -> Path:
-        return self.runs_dir / "results"
-
-    @property
-    def published_dir(self) -> Path:
-        return self.recipe.path.parent / "results"
-
-    @property
-    def _folder(self) -> str:
-        return "-".join([self.recipe.name, *filter(None, [self.study]), *["smoke"] * self.smoke])
-
-    @property
-    def command(self) -> str:
-        """The command that gives the same numbers anywhere; folders do not matter and are left open."""
-        words = [
-            "asr recipe",
-            f"study {self.recipe.name}/{self.study}" if self.study else f"run {self.recipe.name}",
-        ]
-        words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
-        words += [f"--only {system}" for system in self.only]
-        words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)
-        words += [f"--set {shlex.quote(override)}" for override in self.overrides]
-        words += [f"--jobs {self.jobs}"] * (self.jobs > 1)
-        words += ["--smoke"] * self.smoke
-        return " ".join(words)

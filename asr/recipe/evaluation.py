@@ -18,7 +18,7 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.search import offered_methods
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device
-from asr.recipe.definition import Job
+from asr.recipe.experiment import Experiment
 from asr.recipe.origin import describe_origin
 from asr.recipe.results import SetupName, Texts, score_texts, write_texts
 from asr.recipe.systems import Run, find_all_runs
@@ -42,20 +42,20 @@ FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others wo
 Key = tuple[str, int]  # name of a setup, and which of its weights
 
 
-def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> None:
+def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> None:
     """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references, and summary.json."""
-    recognizer = load_recognizer(job, run)
+    recognizer = load_recognizer(experiment, run)
     system = recognizer.system
-    other = find_guide(job, run)
+    other = find_guide(experiment, run)
     rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
     if other is None:
-        setups, rates["dev"] = _choose_setups(job, run, recognizer, language_models)
+        setups, rates["dev"] = _choose_setups(experiment, run, recognizer, language_models)
         # Of equals the cheapest, which is the first.
         chosen = min(rates["dev"], key=lambda name: rates["dev"][name]["wer"])
     else:
         chosen, setup = _read_setup(run, other, system, language_models)
         setups = {chosen: setup}
-    split = _Split.read(run, recognizer, "test", job.data_dir / "test.jsonl")
+    split = _Split.read(run, recognizer, "test", experiment.data_dir / "test.jsonl")
     decoded = split.decode({(name, 0): setup for name, setup in setups.items()})
     for name in setups:
         rates["test"][name] = split.keep(name, decoded[name, 0])
@@ -64,7 +64,7 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
         "name": run.name,
         "system": run.system,
         "seed": run.seed,
-        "smoke": job.smoke,
+        "smoke": experiment.smoke,
         "decoding": chosen,
         "decoding_config": setups[chosen].config.model_dump(mode="json"),
         "checks": recognizer.checks.describe(),
@@ -80,29 +80,29 @@ def evaluate_run(job: Job, run: Run, language_models: Sequence[Path] = ()) -> No
             **read_record(run.folder / ".train.done").get("origin", {}),
             "commit": state["commit"],
         },
-        "evaluation": describe_origin(job) | {"device": describe_device(recognizer.device)},
+        "evaluation": describe_origin(experiment) | {"device": describe_device(recognizer.device)},
     }
     write_record(run.evaluation_dir / "summary.json", summary)
 
 
-def load_recognizer(job: Job, run: Run) -> Recognizer:
+def load_recognizer(experiment: Experiment, run: Run) -> Recognizer:
     """Load the model of a run, to decode as users do."""
     folder = find_model(run.folder)
-    checks = ChecksConfig() if job.recipe.checks else ChecksConfig.off()
+    checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
     longest = load_state(folder).get("longest_seconds")
     return Recognizer(load_system(folder), checks=checks, longest_seconds=longest, needs_times=False)
 
 
-def find_guide(job: Job, run: Run) -> Run | None:
+def find_guide(experiment: Experiment, run: Run) -> Run | None:
     """By whose dev results `run` is decoded, if its own would mean nothing."""
-    guide = job.recipe.decoded_as.get(run.system)
+    guide = experiment.recipe.decoded_as.get(run.system)
     if guide is None:
         return None
-    for other in find_all_runs(job):
+    for other in find_all_runs(experiment):
         if other.system == guide and other.seed == run.seed:
             return other
     raise UserError(
-        f"{job.recipe.path}: decoded_as names {guide}, but there is no such system of seed {run.seed}"
+        f"{experiment.recipe.path}: decoded_as names {guide}, but there is no such system of seed {run.seed}"
     )
 
 
@@ -126,15 +126,15 @@ def _read_setup(
 
 
 def _choose_setups(
-    job: Job, run: Run, recognizer: Recognizer, language_models: Sequence[Path]
+    experiment: Experiment, run: Run, recognizer: Recognizer, language_models: Sequence[Path]
 ) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
     """All that the system offers, each with the weights that are best on dev, and their rates there."""
     split = _Split.read(run, recognizer, "dev", Path(run.config.data.dev))
-    setups, rates = _choose_weights(split, _plan_setups(job, run, recognizer.system, language_models))
-    if job.recipe.speeds:
+    setups, rates = _choose_weights(split, _plan_setups(experiment, run, recognizer.system, language_models))
+    if experiment.recipe.speeds:
         at_speeds = {
             str(replace(SetupName.parse(name), at_speeds=True)): [
-                replace(setup, config=_change(setup.config, speeds=job.recipe.speeds))
+                replace(setup, config=_change(setup.config, speeds=experiment.recipe.speeds))
             ]
             for name, setup in setups.items()
         }
@@ -159,13 +159,13 @@ def _choose_weights(
 
 
 def _plan_setups(
-    job: Job, run: Run, system: System, language_models: Sequence[Path]
+    experiment: Experiment, run: Run, system: System, language_models: Sequence[Path]
 ) -> dict[str, list[DecodingSetup]]:
     """By name, the cheapest first. Where scores are added up, dev has several weights to choose from."""
-    config = DecodingConfig(beam=SMOKE_BEAM) if job.smoke else DecodingConfig()
+    config = DecodingConfig(beam=SMOKE_BEAM) if experiment.smoke else DecodingConfig()
     plain = {name: _change(config, method=name) for name in offered_methods(system.model)}
     setups = {name: [DecodingSetup(own)] for name, own in plain.items()}
-    if job.recipe.text_fusion:
+    if experiment.recipe.text_fusion:
         if "joint" in plain:
             setups["joint"] = [
                 DecodingSetup(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)

@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy
 import torch
 
-from asr.recipe.definition import Job
+from asr.recipe.experiment import Experiment
 from asr.recipe.processes import count_cores
 from asr.system.checkpoint import versions
 
 
-def describe_origin(job: Job) -> dict[str, str]:
+def describe_origin(experiment: Experiment) -> dict[str, str]:
     """Describe command, versions and machine. Names of folders do not matter, and are private."""
-    return {"command": job.command, **versions(), "numpy": numpy.__version__, "machine": describe_machine()}
+    return {
+        "command": experiment.command,
+        **versions(),
+        "numpy": numpy.__version__,
+        "machine": describe_machine(),
+    }
 
 
 def describe_machine() -> str:

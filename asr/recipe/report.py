@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from asr.data.manifest import read_manifest
 from asr.files import replace_file
-from asr.recipe.definition import Job
+from asr.recipe.experiment import Experiment
 from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
 from asr.recipe.results import score_run
 from asr.recipe.systems import Run
@@ -36,25 +36,25 @@ def describe_tables(results: Results) -> str:
     return f"{_LEGEND} Checks: {', '.join(checks)}." if checks else _LEGEND
 
 
-def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
+def write_report(experiment: Experiment, results: Results, runs: Mapping[str, Run]) -> None:
     """Write report.html with its pictures and audio, and report.md. `runs`: those of the results, by name."""
-    folder = job.report_dir
+    folder = experiment.report_dir
     for old in (folder / "attention", folder / "audio"):
         shutil.rmtree(old, ignore_errors=True)
     curves = draw_curves(
         {
             name: read_curve(run.folder / "log.jsonl")
             for name, run in runs.items()
-            if run.system not in job.recipe.decoded_as  # its dev set is a part of its training
+            if run.system not in experiment.recipe.decoded_as  # its dev set is a part of its training
         }
     )
-    shown = choose_utterances(job.data_dir / "dev.jsonl")
+    shown = choose_utterances(experiment.data_dir / "dev.jsonl")
     maps: dict[str, dict[str, Path]] = {}
     for name, trained in runs.items():
         pictures = draw_attention(trained.folder, shown, folder / "attention" / name)
         for utterance, picture in zip(shown, pictures, strict=False):
             maps.setdefault(utterance.id, {})[name] = picture
-    spoken = {utterance.id: utterance for utterance in read_manifest(job.data_dir / "test.jsonl")}
+    spoken = {utterance.id: utterance for utterance in read_manifest(experiment.data_dir / "test.jsonl")}
     worst = {}
     for run in results["runs"]:
         worst[run["name"]] = [
@@ -65,7 +65,7 @@ def write_report(job: Job, results: Results, runs: Mapping[str, Run]) -> None:
                 "operations": [(step.reference or "", step.hypothesis or "") for step in row.operations],
                 "audio": copy_audio(spoken[row.id], folder / "audio"),
             }
-            for row in score_run(job.results_dir, run).worst(NUM_WORST)
+            for row in score_run(experiment.results_dir, run).worst(NUM_WORST)
         ]
     write_page(folder / "report.md", format_markdown(results))
     write_page(folder / "report.html", format_html(results, curves, maps, worst, folder))

@@ -11,7 +11,7 @@ from typing import Any
 
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.recipe.definition import Job
+from asr.recipe.experiment import Experiment
 from asr.recipe.systems import Run
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score, score
@@ -27,7 +27,7 @@ Texts = dict[str, dict[str, str]]  # id -> text and, where it is known, speaker
 # --- all runs -----------------------------------------------------------------------------------
 
 
-def compare_runs(job: Job, runs: Sequence[Run]) -> None:
+def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
     """Score the test hypotheses of all runs, each against the baseline too; write them with results.json."""
     references = read_texts(runs[0].evaluation_dir / "test.jsonl")
     for run in runs[1:]:
@@ -36,18 +36,25 @@ def compare_runs(job: Job, runs: Sequence[Run]) -> None:
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
                 "their error rates cannot be compared; give both the same rules"
             )
-    _remove_results(job.results_dir)
-    write_texts(job.results_dir / REFERENCES, references)
+    _remove_results(experiment.results_dir)
+    write_texts(experiment.results_dir / REFERENCES, references)
     summaries = [read_record(run.evaluation_dir / "summary.json") for run in runs]
     for run, summary in zip(runs, summaries, strict=True):
         for setup in summary["ways"]["test"]:
             texts = read_texts(run.evaluation_dir / f"test.{setup}.jsonl")
-            write_texts(job.results_dir / hypotheses_name(run.name, setup), texts)
-    baseline = job.recipe.baseline
+            write_texts(experiment.results_dir / hypotheses_name(run.name, setup), texts)
+    baseline = experiment.recipe.baseline
     if not any(run.system == baseline for run in runs):
         baseline = runs[0].system
-    results = {"corpus": job.recipe.name, "smoke": job.smoke, "command": job.command, "baseline": baseline}
-    write_record(job.results_dir / RESULTS, results | score_results(job.results_dir, baseline, summaries))
+    results = {
+        "corpus": experiment.recipe.name,
+        "smoke": experiment.smoke,
+        "command": experiment.command,
+        "baseline": baseline,
+    }
+    write_record(
+        experiment.results_dir / RESULTS, results | score_results(experiment.results_dir, baseline, summaries)
+    )
 
 
 @dataclass(frozen=True)
@@ -117,17 +124,19 @@ def _find_opponent(
     return str((same_seed or candidates)[0]["name"])
 
 
-def publish_results(job: Job) -> None:
+def publish_results(experiment: Experiment) -> None:
     """Copy results.json, all that it names, and the table to the folder of the recipe."""
-    results = read_record(job.results_dir / RESULTS)
+    results = read_record(experiment.results_dir / RESULTS)
     if not results:
-        raise UserError(f"{job.results_dir}: no results to publish; leave --stage out")
+        raise UserError(f"{experiment.results_dir}: no results to publish; leave --stage out")
     if results["smoke"]:
-        raise UserError(f"{job.results_dir}: results of a smoke run mean nothing and are not published")
-    folder = job.published_dir
+        raise UserError(
+            f"{experiment.results_dir}: results of a smoke run mean nothing and are not published"
+        )
+    folder = experiment.published_dir
     _remove_results(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (*_results_files(job.results_dir), job.report_dir / "report.md"):
+    for path in (*_results_files(experiment.results_dir), experiment.report_dir / "report.md"):
         shutil.copyfile(path, folder / path.name)
 
 

@@ -26,7 +26,8 @@ from asr.decoding.methods import Method
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
-from asr.recipe.definition import Job, Recipe, SystemConf
+from asr.recipe.definition import Recipe, SystemConf
+from asr.recipe.experiment import Experiment
 from asr.recipe.figures import choose_utterances
 from asr.recipe.results import REFERENCES, RESULTS, describe_score, hypotheses_name
 from asr.recipe.stages import build_tasks, choose_stages, run_recipe
@@ -100,26 +101,32 @@ def load_study(recipe: Recipe, name: str) -> Study:
     return load_config(Study, studies[name])
 
 
-def run_study(job: Job, study: Study) -> Path:
+def run_study(experiment: Experiment, study: Study) -> Path:
     """Train and compare the variants; return the folder of the report. What is done already is skipped."""
-    choose_stages(job, None)  # for its checks
-    recipe = job.recipe.model_copy(update={"systems": {}, "baseline": study.baseline})
-    variants = load_variants(study, job.recipe)
+    choose_stages(experiment, None)  # for its checks
+    recipe = experiment.recipe.model_copy(update={"systems": {}, "baseline": study.baseline})
+    variants = load_variants(study, experiment.recipe)
     for stage in ("download", "prepare"):
-        for task in build_tasks(replace(job, recipe=recipe, only=()), stage):
+        for task in build_tasks(replace(experiment, recipe=recipe, only=()), stage):
             run_task(task)
-    cases = build_cases(study, variants, job.data_dir)
+    cases = build_cases(study, variants, experiment.data_dir)
     recipe = recipe.model_copy(update={"systems": {name: case.conf for name, case in cases.items()}})
-    only = [[name for name, case in cases.items() if wanted in (name, case.variant)] for wanted in job.only]
-    if unknown := [wanted for wanted, found in zip(job.only, only, strict=True) if not found]:
+    only = [
+        [name for name, case in cases.items() if wanted in (name, case.variant)] for wanted in experiment.only
+    ]
+    if unknown := [wanted for wanted, found in zip(experiment.only, only, strict=True) if not found]:
         raise UserError(f"--only {unknown[0]}: no such variant; there are {', '.join(study.variants)}")
     run_recipe(
-        replace(job, recipe=recipe, only=tuple(name for found in only for name in found), publish=False)
+        replace(
+            experiment, recipe=recipe, only=tuple(name for found in only for name in found), publish=False
+        )
     )
-    folder = job.runs_dir / "study"
-    write_study_report(job, study, cases, folder)
-    if job.publish:
-        publish_study(job, study, folder, job.recipe.path.parent / "studies" / str(job.study))
+    folder = experiment.runs_dir / "study"
+    write_study_report(experiment, study, cases, folder)
+    if experiment.publish:
+        publish_study(
+            experiment, study, folder, experiment.recipe.path.parent / "studies" / str(experiment.study)
+        )
     return folder
 
 
@@ -199,9 +206,9 @@ def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
 # --- the report ---------------------------------------------------------------------------------
 
 
-def read_runs(job: Job, study: Study, cases: dict[str, Case]) -> list[Record]:
+def read_runs(experiment: Experiment, study: Study, cases: dict[str, Case]) -> list[Record]:
     """Read the evaluated runs in the order of the study, with the decoding that is reported."""
-    found = read_record(job.results_dir / RESULTS)["runs"]
+    found = read_record(experiment.results_dir / RESULTS)["runs"]
     runs = []
     for name, case in cases.items():
         for run in (run for run in found if run["system"] == name):
@@ -230,19 +237,19 @@ def choose_method(run: Record, methods: Sequence[Method]) -> Record:
     return {**run, "decoding": method, "decoding_config": config, "real_time_factor": speed}
 
 
-def write_study_report(job: Job, study: Study, cases: dict[str, Case], folder: Path) -> None:
+def write_study_report(experiment: Experiment, study: Study, cases: dict[str, Case], folder: Path) -> None:
     """Write study.json, the page and its pictures."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    runs = [add_learning(job, run) for run in read_runs(job, study, cases)]
-    folders = {run["name"]: job.runs_dir / run["name"] for run in runs}
+    runs = [add_learning(experiment, run) for run in read_runs(experiment, study, cases)]
+    folders = {run["name"]: experiment.runs_dir / run["name"] for run in runs}
     pictures = {"curves.svg": "WER on dev while the systems were trained"}
     draw_learning({name: run / "log.jsonl" for name, run in folders.items()}, folder / "curves.svg")
     lengths = {}
     if study.lengths:
-        trained = max(len((u.text or "").split()) for u in read_manifest(job.data_dir / "train.jsonl"))
+        trained = max(len((u.text or "").split()) for u in read_manifest(experiment.data_dir / "train.jsonl"))
         for beam in study.length_beams or (None,):
-            scores = score_lengths(job, runs, study.lengths, beam)
+            scores = score_lengths(experiment, runs, study.lengths, beam)
             title = "WER on test by the number of words" + (f", beam {beam}" if beam else "")
             lengths[title] = {
                 name: {str(length): describe_score(score) for length, score in own.items()}
@@ -251,8 +258,8 @@ def write_study_report(job: Job, study: Study, cases: dict[str, Case], folder: P
             picture = f"lengths{beam_suffix(beam) if beam else ''}.svg"
             draw_lengths(scores, trained, folder / picture)
             pictures[picture] = title
-    shown = job.runs_dir / "shown.jsonl"
-    write_manifest(shown, choose_utterances(job.data_dir / "dev.jsonl"))
+    shown = experiment.runs_dir / "shown.jsonl"
+    write_manifest(shown, choose_utterances(experiment.data_dir / "dev.jsonl"))
     firsts: dict[str, Path] = {}
     for run in runs:
         firsts.setdefault(run["variant"], folders[run["name"]])
@@ -260,28 +267,32 @@ def write_study_report(job: Job, study: Study, cases: dict[str, Case], folder: P
         pictures["attention.png"] = (
             "Attention of the decoder's last layer, mean of its heads, to dev utterances under the true text"
         )
-    results: Record = {"study": job.study, "question": study.question, "corpus": job.recipe.name}
-    results |= {"smoke": job.smoke, "command": job.command, "baseline": study.baseline}
-    results |= score_study(job.results_dir, study.baseline, runs) | {"lengths": lengths}
+    results: Record = {
+        "study": experiment.study,
+        "question": study.question,
+        "corpus": experiment.recipe.name,
+    }
+    results |= {"smoke": experiment.smoke, "command": experiment.command, "baseline": study.baseline}
+    results |= score_study(experiment.results_dir, study.baseline, runs) | {"lengths": lengths}
     write_record(folder / FIGURES, results)
     (folder / PAGE).write_text(format_page(results, pictures), encoding="utf-8")
 
 
-def publish_study(job: Job, study: Study, report_dir: Path, folder: Path) -> None:
+def publish_study(experiment: Experiment, study: Study, report_dir: Path, folder: Path) -> None:
     """Keep the report, and all texts that its figures follow from; what was published before is replaced."""
     if folder.exists() and any(folder.iterdir()) and not (folder / FIGURES).exists():
         raise UserError(f"{folder}: has files, but no {FIGURES} of an earlier study; give an empty folder")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(report_dir, folder)
-    shutil.copyfile(job.results_dir / REFERENCES, folder / REFERENCES)
+    shutil.copyfile(experiment.results_dir / REFERENCES, folder / REFERENCES)
     runs = read_record(report_dir / FIGURES)["runs"]
     decoded = list(study.lengths)  # besides test, which the results have
     for beam in study.length_beams:
         decoded += [name + beam_suffix(beam) for name in ("test", *study.lengths)]
     for run in runs:
         texts = hypotheses_name(run["name"], run["decoding"])
-        shutil.copyfile(job.results_dir / texts, folder / texts)
-        evaluation = job.runs_dir / run["name"] / "evaluation"
+        shutil.copyfile(experiment.results_dir / texts, folder / texts)
+        evaluation = experiment.runs_dir / run["name"] / "evaluation"
         for name in study.lengths:
             shutil.copyfile(evaluation / f"{name}.jsonl", folder / f"{name}.{REFERENCES}")
         for name in decoded:

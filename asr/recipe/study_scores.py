@@ -17,7 +17,7 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import decode_utterances, read_references
-from asr.recipe.definition import Job
+from asr.recipe.experiment import Experiment
 from asr.recipe.figures import read_batches
 from asr.recipe.results import (
     REFERENCES,
@@ -131,9 +131,9 @@ def _score_run(run: Record, references: Texts, hypotheses: Mapping[str, Texts]) 
 # --- what the logs and the checkpoints tell -----------------------------------------------------
 
 
-def add_learning(job: Job, run: Record) -> Record:
+def add_learning(experiment: Experiment, run: Record) -> Record:
     """Add to a run what its log says, and how its checkpoints decode utterances of training."""
-    folder = job.runs_dir / run["name"]
+    folder = experiment.runs_dir / run["name"]
     dev = read_validations(folder / "log.jsonl")
     state = load_state(find_model(folder))
     steps = {"best": state["best"][0][1], "end": state["step"]}
@@ -214,13 +214,13 @@ def beam_suffix(beam: int) -> str:
 
 
 def score_lengths(
-    job: Job, runs: Sequence[Record], manifests: Sequence[str], beam: int | None = None
+    experiment: Experiment, runs: Sequence[Record], manifests: Sequence[str], beam: int | None = None
 ) -> dict[str, dict[int, Score]]:
     """Score each variant on the utterances of each number of words; beam None: that of the run."""
     scores: dict[str, dict[int, Score]] = {}
     for name in dict.fromkeys(run["variant"] for run in runs):
         own = [run for run in runs if run["variant"] == name]
-        read = {run["name"]: decode_lengths(job, run, manifests, beam) for run in own}
+        read = {run["name"]: decode_lengths(experiment, run, manifests, beam) for run in own}
         hypotheses = {run: hypotheses for run, (_, hypotheses) in read.items()}
         references = next(iter(read.values()))[0]
         by_length: dict[int, Texts] = defaultdict(dict)
@@ -230,11 +230,13 @@ def score_lengths(
     return scores
 
 
-def decode_lengths(job: Job, run: Record, manifests: Sequence[str], beam: int | None) -> tuple[Texts, Texts]:
+def decode_lengths(
+    experiment: Experiment, run: Record, manifests: Sequence[str], beam: int | None
+) -> tuple[Texts, Texts]:
     """Decode test.jsonl and the longer manifests, or read what has been: references and hypotheses."""
-    folder = job.runs_dir / run["name"]
+    folder = experiment.runs_dir / run["name"]
     model = find_model(folder)
-    checks = ChecksConfig() if job.recipe.checks else ChecksConfig.off()
+    checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
     whole = SegmentationConfig(method="none")  # that they are longer than in training is what is measured
     recognizer = Recognizer(load_system(model), segmentation=whole, checks=checks, needs_times=False)
     config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
@@ -246,7 +248,7 @@ def decode_lengths(job: Job, run: Record, manifests: Sequence[str], beam: int | 
     references: Texts = {}
     hypotheses: Texts = {}
     for name in ("test", *manifests):
-        utterances = read_references(job.data_dir / f"{name}.jsonl")
+        utterances = read_references(experiment.data_dir / f"{name}.jsonl")
         own: Texts = {}
         for utterance in utterances:
             own[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}

@@ -14,7 +14,8 @@ from typing import Any
 from asr.config import Config, describe_config
 from asr.data.manifest import Manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Job, SystemConf
+from asr.recipe.definition import SystemConf
+from asr.recipe.experiment import Experiment
 from asr.recipe.tasks import hash_text
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig
@@ -70,7 +71,7 @@ class Run:
     folder: Path
     seed: int
     config: RunConfig
-    """The conf with the folders of this job, the seed, and the small sizes of smoke mode."""
+    """The conf with the folders of this experiment, the seed, and the small sizes of smoke mode."""
 
     @property
     def name(self) -> str:
@@ -98,62 +99,66 @@ class Run:
         return self.config.model.type == "language"
 
 
-def build_runs(job: Job) -> list[Run]:
+def build_runs(experiment: Experiment) -> list[Run]:
     """Build a run for each wanted system and seed; what others start from comes first."""
-    confs = job.recipe.find_systems()
-    for system in job.only:
+    confs = experiment.recipe.find_systems()
+    for system in experiment.only:
         if system not in confs:
             near = difflib.get_close_matches(system, confs, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(confs) or 'none'}"
-            raise UserError(f"--only {system}: no {system}.yaml in {job.recipe.conf_dir}; {hint}")
+            raise UserError(f"--only {system}: no {system}.yaml in {experiment.recipe.conf_dir}; {hint}")
     runs = []
     for system, conf in confs.items():
-        if job.only and system not in job.only:
+        if experiment.only and system not in experiment.only:
             continue
-        own = load_conf(conf, job.overrides_for(system))
-        _refuse_other_corpus(job, conf.path, own)
-        if reason := _find_reason_to_wait(job, own):
-            if job.only:
+        own = load_conf(conf, experiment.overrides_for(system))
+        _refuse_other_corpus(experiment, conf.path, own)
+        if reason := _find_reason_to_wait(experiment, own):
+            if experiment.only:
                 raise UserError(f"--only {system}: {reason}")
             logger.info("%s: left out, since %s", system, reason)
             continue
-        seeds = job.seeds if job.seeds and own.model.makes_text else (own.seed,)
-        runs += [_build_run(job, system, conf, own, seed) for seed in seeds]
+        seeds = experiment.seeds if experiment.seeds and own.model.makes_text else (own.seed,)
+        runs += [_build_run(experiment, system, conf, own, seed) for seed in seeds]
     return _sort_by_need(runs)
 
 
-def find_all_runs(job: Job) -> list[Run]:
+def find_all_runs(experiment: Experiment) -> list[Run]:
     """Find the runs of all systems, also of other seeds that have been trained before."""
     runs = []
-    for system, conf in job.recipe.find_systems().items():
-        own = load_conf(conf, job.overrides_for(system))
-        folders = job.runs_dir.glob(f"{system}-seed-*")
+    for system, conf in experiment.recipe.find_systems().items():
+        own = load_conf(conf, experiment.overrides_for(system))
+        folders = experiment.runs_dir.glob(f"{system}-seed-*")
         found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
-        seeds = {own.seed, *job.seeds, *(int(match[1]) for match in found if match)}
-        runs += [_build_run(job, system, conf, own, seed) for seed in sorted(seeds)]
+        seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in found if match)}
+        runs += [_build_run(experiment, system, conf, own, seed) for seed in sorted(seeds)]
     return runs
 
 
-def _refuse_other_corpus(job: Job, conf: Path, own: RunConfig) -> None:
+def _refuse_other_corpus(experiment: Experiment, conf: Path, own: RunConfig) -> None:
     """Refuse a conf copied from another corpus: it would train on that one's data under this one's name."""
     for key, name in own.data.named_paths:
         path = Path(name)
-        if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != job.recipe.name:
+        if path.parts[:1] == ("data",) and len(path.parts) > 2 and path.parts[1] != experiment.recipe.name:
             raise UserError(
                 f"{conf}: data.{key} = {path} is data of {path.parts[1]}, but this is a system of "
-                f"{job.recipe.name}; set data.{key}: data/{job.recipe.name}/{path.name}"
+                f"{experiment.recipe.name}; set data.{key}: data/{experiment.recipe.name}/{path.name}"
             )
 
 
-def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
+def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
     """Find why a system cannot be trained now: it starts from a model of elsewhere that is not there."""
     start = own.start_from
-    if start is None or start.startswith(f"runs/{job.recipe.name}/"):
+    if start is None or start.startswith(f"runs/{experiment.recipe.name}/"):
         return None
-    if job.smoke:
+    if experiment.smoke:
         return f"a small model cannot start from {start}"
     if find_family(start) is not None:
-        return None if job.only else f"it starts from {start}: ask for it by --only, and it may be fetched"
+        return (
+            None
+            if experiment.only
+            else f"it starts from {start}: ask for it by --only, and it may be fetched"
+        )
     try:
         find_model(start)
     except UserError:
@@ -161,13 +166,13 @@ def _find_reason_to_wait(job: Job, own: RunConfig) -> str | None:
     return None
 
 
-def _build_run(job: Job, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
+def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunConfig, seed: int) -> Run:
     """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
-    folder = job.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
-    place = [*_move_paths(job, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    given = job.overrides_for(system)
+    folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
+    place = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
+    given = experiment.overrides_for(system)
     config = load_conf(conf, [*given, *place])
-    if job.smoke:
+    if experiment.smoke:
         config = load_conf(conf, [*given, *_shrink(config), *given, *place])
     return Run(system, conf, folder, seed, config)
 
@@ -177,9 +182,12 @@ def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
     return RunConfig.load(conf.path, [*conf.overrides, *overrides])
 
 
-def _move_paths(job: Job, config: RunConfig) -> Iterator[str]:
+def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
     """Override the paths in data/NAME and runs/NAME, which may be elsewhere."""
-    places = {f"data/{job.recipe.name}": job.data_dir, f"runs/{job.recipe.name}": job.runs_dir}
+    places = {
+        f"data/{experiment.recipe.name}": experiment.data_dir,
+        f"runs/{experiment.recipe.name}": experiment.runs_dir,
+    }
 
     def move(text: str) -> str:
         for place, folder in places.items():

@@ -13,8 +13,8 @@ import torch
 from asr.config import describe_config, dump_config
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.recipe.definition import Job
 from asr.recipe.evaluation import evaluate_run, find_guide
+from asr.recipe.experiment import Experiment
 from asr.recipe.origin import describe_machine, describe_origin
 from asr.recipe.processes import Processes, count_cores, run_side_by_side
 from asr.recipe.report import write_report
@@ -38,28 +38,28 @@ from asr.transcription.families import find_family
 logger = logging.getLogger(__name__)
 
 
-def build_tasks(job: Job, stage: str) -> list[Task]:
+def build_tasks(experiment: Experiment, stage: str) -> list[Task]:
     """Build the tasks of one stage."""
-    if stage in ("compare", "report") and not any(run.makes_text for run in find_all_runs(job)):
+    if stage in ("compare", "report") and not any(run.makes_text for run in find_all_runs(experiment)):
         return []
     if stage == "compare":
-        return [_compare(job)]
+        return [_compare(experiment)]
     if stage == "report":
-        return [_report(job), *([_publish(job)] if job.publish else [])]
-    runs = build_runs(job)
+        return [_report(experiment), *([_publish(experiment)] if experiment.publish else [])]
+    runs = build_runs(experiment)
     if stage == "evaluate":
-        in_order = sorted(runs, key=lambda run: find_guide(job, run) is not None)
-        return [_evaluate(job, run) for run in in_order if run.makes_text]
+        in_order = sorted(runs, key=lambda run: find_guide(experiment, run) is not None)
+        return [_evaluate(experiment, run) for run in in_order if run.makes_text]
     if stage == "tokenizer":
         return [_tokenizer(run) for run in runs if run.config.start_from is None]
-    return [_train(job, run, runs) for run in runs]
+    return [_train(experiment, run, runs) for run in runs]
 
 
-def check_data(job: Job) -> None:
+def check_data(experiment: Experiment) -> None:
     """Check the data of all systems that are still to be trained, before the first of them is."""
-    runs = build_runs(job)
-    if untrained := [run for run in runs if find_reason_to_run(_train(job, run, runs))]:
-        check_test_split(untrained, job.data_dir / "test.jsonl")
+    runs = build_runs(experiment)
+    if untrained := [run for run in runs if find_reason_to_run(_train(experiment, run, runs))]:
+        check_test_split(untrained, experiment.data_dir / "test.jsonl")
 
 
 def find_training_inputs(run: Run) -> dict[str, str]:
@@ -93,16 +93,16 @@ def _tokenizer(run: Run) -> Task:
     )
 
 
-def train_side_by_side(job: Job) -> None:
-    """Train up to `job.jobs` at once, each in a process of its own with its share of the cores."""
-    runs = build_runs(job)
+def train_side_by_side(experiment: Experiment) -> None:
+    """Train up to `experiment.jobs` at once, each in a process of its own with its share of the cores."""
+    runs = build_runs(experiment)
     wanted: list[Run] = []
     for run in runs:  # what others start from comes first
-        task = _train(job, run, runs)
+        task = _train(experiment, run, runs)
         is_given = not any(f"train {other.name}" in task.after for other in wanted)
         if not (is_given and skip_task(task)):
             wanted.append(run)
-    threads = min(torch.get_num_threads(), max(1, count_cores() // max(1, min(job.jobs, len(wanted)))))
+    threads = min(torch.get_num_threads(), max(1, count_cores() // max(1, min(experiment.jobs, len(wanted)))))
     processes = Processes()
 
     def train_apart(run: Run) -> None:
@@ -112,8 +112,8 @@ def train_side_by_side(job: Job) -> None:
         program = [sys.executable, "-m", "asr.recipe.training_process", str(conf)]
         processes.run(run.name, program, {"OMP_NUM_THREADS": str(threads)})
 
-    tasks = [_train(job, run, runs, train_apart) for run in wanted]
-    if faults := run_side_by_side(tasks, job.jobs, processes):
+    tasks = [_train(experiment, run, runs, train_apart) for run in wanted]
+    if faults := run_side_by_side(tasks, experiment.jobs, processes):
         listed = ", ".join(f"{name.removeprefix('train ')} ({fault})" for name, fault in faults.items())
         raise PartError(
             f"{len(faults)} of {len(tasks)} trainings failed: {listed}. What they wrote stands above, "
@@ -129,7 +129,9 @@ def _train_here(run: Run) -> None:
         torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
 
 
-def _train(job: Job, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = _train_here) -> Task:
+def _train(
+    experiment: Experiment, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = _train_here
+) -> Task:
     others = [other for other in runs if other.folder != run.folder and read_by(run, other)]
 
     def inputs() -> dict[str, str]:
@@ -146,7 +148,7 @@ def _train(job: Job, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = 
     def run_it() -> dict[str, object]:
         _begin(run)
         do(run)
-        return {"origin": describe_origin(job) | {"machine": "; ".join(_machines(run))}}
+        return {"origin": describe_origin(experiment) | {"machine": "; ".join(_machines(run))}}
 
     does = f"train it for {run.config.train.steps:,} updates"
     if (checkpoints := find_checkpoints(run.folder)) and not _is_outdated(run):
@@ -166,9 +168,11 @@ def _train(job: Job, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = 
 # --- evaluate, compare, report ------------------------------------------------------------------
 
 
-def _evaluate(job: Job, run: Run) -> Task:
-    languages = [own for own in find_all_runs(job) if own.is_language] if job.recipe.text_fusion else []
-    guide = find_guide(job, run)
+def _evaluate(experiment: Experiment, run: Run) -> Task:
+    languages = (
+        [own for own in find_all_runs(experiment) if own.is_language] if experiment.recipe.text_fusion else []
+    )
+    guide = find_guide(experiment, run)
 
     def language_models() -> list[Run]:
         """Find those that have been trained, by this call or an earlier one, on the tokens of this system.
@@ -183,14 +187,14 @@ def _evaluate(job: Job, run: Run) -> Task:
 
     def inputs() -> dict[str, str]:
         config = run.config
-        manifests = (Path(config.data.dev), job.data_dir / "test.jsonl")
+        manifests = (Path(config.data.dev), experiment.data_dir / "test.jsonl")
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
         found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
-        found |= {"speeds": str(job.recipe.speeds)} if job.recipe.speeds else {}
+        found |= {"speeds": str(experiment.recipe.speeds)} if experiment.recipe.speeds else {}
         if guide is not None:
             found[f"the evaluation of {guide.name}"] = hash_file(guide.evaluation_dir / "summary.json")
-        found |= {"smoke mode": str(job.smoke), "texts": str(job.recipe.text_fusion)}
-        return found | {"checks": str(job.recipe.checks)}
+        found |= {"smoke mode": str(experiment.smoke), "texts": str(experiment.recipe.text_fusion)}
+        return found | {"checks": str(experiment.recipe.checks)}
 
     return Task(
         stage="evaluate",
@@ -199,7 +203,7 @@ def _evaluate(job: Job, run: Run) -> Task:
         record=run.folder / ".evaluate.done",
         inputs=inputs,
         outputs=lambda: [run.evaluation_dir / "summary.json"],
-        run=lambda: evaluate_run(job, run, [own.folder for own in language_models()]),
+        run=lambda: evaluate_run(experiment, run, [own.folder for own in language_models()]),
         after=(
             "prepare",
             f"train {run.name}",
@@ -209,75 +213,76 @@ def _evaluate(job: Job, run: Run) -> Task:
     )
 
 
-def find_evaluated_runs(job: Job) -> list[Run]:
+def find_evaluated_runs(experiment: Experiment) -> list[Run]:
     """Find the runs whose results are up to date: those that are wanted now, and those of earlier calls."""
-    return [run for run, reason in _find_begun_runs(job) if reason is None]
+    return [run for run, reason in _find_begun_runs(experiment) if reason is None]
 
 
-def _find_begun_runs(job: Job) -> Iterator[tuple[Run, str | None]]:
+def _find_begun_runs(experiment: Experiment) -> Iterator[tuple[Run, str | None]]:
     """List the runs that have begun, each with the reason why its results cannot be used, if there is one."""
-    runs = find_all_runs(job)
+    runs = find_all_runs(experiment)
     for run in runs:
         if run.folder.exists() and run.makes_text:
-            tasks = (_train(job, run, runs), _evaluate(job, run))
+            tasks = (_train(experiment, run, runs), _evaluate(experiment, run))
             reasons = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
             yield run, reasons[0] if reasons else None
 
 
-def _compare(job: Job) -> Task:
+def _compare(experiment: Experiment) -> Task:
     def run_it() -> None:
-        runs = find_evaluated_runs(job)
+        runs = find_evaluated_runs(experiment)
         if not runs:
-            raise UserError(f"{job.runs_dir}: no system has been evaluated; leave --stage out")
-        for _, reason in _find_begun_runs(job):
+            raise UserError(f"{experiment.runs_dir}: no system has been evaluated; leave --stage out")
+        for _, reason in _find_begun_runs(experiment):
             if reason is not None:
                 logger.info("left out of the comparison, since %s", reason)
-        compare_runs(job, runs)
+        compare_runs(experiment, runs)
 
     return Task(
         stage="compare",
         name="compare",
         does="score all systems on test, and test which is better",
-        record=job.runs_dir / ".compare.done",
+        record=experiment.runs_dir / ".compare.done",
         inputs=lambda: {
-            run.name: hash_file(run.evaluation_dir / "summary.json") for run in find_evaluated_runs(job)
+            run.name: hash_file(run.evaluation_dir / "summary.json")
+            for run in find_evaluated_runs(experiment)
         },
-        outputs=lambda: [job.results_dir / "results.json"],
+        outputs=lambda: [experiment.results_dir / "results.json"],
         run=run_it,
-        after=tuple(f"evaluate {run.name}" for run in build_runs(job) if run.makes_text),
+        after=tuple(f"evaluate {run.name}" for run in build_runs(experiment) if run.makes_text),
     )
 
 
-def _report(job: Job) -> Task:
-    results_path = job.results_dir / "results.json"
+def _report(experiment: Experiment) -> Task:
+    results_path = experiment.results_dir / "results.json"
 
     def run_it() -> None:
         results = read_record(results_path)
         if not results:
             raise UserError(f"{results_path}: no results to report; leave --stage out")
-        write_report(job, results, {run.name: run for run in find_evaluated_runs(job)})
+        write_report(experiment, results, {run.name: run for run in find_evaluated_runs(experiment)})
 
     return Task(
         stage="report",
         name="report",
         does="write one HTML page and one Markdown table",
-        record=job.runs_dir / ".report.done",
+        record=experiment.runs_dir / ".report.done",
         inputs=lambda: {"results.json": hash_file(results_path)},
-        outputs=lambda: [job.report_dir / "report.html", job.report_dir / "report.md"],
+        outputs=lambda: [experiment.report_dir / "report.html", experiment.report_dir / "report.md"],
         run=run_it,
         after=("compare",),
     )
 
 
-def _publish(job: Job) -> Task:
+def _publish(experiment: Experiment) -> Task:
     return Task(
         stage="report",
         name="publish",
-        does=f"copy results and hypotheses to {job.published_dir}",
-        record=job.runs_dir / ".publish.done",
-        inputs=lambda: {"results.json": hash_file(job.results_dir / "results.json")},
-        outputs=lambda: [job.published_dir / "results.json"],
-        run=lambda: publish_results(job),
+        does=f"copy results and hypotheses to {experiment.published_dir}",
+        record=experiment.runs_dir / ".publish.done",
+        inputs=lambda: {"results.json": hash_file(experiment.results_dir / "results.json")},
+        outputs=lambda: [experiment.published_dir / "results.json"],
+        run=lambda: publish_results(experiment),
         after=("compare", "report"),
     )
 
