@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,11 +156,14 @@ def test_a_changed_archive_on_disk(run: Run) -> None:
     assert "delete it and run this again" in message
 
 
-def test_no_space(run: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+def test_no_space(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(28, "No space left on device", "waves_yesno.tar.gz.part")
+
+    monkeypatch.setattr(archives, "_transfer", refuse)
     status, message = run()
     assert status == 2
-    assert f"{len(server.content):,} bytes are to come, but 100 are free there" in message
+    assert "waves_yesno.tar.gz.part: cannot write the download (No space left on device)" in message
 
 
 def test_no_space_for_the_manifests(
