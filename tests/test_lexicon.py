@@ -162,7 +162,7 @@ def test_words_without_a_spelling_are_left_out_and_named(caplog: pytest.LogCaptu
         lexicon = Lexicon(CHARACTERS, ["A", "ÄB", "C"])
     assert accepts(lexicon, CHARACTERS.encode("A"))
     assert "2 words of the lexicon have no spelling in tokens, 'ÄB' for one" in caplog.text
-    with pytest.raises(UserError, match="words that the tokenizer can spell, and there are none"):
+    with pytest.raises(UserError, match="words that the tokenizer can encode, and there are none"):
         Lexicon(CHARACTERS, ["C"])
 
 

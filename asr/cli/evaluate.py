@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.evaluation.speech import decode_utterances, describe_device, read_references
+    from asr.evaluation.speech import decode_utterances, describe_device
     from asr.models import LabelModel
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_any_system, require_speech
@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
         system = load_any_system(find_model(args.model))
         if isinstance(system.model, LabelModel):
             return run_labels(args, cast("System[LabelModel]", system))
-        utterances = read_references(args.manifest)
-        evaluation = prepare_own(args, require_speech(system, args.model), utterances)
+        utterances, evaluation = prepare_own(args, require_speech(system, args.model))
     transcriber = evaluation.transcriber
     logger.info("device: %s, %s", describe_device(transcriber.device), transcriber.precision)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
@@ -97,10 +96,10 @@ class Evaluation:
     """More facts, for JSON."""
 
 
-def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[Utterance]) -> Evaluation:
+def prepare_own(args: argparse.Namespace, system: System) -> tuple[list[Utterance], Evaluation]:
     """Prepare a model that was trained here."""
     from asr.decoding.search import offered_methods, resolve_method
-    from asr.evaluation.speech import make_normalizer
+    from asr.evaluation.speech import make_normalizer, read_references
     from asr.system.checkpoint import find_model, load_state
     from asr.system.decoding_resources import find_resources
     from asr.text.normalization import normalize_for_training
@@ -113,6 +112,7 @@ def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[U
     folder = find_model(args.model)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, resources)
+    utterances = read_references(args.manifest)
     texts = (normalize_for_training(item.text or "", system.config.text) for item in utterances)
     unknown, total = system.tokenizer.count_unknown(texts)
     log_unknown_share(args.manifest, unknown / max(total, 1))
@@ -136,7 +136,7 @@ def prepare_own(args: argparse.Namespace, system: System, utterances: Sequence[U
         "lexicon": resources.lexicon,
         "unknown_share": unknown / max(total, 1),
     }
-    return Evaluation(transcriber, requests, normalizer, rules, "decoding", about)
+    return utterances, Evaluation(transcriber, requests, normalizer, rules, "decoding", about)
 
 
 def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Utterance], Evaluation]:
