@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from asr.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from asr.features.front_end import FeaturesConfig
 
@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
+    import numpy as np
+
     from asr.audio.reading import AudioError, read
 
     config = _load_config(args.config, args.set)
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         features = _compute(config, audio)
         summaries.append(_summarize(path, audio, features, config.sample_rate))
         if path in outputs:
-            _write(outputs[path], features)
+            _write(outputs[path], partial(np.save, arr=features, allow_pickle=False))
             summaries[-1]["output"] = str(outputs[path])
         if args.plot:
             _plot(Path(args.plot), path.name, audio, config)
@@ -110,14 +112,12 @@ def _plan_outputs(files: list[Path], folder: Path) -> dict[Path, Path]:
     return outputs
 
 
-def _write(path: Path, features: np.ndarray) -> None:
-    import numpy as np
-
+def _write(path: Path, save: Callable[[Path], Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, features, allow_pickle=False)
+        save(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot write the features here ({error.strerror})") from None
+        raise UserError(f"{path}: cannot write here ({error.strerror})") from None
 
 
 # --- table ----------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) ->
     for axes in grid[:, 0]:
         axes.set_xlim(0, seconds)
         axes.label_outer()
-    _save(output, figure)
+    _write(output, lambda path: figure.savefig(path, format="png", dpi=120))
 
 
 def _draw_log_mel(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:
@@ -232,11 +232,3 @@ def _frame_times(config: FeaturesConfig, num_frames: int) -> np.ndarray:
     first = 0.0 if config.convention == "whisper" else config.window_ms / 2000
     times: np.ndarray = first + np.arange(num_frames) * config.shift_samples / config.sample_rate
     return times
-
-
-def _save(path: Path, figure: Figure) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=120)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the picture here ({error.strerror})") from None

@@ -278,7 +278,7 @@ def _to_folder(
     wanted = []
     for recording in recordings:
         if folder.is_done(recording):
-            job.num_skipped += 1
+            job.counts["finished before"] += 1
             continue
         try:
             folder.require_free(recording)
@@ -286,8 +286,8 @@ def _to_folder(
             job.fail(recording, str(error))
         else:
             wanted.append(recording)
-    if job.num_skipped:
-        logger.info("%d of %d were finished by an earlier call", job.num_skipped, len(recordings))
+    if num_done := job.counts["finished before"]:
+        logger.info("%d of %d were finished by an earlier call", num_done, len(recordings))
     job.transcribe(wanted)
     return job.finish()
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,13 +77,9 @@ class TranscriptionJob:
         self._open_log = open_log
         self._progress: AudioProgress | None = None
         self._faults: list[str] = []
-        self._num_done = 0
-        self._num_partial = 0
-        self._num_doubted = 0
-        self._num_out_of_domain = 0
+        self.counts: Counter[str] = Counter()
         self._audio_seconds = 0.0
         self._wall_seconds = 0.0
-        self.num_skipped = 0
 
     def transcribe(self, recordings: Sequence[Recording]) -> None:
         """Load the model and write a transcript of each; those that fail are named and counted."""
@@ -156,20 +153,20 @@ class TranscriptionJob:
             return
         self._audio_seconds += transcript.duration
         if transcript.out_of_domain:
-            self._num_out_of_domain += 1
+            self.counts["out of domain"] += 1
             if self._progress is not None:
                 self._progress.say(f"{recording.path}: {transcript.out_of_domain}", logging.WARNING)
-        self._num_doubted += sum(bool(segment.warnings) for segment in transcript.segments)
+        self.counts["doubted"] += sum(bool(segment.warnings) for segment in transcript.segments)
         if transcript.warnings:
             damage = transcript.incomplete
             found = transcript.duration if damage is None else damage.found
-            self._num_partial += 1
+            self.counts["incomplete"] += 1
             self.fail(
                 recording,
                 f"{'; '.join(transcript.warnings)}; the transcript has the {found:.3f} s that are there",
             )
         else:
-            self._num_done += 1
+            self.counts["transcribed"] += 1
 
     def fail(self, recording: Recording, message: str) -> None:
         message = re.sub(rf"\S*/{STANDARD_INPUT_FILE}", "standard input", message)
@@ -183,14 +180,10 @@ class TranscriptionJob:
 
     def finish(self) -> int:
         """Log what was done. Returns the exit status."""
-        counts = [f"{self._num_done} transcribed"]
-        if self.num_skipped:
-            counts.append(f"{self.num_skipped} finished before")
-        if self._num_partial:
-            counts.append(f"{self._num_partial} incomplete")
-        if len(self._faults) > self._num_partial:
-            counts.append(f"{len(self._faults) - self._num_partial} failed")
-        summary = ", ".join(counts)
+        self.counts["failed"] = len(self._faults) - self.counts["incomplete"]
+        shown = ("finished before", "incomplete", "failed")
+        parts = [f"{self.counts[name]} {name}" for name in shown if self.counts[name]]
+        summary = ", ".join([f"{self.counts['transcribed']} transcribed", *parts])
         if self._audio_seconds:
             speed = self._audio_seconds / max(self._wall_seconds, 1e-9)
             summary += (
@@ -198,17 +191,17 @@ class TranscriptionJob:
                 f"{speed:.1f} times as fast as it was spoken"
             )
         logger.info("%s", summary)
-        if self._num_out_of_domain:
+        if self.counts["out of domain"]:
             logger.info(
-                "%d are probably not what the model was trained for, see above", self._num_out_of_domain
+                "%d are probably not what the model was trained for, see above", self.counts["out of domain"]
             )
-        if self._num_doubted:
+        if self.counts["doubted"]:
             logger.info(
                 "the decoding of %s is doubtful; the warnings in json say why",
-                plural(self._num_doubted, "segment"),
+                plural(self.counts["doubted"], "segment"),
             )
-        if len(self._faults) > 1 or (self._faults and self._num_done):
-            logger.info("incomplete or failed:" if self._num_partial else "failed:")
+        if len(self._faults) > 1 or (self._faults and self.counts["transcribed"]):
+            logger.info("incomplete or failed:" if self.counts["incomplete"] else "failed:")
             for message in self._faults[:MAX_FAULTS_SHOWN]:
                 logger.info("  %s", message)
             if len(self._faults) > MAX_FAULTS_SHOWN:
