@@ -563,6 +563,7 @@ EXPECTED_COUNTS = {
         "test": 300,
         "test_10": 150,
         "test_15": 120,
+        "test_30": 60,
         "train_single": 2_400,
         "dev_single": 300,
         "test_single": 300,

@@ -36,7 +36,7 @@ NUMBERS = {"train": range(10, 50), "dev": range(5, 10), "test": range(5)}
 STRING_LENGTHS = (3, 4, 5, 6, 7)  # digits; each as often as the others
 STRINGS_PER_SPEAKER = {"train": 400, "dev": 25, "test": 50}
 # More digits than training ever has, and how many strings of each speaker. The names begin with the split.
-LONG_STRINGS = {"dev_15": (15, 8), "test_10": (10, 25), "test_15": (15, 20)}
+LONG_STRINGS = {"dev_15": (15, 8), "test_10": (10, 25), "test_15": (15, 20), "test_30": (30, 10)}
 PARTS = {"train_4th": 4, "train_16th": 16}  # every so many-th training string; of each speaker as many
 EDGE_PAUSE = (0.1, 0.3)  # seconds, least and most
 INNER_PAUSE = (0.03, 0.25)
@@ -158,7 +158,7 @@ RECIPE = Recipe(
     prepare_smoke=partial(
         prepare,
         strings_per_speaker={"train": 6, "dev": 2, "test": 2},
-        long_strings={"dev_15": (15, 1), "test_10": (10, 1), "test_15": (15, 1)},
+        long_strings={"dev_15": (15, 1), "test_10": (10, 1), "test_15": (15, 1), "test_30": (30, 1)},
     ),
     urls=URLS,
     download=download,
