@@ -19,7 +19,8 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.data.speech_synthesis import list_voices
 from asr.data.synthetic_speech import ACCENTS, VARIANTS
 from asr.errors import UserError
-from asr.recipe.experiment import Experiment, Recipe, find_recipes, load_recipe
+from asr.recipe.definition import Recipe, find_recipes, load_recipe
+from asr.recipe.experiment import Experiment
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs, load_conf
 
