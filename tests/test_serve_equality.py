@@ -1,0 +1,101 @@
+"""Texts of the server are those of `asr transcribe`, byte for byte, however many ask at once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import json
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
+    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
+
+from serve_examples import at_a_port, load_tiny  # noqa: E402
+from test_serve_hostile import make_body  # noqa: E402
+
+from asr import cli  # noqa: E402
+from asr.data.speech_synthesis import synthesize  # noqa: E402
+from asr.serve.app import build_app  # noqa: E402
+from asr.serve.settings import ServeConfig  # noqa: E402
+from asr.transcription.recognizer import load_model  # noqa: E402
+from asr.whisper.family import FAMILY  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+SPELLED = [
+    "R E N O",
+    "A N D R E W",
+    "ONE TWO THREE",
+    "ENTER FOUR FIVE",
+    "MAY TENTH",
+    "C M U",
+    "ERASE O T H",
+    "YES",
+    "STOP",
+]
+
+
+@functools.cache
+def speak(number: int) -> tuple[np.ndarray, int]:
+    """A recording of its own for each number: some short, some of a minute with pauses."""
+    pieces = []
+    for place in range(1 + (number % 7) * (number % 3)):
+        text = SPELLED[(number + place) % len(SPELLED)]
+        audio, rate = synthesize(text, rate=110 + 13 * (number % 9), pitch=30 + number % 40)
+        pieces += [audio, np.zeros(round((0.2 + 0.3 * (place % 4)) * rate), np.float32)]
+    return np.concatenate(pieces), rate
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(100):
+        soundfile.write(folder / f"{number:03}.wav", *speak(number))
+    return sorted(folder.iterdir())
+
+
+def ask_all(address: str, files: list[Path], name: str, at_once: int) -> dict[str, str]:
+    def ask(path: Path) -> tuple[str, str]:
+        body = make_body({"model": name}, path.name, path.read_bytes())
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        request = urllib.request.Request(f"http://{address}/v1/audio/transcriptions", body, headers)
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return path.stem, json.load(answer)["text"]
+
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        return dict(pool.map(ask, files))
+
+
+@pytest.mark.slow
+def test_texts_are_those_of_the_command_line(files: list[Path], tmp_path: Path) -> None:
+    model = str(ROOT / "recipes" / "an4" / "pretrained")
+    out = tmp_path / "out"
+    words = ["transcribe", *map(str, files), "--model", model, "--device", "cpu", "--format", "json"]
+    assert cli.main([*words, "--output-dir", str(out)]) == 0
+    expected = {path.stem: json.loads(path.read_text())["text"] for path in out.rglob("*.json")}
+    assert len(expected) == 100 and len(set(expected.values())) > 20
+    app = build_app({"an4": (load_model(model, "cpu"), None)}, ServeConfig(max_batch_seconds=1000), None)
+    with at_a_port(app) as address:
+        for at_once in (1, 8, 32):
+            assert ask_all(address, files, "an4", at_once) == expected, f"{at_once} at once"
+        batches = app.state.service.metrics.registry.get_sample_value(
+            "asr_batch_segments_bucket", {"model": "an4", "le": "4.0"}
+        )
+        total = app.state.service.metrics.registry.get_sample_value(
+            "asr_batch_segments_count", {"model": "an4"}
+        )
+        assert batches < total, "some batches are large"
+
+
+@pytest.mark.slow
+def test_texts_of_whisper_do_not_depend_on_who_else_asks(files: list[Path]) -> None:
+    recognizer = load_tiny()
+    expected = {path.stem: recognizer.transcribe(path).text for path in files}
+    app = build_app({"tiny": (recognizer, FAMILY)}, ServeConfig(max_batch_seconds=1000), None)
+    with at_a_port(app) as address:
+        for at_once in (1, 8, 32):
+            assert ask_all(address, files, "tiny", at_once) == expected, f"{at_once} at once"

@@ -1,0 +1,318 @@
+"""What strangers send: broken bodies and frames, names of paths, files that name other files and addresses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
+    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
+
+from serve_examples import RATE, at_a_port, encode, make_app, speak, wait_until  # noqa: E402
+from starlette.testclient import TestClient  # noqa: E402
+
+from asr.serve.realtime import Session  # noqa: E402
+from asr.serve.scheduler import Client  # noqa: E402
+
+URL = "/v1/audio/transcriptions"
+TYPE = {"content-type": "multipart/form-data; boundary=b"}
+AUDIO = encode(speak(1.0))
+MANY = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    return make_app()
+
+
+@pytest.fixture(scope="module")
+def client(app: Any) -> Iterator[TestClient]:
+    with TestClient(app) as client:
+        yield client
+
+
+def make_body(fields: dict[str, str], name: str = "a.wav", content: bytes = AUDIO) -> bytes:
+    parts = [
+        f'content-disposition: form-data; name="{key}"\r\n\r\n{value}'.encode()
+        for key, value in fields.items()
+    ]
+    parts.append(f'content-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode() + content)
+    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--\r\n"
+
+
+BODY = make_body({"model": "tiny", "response_format": "verbose_json", "timestamp_granularities[]": "word"})
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def broken_bodies(draw: st.DrawFn) -> bytes:
+    """A good body with some bytes cut out, doubled, or replaced; most often in its heads."""
+    body = BODY
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, min(len(body), 600)) | st.integers(0, len(body)))
+        past = min(len(body), place + draw(st.integers(0, 40)))
+        body = body[:place] + draw(st.binary(max_size=20) | st.just(body[place:past] * 2)) + body[past:]
+    return body
+
+
+def check_body(client: TestClient, body: bytes) -> None:
+    answer = client.post(URL, content=body, headers=TYPE)
+    assert answer.status_code in (200, 400, 404, 413), answer.text
+    assert answer.status_code == 200 or answer.json()["error"]["message"]
+
+
+@FEW
+@given(body=broken_bodies() | st.binary(max_size=300))
+def test_broken_bodies_are_answered(client: TestClient, body: bytes) -> None:
+    check_body(client, body)
+
+
+@pytest.mark.slow
+@MANY
+@given(body=broken_bodies() | st.binary(max_size=300))
+def test_ten_thousand_broken_bodies_are_answered(client: TestClient, body: bytes) -> None:
+    check_body(client, body)
+
+
+FIELDS = st.dictionaries(
+    st.sampled_from(["language", "prompt", "response_format", "temperature", "stream", "chunking_strategy"])
+    | st.sampled_from(["include[]", "keywords[]", "chunking_strategy[type]", "chunking_strategy[", "]", "["])
+    | st.text("abc[]._", min_size=1, max_size=8),
+    st.sampled_from(
+        ["de", "0", "nan", "true", "srt", "text", "auto", "server_vad", "{", '{"type": 1}', "1e999", ""]
+    )
+    | st.text("ab{}[]:\",'0 \u00e9\u4e2d", max_size=20),
+    max_size=4,
+)
+
+
+@FEW
+@given(fields=FIELDS)
+def test_any_fields_are_answered(client: TestClient, fields: dict[str, str]) -> None:
+    answer = client.post(URL, files={"file": ("a.wav", AUDIO)}, data=fields | {"model": "tiny"})
+    assert answer.status_code in (200, 400), answer.text
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+LEAVES: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+LEAVES |= st.sampled_from(
+    ["audio/pcm", "audio/pcmu", "server_vad", "transcription", "tiny", "de", 24000, 500, "AAAA"]
+)
+KEYS = st.sampled_from(
+    [
+        "type",
+        "session",
+        "audio",
+        "input",
+        "format",
+        "rate",
+        "transcription",
+        "model",
+        "language",
+        "turn_detection",
+        "threshold",
+        "include",
+        "event_id",
+        "prefix_padding_ms",
+        "silence_duration_ms",
+        "noise_reduction",
+        "prompt",
+    ]
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+KINDS = st.sampled_from(
+    ["session.update", *(f"input_audio_buffer.{name}" for name in ("append", "commit", "clear")), "nonsense"]
+)
+SOUND = base64.b64encode(b"\1\2" * 400).decode()
+FRAMES = (
+    st.builds(
+        lambda kind, rest: json.dumps({**rest, "type": kind}), KINDS, st.dictionaries(KEYS, TREES, max_size=5)
+    )
+    | st.builds(json.dumps, TREES)
+    | st.text(max_size=40)
+    | st.just(json.dumps({"type": "input_audio_buffer.append", "audio": SOUND}))
+)
+
+
+def check_frames(app: Any, frames: list[str]) -> None:
+    """Whatever comes, the session goes on to its end, and every answer is an event that can be sent."""
+    service, sent = app.state.service, []
+    over = threading.Event()
+
+    def send(event: Any) -> None:
+        sent.append(event)
+        if event is None:
+            over.set()
+        else:
+            json.dumps(event)
+
+    session = Session(service.models, service.models["tiny"], Client(is_live=True), service.config, send)
+    for frame in frames:
+        session.handle(frame)
+    session.finish()
+    assert over.wait(20), frames
+    assert sent[0]["type"] == "session.created" and all(event["event_id"] for event in sent[:-1])
+
+
+@FEW
+@given(frames=st.lists(FRAMES, max_size=8))
+def test_any_frames_are_answered(app: Any, frames: list[str]) -> None:
+    check_frames(app, frames)
+
+
+@pytest.mark.slow
+@MANY
+@given(frames=st.lists(FRAMES, max_size=4))
+def test_ten_thousand_lists_of_frames_are_answered(app: Any, frames: list[str]) -> None:
+    check_frames(app, frames)
+
+
+@FEW
+@given(content=st.binary(min_size=1, max_size=60))
+def test_any_bytes_on_a_socket_end_that_socket_alone(address: str, content: bytes) -> None:
+    with connect(address) as link:
+        head = "GET /v1/realtime HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        key = "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        link.sendall((head + key).encode())
+        link.recv(4096)
+        link.sendall(content)
+    with connect(address) as link:
+        link.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert link.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture(scope="module")
+def address(app: Any) -> Iterator[str]:
+    with at_a_port(app) as address:
+        yield address
+
+
+def connect(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.partition(":")[2])), timeout=10)
+
+
+def test_slow_clients_hold_up_nobody(address: str, app: Any) -> None:
+    """Many connections that never end their requests; another is answered meanwhile."""
+    links = [connect(address) for _ in range(50)]
+    for number, link in enumerate(links):
+        head = f"POST {URL} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n"
+        link.sendall(
+            head.encode() if number % 2 else f"{head}content-type: {TYPE['content-type']}\r\n\r\n--b".encode()
+        )
+    wait_until(lambda: app.state.service.admission.num_requests == 25)
+    with connect(address) as link:
+        link.sendall(f"POST {URL} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n".encode())
+        link.sendall(f"content-type: {TYPE['content-type']}\r\n\r\n".encode() + BODY)
+        assert link.recv(4096).startswith(b"HTTP/1.1 200")
+    for link in links:
+        link.close()
+    wait_until(lambda: app.state.service.is_idle)
+
+
+# --- names, and files that name others --------------------------------------------------------------
+
+NAMES = [
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..\\a.wav",
+    "a\u202egpj.wav",
+    "x" * 2000,
+    "a.wav;.m3u8",
+    "a\0b.wav",
+    "-i",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name)[:20])
+def test_names_are_only_shown(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = client.post(URL, content=make_body({"model": "tiny"}, name.replace('"', "")), headers=TYPE)
+    assert answer.status_code in (200, 400)
+    assert not list(tmp_path.iterdir())
+
+
+def test_paths_of_the_page_stay_in_its_folder(address: str) -> None:
+    for path in ("/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "//etc/passwd", "/%00", "/" + "a" * 5000):
+        with connect(address) as link:
+            link.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            answer = link.recv(4096)
+            assert answer.split()[1] in (b"404", b"400"), (path, answer)
+
+
+def playlists(secret: Path, url: str) -> dict[str, bytes]:
+    """Files that make FFmpeg open others where it may."""
+    hls = "#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:10.0,\n{}\n#EXT-X-ENDLIST\n"
+    sdp = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio {} RTP/AVP 0\n"
+    port = url.rpartition(":")[2].strip("/")
+    mpd = '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet '
+    mpd += f'mimeType="audio/mp4"><Representation id="1"><BaseURL>{url}</BaseURL></Representation></AdaptationSet></Period></MPD>'
+    return {
+        "hls-file": hls.format(secret).encode(),
+        "hls-url": hls.format(url).encode(),
+        "hls-in-riff": b"RIFF\0\0\0\0" + hls.format(url).encode(),
+        "concat": f"ffconcat version 1.0\nfile {secret}\n".encode(),
+        "concat-url": f"ffconcat version 1.0\nfile '{url}'\n".encode(),
+        "dash": mpd.encode(),
+        "sdp": sdp.format(port).encode(),
+        "image": f"{secret}".encode(),
+        "asx": f'<asx version="3.0"><entry><ref href="{url}"/></entry></asx>'.encode(),
+        "pls": f"[playlist]\nFile1={url}\nNumberOfEntries=1\n".encode(),
+        "mov-alias": make_mov_alias(url),
+    }
+
+
+def make_mov_alias(url: str) -> bytes:
+    """An MP4 whose sound is at another place, which its `dref` names."""
+
+    def box(kind: bytes, content: bytes) -> bytes:
+        return (8 + len(content)).to_bytes(4, "big") + kind + content
+
+    entry = box(b"url ", b"\0\0\0\0" + url.encode() + b"\0")
+    dref = box(b"dref", b"\0\0\0\0\0\0\0\1" + entry)
+    entry = b"\0" * 6 + b"\0\1" + b"\0" * 8 + b"\0\1\0\x10\0\0\0\0\x3e\x80\0\0"
+    stsd = box(b"stsd", b"\0\0\0\0\0\0\0\1" + box(b"sowt", entry))
+    tables = box(b"stts", b"\0" * 7 + b"\1\0\0\x10\0\0\0\0\1") + box(
+        b"stsc", b"\0" * 7 + b"\1" + b"\0\0\0\1\0\0\x10\0\0\0\0\1"
+    )
+    tables += box(b"stsz", b"\0\0\0\0\0\0\0\2\0\0\x10\0") + box(b"stco", b"\0" * 7 + b"\1\0\0\0\0")
+    minf = box(b"smhd", b"\0" * 8) + box(b"dinf", dref) + box(b"stbl", stsd + tables)
+    mdhd = box(b"mdhd", b"\0" * 12 + (RATE).to_bytes(4, "big") + b"\0\0\x10\0\0\0\0\0")
+    hdlr = box(b"hdlr", b"\0" * 8 + b"soun" + b"\0" * 13)
+    trak = box(b"tkhd", b"\0\0\0\1" + b"\0" * 80) + box(b"mdia", mdhd + hdlr + box(b"minf", minf))
+    mvhd = box(b"mvhd", b"\0" * 12 + (1000).to_bytes(4, "big") + b"\0" * 80)
+    return box(b"ftyp", b"isom\0\0\0\0isom") + box(b"moov", mvhd + box(b"trak", trak))
+
+
+def test_files_that_name_others_open_nothing(client: TestClient, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.wav"
+    secret.write_bytes(AUDIO)
+    called: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as canary:
+        canary.settimeout(0.5)
+        url = f"http://127.0.0.1:{canary.getsockname()[1]}/"
+        for name, content in playlists(secret, url).items():
+            answer = client.post(URL, files={"file": (f"{name}.wav", content)}, data={"model": "tiny"})
+            assert answer.status_code == 400 or answer.json()["text"] == "", (name, answer.text)
+            assert "asr-" not in answer.text
+        with pytest.raises(TimeoutError):
+            called.append(canary.accept())
+    assert not called
