@@ -71,7 +71,7 @@ def test_checks_and_falling_back_do_not_depend_on_the_batch(name: str) -> None:
         for row, length in enumerate(lengths_B.tolist())
     ]
     assert found == alone
-    assert any(one.warnings for one in found)  # noise was decoded, and is not believed
+    assert any(one.warnings for one in found)  # noise was decoded, and is rejected
 
 
 DECODER_SETTINGS = ["model.encoder.type=lstm", "model.decoder.type=single_summary", "output_dir=run"]

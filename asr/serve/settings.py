@@ -16,7 +16,7 @@ class ServeConfig(FamilySections):
     """What `asr serve` can be told."""
 
     checks: ChecksConfig = ChecksConfig()
-    """When the decoder is not believed, and another decoding is taken."""
+    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
     segmentation: SegmentationConfig = SegmentationConfig()
     """Where long recordings are cut."""
     subtitles: SubtitlesConfig = SubtitlesConfig()
