@@ -245,9 +245,20 @@ def test_a_corpus_that_cannot_be_downloaded(recipes_dir: Path, tmp_path: Path) -
         UserError, match="tiny cannot be downloaded; pass --corpus-dir DIR, the folder of your copy"
     ):
         run_recipe(make_experiment(recipes_dir))
+    write_recipe(recipes_dir, "tiny", RECIPE.replace(SOURCE, "source='order it at example.org'"))
+    with pytest.raises(UserError, match=r"the folder of your copy\. To get one: order it at example\.org\."):
+        run_recipe(make_experiment(recipes_dir))
     run_recipe(make_experiment(recipes_dir, tmp_path))
     run_recipe(make_experiment(recipes_dir))
     assert read_calls() == [str(tmp_path)]
+
+
+def test_a_recipe_may_define_a_dataclass(recipes_dir: Path) -> None:
+    """Which looks its module up among those that are loaded."""
+    lines = "from dataclasses import dataclass\n\n@dataclass\nclass Talk:\n    name: str\n"
+    docstring, _, rest = RECIPE.partition("\n")
+    write_recipe(recipes_dir, "tiny", f"{docstring}\nfrom __future__ import annotations\n{lines}{rest}")
+    assert make_experiment(recipes_dir).recipe.name == "tiny"
 
 
 def test_what_is_prepared_is_used_without_asking_again(recipes_dir: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_recipe_is_short_and_has_a_page(name: str) -> None:
     assert recipe.synthetic or recipe.source or all(re.match(r"https?://", url) for url in recipe.urls)
     readme = (RECIPES_DIR / name / "README.md").read_text(encoding="utf-8")
     assert f"asr recipe run {name}" in readme
-    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 170
+    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 205
 
 
 @pytest.mark.parametrize("name", sorted(find_recipes(RECIPES_DIR)))

@@ -445,3 +445,81 @@ def test_half_a_jsut_is_told(jsut: Corpus, tmp_path: Path, caplog: pytest.LogCap
     rename("jsut_ver1.1/repeat500", "elsewhere")(jsut[1])
     prepare(jsut, tmp_path / "out")
     assert re.search("train has 2 utterances, 3 were published", caplog.text)
+
+
+# --- AISHELL-2 --------------------------------------------------------------------------------------
+
+
+def write_aishell2(folder: Path, prefix: str, speaker: str, **spoken: str) -> None:
+    ids = {f"{prefix}{speaker[1:]}W{number[1:]}": text for number, text in spoken.items()}
+    write_text(folder / "wav.scp", *(f"{id}\twav/{speaker}/{id}.wav" for id in ids))
+    write_text(folder / "trans.txt", *(f"{id}\t{text}" for id, text in ids.items() if text))
+    for id in ids:
+        write_audio(folder / "wav" / speaker / f"{id}.wav")
+
+
+@pytest.fixture
+def aishell2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "corpus"
+    write_aishell2(
+        root / "AISHELL-2/iOS/data",
+        "IC",
+        "C0803",
+        n0001="听Example Song这首歌",
+        n0002="好",
+        n0003="",
+        n0380="坏",
+    )
+    for channel, prefix in {"iOS": "IT", "Android": "AT", "Mic": "MT"}.items():
+        for split, speaker in {"dev": "D0001", "test": "T0011"}.items():
+            write_aishell2(root / "AISHELL-DEV-TEST-SET" / channel / split, prefix, speaker, n0001="一二")
+    counts = {"train_all": 2, "dev": 1, "test_ios": 1, "test_android": 1, "test_mic": 1}
+    return load("aishell2", monkeypatch, COUNTS=counts), root
+
+
+def test_aishell2(aishell2: Corpus, tmp_path: Path) -> None:
+    sets = prepare(aishell2, tmp_path / "out")
+    assert texts(sets["train_all"]) == {"IC0803W0001": "听EXAMPLE SONG这首歌", "IC0803W0002": "好"}
+    assert list(sets["train"]) == ["IC0803W0002"] and sets["train"]["IC0803W0002"].speaker == "C0803"
+    assert list(sets["dev"]) == ["IT0001W0001"]
+    assert list(sets["test"]) == ["IT0011W0001", "AT0011W0001", "MT0011W0001"]
+    assert list(sets["test_mic"]) == ["MT0011W0001"]
+
+
+def test_aishell2_in_another_layout(
+    aishell2: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All below iOS, no other channel."""
+    recipe, root = aishell2
+    for split in ("dev", "test"):
+        rename(f"AISHELL-DEV-TEST-SET/iOS/{split}", f"AISHELL-2/iOS/{split}")(root)
+    rename("AISHELL-DEV-TEST-SET", "../elsewhere")(root)
+    assert list(prepare((recipe, root), tmp_path / "out")["test"]) == ["IT0011W0001"]
+    assert "no AISHELL-DEV-TEST-SET/android/test; test is without it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("AISHELL-2", "../AISHELL"), "none of AISHELL-2/iOS/data, iOS/data"),
+        (rename("AISHELL-DEV-TEST-SET/iOS/test/wav", "AISHELL-DEV-TEST-SET/iOS/wav"), r"IT0011W0001\.wav"),
+        (edit("AISHELL-2/iOS/data/wav.scp", "wav/C0803/IC0803W0002", "../../../../x"), "leads out of its folder"),
+        (edit("AISHELL-DEV-TEST-SET/Mic/test/trans.txt", "\t", " "), r"trans\.txt:1: expected a new id and its text"),
+        (edit("AISHELL-DEV-TEST-SET/Mic/test/trans.txt", "MT0011W0001", "MT0011W0002"), "found 0 utterances of test_mic"),
+    ],
+)  # fmt: skip
+def test_aishell2_damaged(aishell2: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = aishell2
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+
+
+def test_aishell2_with_packed_speakers(aishell2: Corpus, tmp_path: Path) -> None:
+    recipe, root = aishell2
+    folder = root / "AISHELL-DEV-TEST-SET/iOS/test"
+    rename("wav", "../wav")(folder)
+    (folder / "wav.tar.gz").touch()
+    rename("../wav", "../speakers")(folder)
+    with pytest.raises(UserError, match=r"still packed, such as wav\.tar\.gz"):
+        recipe.prepare(root, tmp_path / "out")

@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import inspect
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -192,12 +193,15 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
     spec = importlib.util.spec_from_file_location(module_name, path.absolute())
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up while they are made
     try:
         spec.loader.exec_module(module)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
+    finally:
+        del sys.modules[module_name]
     if not module.__doc__:
         raise UserError(f"{path}: begin it with a docstring; its first line is what `asr recipe list` shows")
     found = [value for value in vars(module).values() if isinstance(value, Recipe)]

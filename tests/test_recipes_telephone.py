@@ -1,0 +1,294 @@
+"""Recipes of telephone calls and spontaneous speech, each on a small corpus in its publisher's layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from corpus_examples import (
+    Corpus,
+    Damage,
+    edit,
+    load,
+    prepare,
+    remove,
+    rename,
+    texts,
+    write_audio,
+    write_text,
+)
+
+from asr.audio.reading import read
+from asr.errors import UserError
+
+
+def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = corpus
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- Switchboard ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def switchboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "ldc"
+    write_audio(root / "LDC97S62/swb1_d1/data/sw02999.sph", 8.0, 8_000, 2, "ULAW")
+    texts = root / "swb_ms98_transcriptions"
+    write_text(
+        texts / "29/2999/sw2999A-ms98-a-trans.text",
+        "sw2999A-ms98-a-0001 0.000000 1.250000 [silence]",
+        "sw2999A-ms98-a-0002 1.250000 4.870000 well [laughter-that's] -[an]y {yuppiedom} ab[solute]- [it'n/isn't] "
+        "them_1 <b_aside> IBM ammu[n]it- [noise]",
+    )
+    write_text(
+        texts / "29/2999/sw2999B-ms98-a-trans.text",
+        "sw2999B-ms98-a-0001 0.000000 1.000000 yeah",
+        "sw2999B-ms98-a-0002 1.000000 2.000000 i watch tv's and cds",
+    )
+    write_text(
+        texts / "sw-ms98-dict.text",
+        "# a comment",
+        "ibm ay b iy eh m",
+        "tv's t iy v iy z",
+        "cds s iy d iy z",
+        "us ah s",
+        "it ih t",
+        "",
+    )
+    english = root / "LDC2002S09/hub5e_00/english"
+    for call in ("sw_4999", "en_4998"):
+        write_audio(english / f"{call}.sph", 16.0, 8_000, 2, "ULAW")
+    write_text(
+        english / "hub5e_00.pem",
+        ";; a comment",
+        "sw_4999 A unknown_speaker 12.30 15.05",
+        "sw_4999 A unknown_speaker 15.15 15.50",
+        "sw_4999 B unknown_speaker 1.00 2.00",
+        "en_4998 A unknown_speaker 0.05 1.00",
+    )
+    write_text(
+        root / "LDC2002T43/2000_hub5_eng_eval_tr/reference/hub5e00.english.000405.stm",
+        ';; LABEL "O" "Overall"',
+        "sw_4999 A sw_4999_A 12.30 15.05 <O,sw,M,sw-M> (%HESITATION) YEAH I (WE-) LIKE <B_ASIDE> IT",
+        "sw_4999 A sw_4999_A 15.15 15.50 <O,sw,M,sw-M> OKAY",
+        "sw_4999 B sw_4999_B 1.00 2.00 <O,sw,M,sw-M> IGNORE_TIME_SEGMENT_IN_SCORING",
+        "en_4998 A en_4998_A 0.05 1.00 <O,en,F,en-F> HELLO",
+    )
+    counts = {"dev": 1, "test": 3, "test_swbd": 2, "test_callhm": 1}
+    return load("switchboard", monkeypatch, NUM_CALLS={"train": 1}, NUM_DEV=1, COUNTS=counts), root
+
+
+def test_switchboard(switchboard: Corpus, tmp_path: Path) -> None:
+    sets = prepare(switchboard, tmp_path / "out")
+    assert texts(sets["dev"]) == {
+        "sw02999-A_000125-000487": "well that's -y yuppiedom ab- it'n them i b m ammu-it- [noise]"
+    }
+    assert texts(sets["train"]) == {
+        "sw02999-B_000000-000100": "yeah",
+        "sw02999-B_000100-000200": "i watch t v's and c ds",
+    }
+    second = sets["train"]["sw02999-B_000100-000200"]
+    assert (second.start, second.duration, second.channel, second.speaker) == (1.0, 1.0, 2, "sw02999-B")
+    both, _ = soundfile.read(second.audio)
+    np.testing.assert_allclose(
+        read(second.audio, 8_000, channel=second.channel_index), both[:, 1].astype(np.float32)
+    )
+    assert texts(sets["test"]) == {
+        "en_4998-A_000005-000100": "hello",
+        "sw_4999-A_001230-001505": "yeah i we- like it",
+        "sw_4999-A_001515-001550": "okay",
+    }
+    first, okay = sets["test_swbd"].values()
+    # Widened by 0.1 s at each side; the gap of 0.1 s is shared.
+    assert (first.start, first.duration, first.channel) == (12.2, 2.9, 1)
+    assert (okay.start, okay.duration) == (15.1, 0.5)
+    assert sets["test_callhm"]["en_4998-A_000005-000100"].start == 0.0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove("swb_ms98_transcriptions/sw-ms98-dict.text"), "no sw-ms98-dict.text, the dictionary of the MS98"),
+        (rename("LDC2002S09/hub5e_00/english/hub5e_00.pem", "x"), "no hub5e_00.pem, the segments of eval2000"),
+        (rename("LDC2002T43", "../LDC2002T43"), "no hub5e00.english.000405.stm, the texts of eval2000"),
+        (remove("LDC2002S09/hub5e_00/english/en_4998.sph"), r"hub5e_00\.pem: there is no en_4998\.sph for it"),
+        (edit("LDC2002S09/hub5e_00/english/hub5e_00.pem", "12.30", "12.70"), r"sw_4999 A at 12\.7 s is not in"),
+        (edit("LDC2002S09/hub5e_00/english/hub5e_00.pem", "12.30", "x"), r"hub5e_00\.pem:2: expected call, side"),
+        (
+            edit("swb_ms98_transcriptions/29/2999/sw2999B-ms98-a-trans.text", "0.000000 1.000000", "0.000000"),
+            r"trans\.text:1: expected id, start, end and words, found 'sw2999B",
+        ),
+        (
+            edit("LDC2002T43/2000_hub5_eng_eval_tr/reference/hub5e00.english.000405.stm", "HELLO", "IGNORE_TIME_SEGMENT_IN_SCORING"),
+            "found 2 utterances of test, expected 3",
+        ),
+    ],
+)  # fmt: skip
+def test_switchboard_damaged(switchboard: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    check_damage(switchboard, tmp_path, damage, message)
+
+
+def test_half_of_switchboard_is_told(
+    switchboard: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(switchboard[0].prepare.__globals__, "NUM_CALLS", {"train": 2})
+    prepare(switchboard, tmp_path / "out")
+    assert "train has 1 calls, 2 were published" in caplog.text
+
+
+# --- HKUST ------------------------------------------------------------------------------------------
+
+HKUST_CALLS = {"train": "20040527_210939_A901153_B901154", "dev": "20040503_221123_A901001_B901002"}
+
+
+@pytest.fixture
+def hkust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "ldc"
+    for split, call in HKUST_CALLS.items():
+        write_audio(root / f"LDC2005S15/disc1/AUDIO/{split.upper()}/{call}.sph", 7.0, 8_000, 2, "ALAW")
+        path = root / f"LDC2005T32/hkust_mcts_p1tr/data/trans/{split}/{call}.txt"
+        write_text(
+            path,
+            f"# {call}",
+            "",
+            "0.240 1.905 A: {breath} 喂， 你 好.",
+            '2.110 5.480 B: %呃 ((听 得 到)) <foreign language="English"> ok </foreign> ~A 座 <noise>好 的</noise>',
+            "5.5 5.6 A: ",
+            "5.7 5.9 B: 好 A: 好",
+            "6.0 6.0 A: 好",
+            "6.1 6.5 A: {laugh} <noise>",
+            encoding="gbk",
+        )
+        with open(path, "ab") as file:
+            file.write(b"6.6 6.9 B: \xff \xba\xc3\n")  # a stray byte, and one word
+    (root / "LDC2005T32/hkust_mcts_p1tr/readme.txt").write_bytes(b"1 2 3")
+    return load("hkust", monkeypatch, NUM_CALLS={"train": 1, "dev": 1}, NUM_DEV=2, COUNTS={"test": 4}), root
+
+
+def test_hkust(hkust: Corpus, tmp_path: Path) -> None:
+    sets = prepare(hkust, tmp_path / "out")
+    call = HKUST_CALLS["dev"]
+    found = texts(sets["test"])
+    assert found[f"{call}-A-000024-000191"] == "[VOCALIZED-NOISE]喂，你好"
+    assert found[f"{call}-B-000212-000548"] == "呃听得到OKA座好的"
+    assert found[f"{call}-A-000610-000650"] == "[LAUGHTER][NOISE]"
+    assert found[f"{call}-B-000660-000690"] == "�好"
+    second = sets["test"][f"{call}-B-000212-000548"]
+    assert (second.start, second.duration, second.channel) == (2.11, 3.37, 2)
+    assert second.speaker == f"{call}-B" and len(second.speaker) == 33
+    assert [id[-15] for id in sets["dev"]] == ["A", "A"] and [id[-15] for id in sets["train"]] == ["B", "B"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("LDC2005S15", "../audio"), "found 0 calls of dev, expected 1"),
+        (rename("LDC2005T32", "../texts"), "found 0 utterances of test, expected 4"),
+        (
+            edit(f"LDC2005T32/hkust_mcts_p1tr/data/trans/dev/{HKUST_CALLS['dev']}.txt", "0.240 1.905 A:", "0.240 A:", "latin-1"),
+            r"txt:3: expected start, end, A: or B: and text, found '0\.240 A:",
+        ),
+    ],
+)  # fmt: skip
+def test_hkust_damaged(hkust: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    check_damage(hkust, tmp_path, damage, message)
+
+
+# --- CSJ ----------------------------------------------------------------------------------------------
+
+
+def sdb_line(
+    talk: str, segment: str, surface: str, plain: str, sound: str, part_of_speech: str = "名詞"
+) -> str:
+    columns = ("x", "x", talk, segment, surface, surface, sound, plain, sound, plain, sound, part_of_speech)
+    return "\t".join(columns) + "\r"
+
+
+def write_talk(root: Path, folder: str, talk: str) -> None:
+    first, second = "0001 00000.105-00001.220 L:-00{}-001", "0002 00001.610-00003.000 L:-00{}-001"
+    lines = [
+        sdb_line(talk, first.format(1), "(F えー)", "えー", "エー", "感動詞"),
+        sdb_line(talk, first.format(2), "音声", "音声", "オンセイ"),
+        sdb_line(talk, second.format(1), "(A シーディー;ＣＤ)", "ＣＤ", "シーディー"),
+        sdb_line(talk, second.format(2), "", "", "", ""),
+        sdb_line(talk, "0003 00003.600-00004.000 L:-001-001", "(A ニセン;", "二", "ニ"),
+        sdb_line(talk, "0003 00003.600-00004.000 L:-002-001", "二千)", "千", "セン"),
+        sdb_line(talk, "0004 00004.600-00005.000 L:-001-001", "(D だ)", "だ", "ダ"),
+        sdb_line(talk, "0005 00005.600-00005.900 L:-001-001", "(R ×××)", "×××", ""),
+    ]
+    write_text(root / "MORPH/SDB" / folder / f"{talk}.sdb", *lines, encoding="cp932")
+    write_audio(root / "WAV" / folder / f"{talk}.wav", 6.0)
+
+
+@pytest.fixture
+def csj(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "CSJ"
+    for talk in ("A01M0110", "A01F0055", "S00M0112", "A01M0056", "M01F0001"):
+        write_talk(root, "core" if talk[0] == "A" else "noncore", talk)
+    write_talk(root, "core", "S05M0613")  # by the speaker of A01M0056
+    write_talk(root, "core", "D03M0038")
+    rename("WAV/core/D03M0038.wav", "WAV/core/D03M0038-L.wav")(root)
+    (root / "WAV/core/00README.txt").touch()
+    evaluation = {"eval1": "A01M0110", "eval2": "A01M0056", "eval3": "S00M0112"}
+    recipe = load(
+        "csj",
+        monkeypatch,
+        EVALUATION=evaluation,
+        NUM_TALKS=dict.fromkeys(evaluation, 1),
+        NUM_DEV=2,
+        COUNTS={"dev": 2, **dict.fromkeys(evaluation, 3)},
+    )
+    return recipe, root
+
+
+def test_csj(csj: Corpus, tmp_path: Path) -> None:
+    sets = prepare(csj, tmp_path / "out")
+    assert texts(sets["eval1"]) == {
+        "A01M0110_0000105_0003000": "えー音声ＣＤ",
+        "A01M0110_0003600_0004000": "二千",
+        "A01M0110_0004600_0005000": "だ",
+    }
+    first = sets["eval1"]["A01M0110_0000105_0003000"]
+    assert (first.start, first.duration, first.speaker) == (0.105, 2.895, "A01M0110")
+    assert list(sets["test"]) == [id for name in ("eval1", "eval2", "eval3") for id in sets[name]]
+    assert list(sets["dev"]) == ["A01F0055_0000105_0003000", "A01F0055_0003600_0004000"]
+    assert [id[:8] for id in sets["train"]] == ["A01F0055", "M01F0001", "M01F0001", "M01F0001"]
+
+
+def test_csj_of_dvds(csj: Corpus, tmp_path: Path) -> None:
+    """Each talk is a folder."""
+    recipe, root = csj
+    for path in [*root.rglob("*.wav"), *root.rglob("*.sdb")]:
+        target = tmp_path / "dvd" / "dvd3" / path.stem / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    assert len(prepare((recipe, tmp_path / "dvd"), tmp_path / "out")["test"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("MORPH", "../MORPH"), r"no \.sdb file; expected MORPH/SDB/core"),
+        (remove("WAV/core/A01M0110.wav"), "found 0 talks of eval1, expected 1"),
+        (edit("MORPH/SDB/core/A01M0110.sdb", "×", "あ", "cp932"), "found 4 utterances of eval1, expected 3"),
+        (edit("MORPH/SDB/core/A01F0055.sdb", "\t音声", " 音声", "cp932"), r"A01F0055\.sdb:2: expected a word with its times"),
+    ],
+)  # fmt: skip
+def test_csj_damaged(csj: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    check_damage(csj, tmp_path, damage, message)
+
+
+def test_words_of_csj(csj: Corpus) -> None:
+    clean = csj[0].prepare.__globals__["clean_word"]
+    assert [clean(word) for word in ("うんーんー", "ンーンーンー", "データ・", "(F あのー)")] == [
+        "うんん",
+        "ンンン",
+        "データ",
+        "あのー",
+    ]
