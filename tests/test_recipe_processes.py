@@ -134,7 +134,7 @@ run_side_by_side([task], 2, processes)
 def test_all_end_in_order_with_their_caller(tmp_path: Path, number: signal.Signals) -> None:
     """A terminal sends Ctrl-C to all of them; the rest reaches the caller alone."""
     caller = subprocess.Popen(
-        [sys.executable, "-c", CALLER], cwd=tmp_path, stderr=subprocess.DEVNULL, process_group=0
+        [sys.executable, "-c", CALLER], cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True
     )
     wait_until(tmp_path / "ready")
     os.killpg(caller.pid, number) if number == signal.SIGINT else caller.send_signal(number)
