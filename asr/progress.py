@@ -1,4 +1,4 @@
-"""How far a long piece of work has come: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of long work: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 

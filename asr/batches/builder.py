@@ -79,7 +79,7 @@ class Batch:
 
 
 def same_frames(feature_lengths_B: Tensor) -> Tensor:
-    """For an encoder that gives a frame for each frame."""
+    """Compute targets for an encoder that gives one step for each frame."""
     return feature_lengths_B
 
 

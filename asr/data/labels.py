@@ -41,7 +41,7 @@ class RecordingLabels:
     field: str
     """speaker, language, text, or extras.NAME."""
     text: TextConfig
-    """Rules by which texts are made alike; other fields are taken as they are."""
+    """Rules that normalise texts; other fields are taken as they are."""
 
     def names(self, utterance: Utterance) -> list[str]:
         value = _read_field(utterance, self.field)

@@ -33,7 +33,7 @@ _TIMES = ("start", "end", "duration", "milliseconds")
 
 
 def describe_columns() -> str:
-    """For messages and help: which names are understood."""
+    """List the column names that are understood, for messages and help."""
     return "; ".join(f"{meaning}: {', '.join(names)}" for meaning, names in COLUMNS.items())
 
 
@@ -137,7 +137,7 @@ def read_seconds(name: str, value: Any) -> float:
 
 
 def build_id(audio: object, start: object = None, duration: object = None) -> str:
-    """For a record without one: the name of the audio file, and for a part of it the milliseconds."""
+    """Build an id from the name of the audio file and, for a part of it, the milliseconds."""
     name = re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", "_", Path(str(audio)).stem)[:150] or "utterance"
     if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
         return f"{name}-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"

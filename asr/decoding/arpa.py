@@ -20,7 +20,7 @@ Ngram = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Arpa:
-    """For each order, from 1: log10 probability and back-off weight of each n-gram."""
+    """Log10 probability and back-off weight of each n-gram, by order from 1."""
 
     orders: list[dict[Ngram, tuple[float, float]]]
 

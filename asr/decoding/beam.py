@@ -24,7 +24,7 @@ PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each part counts."""
+    """Weights of the parts of a score."""
 
     decoder: float
     ctc: float
@@ -33,7 +33,7 @@ class Weights:
 
 @dataclass
 class Step:
-    """What one step of the search leaves behind, to read the hypotheses from at its end."""
+    """One step of the search, kept for reading the hypotheses at its end."""
 
     utterances_B: Tensor
     ends_BW: Tensor  # rank score of each beam if it ended here; -inf where others were better

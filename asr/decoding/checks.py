@@ -194,7 +194,7 @@ def _find_repeats(evidence: Evidence, config: ChecksConfig) -> str:
 
 
 def count_repeats(tokens: Sequence[int], max_period: int = 60) -> int:
-    """How often a sequence of at most `max_period` tokens follows itself, at most; 1 if none does."""
+    """Count how often a sequence of at most `max_period` tokens repeats in a row, at most; 1 if none does."""
     most = 1
     for period in range(1, min(max_period, len(tokens) // 2) + 1):
         run = 0

@@ -44,7 +44,7 @@ _CONSTRAINED_CTC_WEIGHT = 0.8  # the decoder may then choose among what CTC find
 
 @dataclass(frozen=True)
 class DecodingSetup:
-    """How to decode: settings, and what is added to the scores by shallow fusion."""
+    """Settings of decoding, and the model that shallow fusion adds."""
 
     config: DecodingConfig
     language_model: FusionModel | None = None
@@ -226,7 +226,7 @@ class SpeechDecoder:
 
 
 def plan_attempts(model: SpeechModel, config: DecodingConfig) -> list[DecodingConfig]:
-    """What was asked for, then what to fall back to, as far as the model has the heads."""
+    """List the decoding asked for, then its fallbacks, as far as the model has the heads."""
     asked = config.model_copy(update={"method": resolve_method(model, config.method), "nbest": 1})
     attempts = [asked]
     if model.ctc_head is not None and asked.method != "ctc_beam":

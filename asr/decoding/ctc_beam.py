@@ -140,7 +140,7 @@ def _advance(
 
 
 def _hash(prefix: Tensor, token: Tensor) -> Tensor:
-    """Of a prefix and one more token; products wrap at 64 bits, and the shift mixes their halves."""
+    """Hash a prefix and one more token; products wrap at 64 bits, and the shift mixes their halves."""
     mixed = prefix * 6364136223846793005 + (token + 1) * 2862933555777941757 + 3037000493
     return mixed ^ (mixed >> 31)
 

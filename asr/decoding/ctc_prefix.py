@@ -1,4 +1,4 @@
-"""How likely a text begins with a prefix under the CTC head, for all beams and candidates at once."""
+"""CTC prefix scores of all beams and candidates at once: how likely a text begins with the prefix."""
 
 from __future__ import annotations
 

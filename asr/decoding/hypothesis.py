@@ -19,7 +19,7 @@ from asr.models import SpeechModel
 
 
 class DecodingConfig(Config):
-    """How the best token sequence is searched for."""
+    """Settings of the search for the best token sequence."""
 
     method: Method = "auto"
     """ctc_greedy: the likeliest token of each step. ctc_beam: the likeliest text under the CTC head.

@@ -23,7 +23,7 @@ SPACE = " "
 
 
 class Lexicon:
-    """For each beginning of a text, which tokens go on or end a word of the lexicon.
+    """A lexicon as a constraint: the tokens that go on or end one of its words, for each beginning of a text.
 
     Between words stands the space, if the tokenizer has one, else nothing: then a word that may be over may
     also go on, and each way to cut the text into words is followed. `words` are spelled as the training
@@ -95,7 +95,7 @@ class Lexicon:
 
 
 class LexiconState:
-    """Of each row, the beginnings of words that it may stand in. Kept on the CPU."""
+    """Beginnings of words that each row may stand in. Kept on the CPU."""
 
     def __init__(self, lexicon: Lexicon, device: torch.device) -> None:
         self._lexicon = lexicon

@@ -72,7 +72,7 @@ class NgramModel:
         self._tables = _make_dense(_build_tables(arpa, ids))
 
     def log_probability(self, sentences: Iterable[Sequence[str]]) -> float:
-        """Of all of them and their ends; a word that is not in the vocabulary counts as <unk>."""
+        """Sum over all sentences and their ends; a word that is not in the vocabulary counts as <unk>."""
         ids = {word: id for id, word in enumerate(self.vocabulary)}
         unknown = ids[UNKNOWN]
         rows = [torch.tensor([ids.get(word, unknown) for word in words]).long() for words in sentences]
@@ -131,7 +131,7 @@ def _advance(tables: _Tables, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
 
 
 def _score_nodes(tables: _Tables, nodes_R: Tensor) -> Tensor:
-    """From the shortest context to the longest: back off, then put the file's own scores in place."""
+    """Score nodes from the shortest context to the longest: back off, then put the file's own scores in place."""
     chain = [nodes_R]
     while bool((chain[-1] != ROOT).any()):
         chain.append(tables.shorter_C[chain[-1]])
@@ -192,7 +192,7 @@ def _build_tables(arpa: Arpa, ids: dict[str, int]) -> _Tables:
 
 
 def _make_dense(tables: _Tables) -> _Tables:
-    """With all scores and all moves computed, if they are few."""
+    """Compute all scores and all moves beforehand, if they are few."""
     num_nodes, vocab_size = len(tables.back_off_C), len(tables.unigrams_V)
     if num_nodes * vocab_size > MAX_DENSE:
         return tables

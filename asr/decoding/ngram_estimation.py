@@ -50,7 +50,7 @@ def estimate_ngrams(sentences: Iterable[Sequence[str]], order: int, vocabulary: 
 
 
 def count_ngrams(sentences: Iterable[Sequence[str]], order: int) -> list[Counter[Ngram]]:
-    """For each order, how often each n-gram occurs; a sentence has one start and one end."""
+    """Count each n-gram of each order; a sentence has one start and one end."""
     counts: list[Counter[Ngram]] = [Counter() for _ in range(order)]
     for sentence in sentences:
         words = (START, *sentence, END)
@@ -87,7 +87,7 @@ def _interpolate(
 
 
 def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
-    """What to take off a count of 1, of 2, and of 3 or more, from how many n-grams have 1 to 4 of it."""
+    """Discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams that occur 1 to 4 times."""
     having = Counter(min(count, 5) for count in counts.values())
     if not all(having[count] for count in (1, 2, 3)):
         return FALLBACK_DISCOUNTS

@@ -1,4 +1,4 @@
-"""From encoded steps to ranked token sequences, by one decoding method. Ids out, never text."""
+"""Search: encoded steps to ranked token sequences by one decoding method. Ids out, never text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def resolve_method(model: SpeechModel, method: Method) -> Method:
 
 
 def _find_missing(model: SpeechModel, name: Method) -> str:
-    """What the method needs and this model has not; "" if nothing is missing."""
+    """Name what the method needs and this model lacks; "" if nothing is missing."""
     method = METHODS[name]
     if method.needs_ctc and model.ctc_head is None:
         return "a CTC head, and this model has none"

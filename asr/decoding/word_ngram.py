@@ -23,7 +23,7 @@ ROOT = 0
 
 
 def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgramModel:
-    """Of tokens, if all words of the file are some, and so is the space, if there is one; else of words."""
+    """Build a model of tokens if all words of the file are tokens, and the space, if any; else of words."""
     tokens, words = token_vocabulary(tokenizer.tokens), set(arpa.vocabulary)
     if words <= set(tokens) and (" " in words or " " not in tokens):
         return NgramModel(arpa, tokens)
@@ -31,7 +31,7 @@ def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgra
 
 
 class WordNgramModel:
-    """For tokenizers of characters with a space."""
+    """An n-gram of words for tokenizers of characters with a space."""
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
         if tokenizer.type != "characters" or " " not in tokenizer.tokens:
@@ -78,7 +78,7 @@ class WordNgramModel:
 
 
 class WordNgramState:
-    """Of each row: the words so far, and the beginning of the next. Kept on the CPU."""
+    """Words so far and the beginning of the next, for each row. Kept on the CPU."""
 
     def __init__(self, model: WordNgramModel, history: NgramState, device: torch.device) -> None:
         self._model = model

@@ -211,7 +211,7 @@ def _attention(
 
 
 def _posteriors(encoded: EncodedAudio, tokenizer: Tokenizer) -> tuple[np.ndarray, list[str]]:
-    """Of the tokens that are likely at some step, the first to be so on top, and of the blank below."""
+    """Posteriors of the tokens that are likely at some step, the earliest on top, and of the blank below."""
     posteriors_VT = encoded.ctc_BTV[0, : int(encoded.lengths_B[0])].exp().T.cpu().numpy()
     likely = np.argsort(-posteriors_VT.max(1), kind="stable")[:MAX_POSTERIORS]
     likely = likely[posteriors_VT[likely].max(1) >= POSTERIOR_SHOWN]

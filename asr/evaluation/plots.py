@@ -44,7 +44,7 @@ class Strip:
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Where the first step begins, and where the last one ends."""
+        """Begin of the first step and end of the last one."""
         begin = self.first - self.step / 2
         return begin, begin + self.step * self.values_NT.shape[1]
 

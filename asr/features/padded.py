@@ -150,7 +150,7 @@ def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) 
 
 
 def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
-    """In blocks of a fixed size, then block after block: zeros at the end do not change the rounding."""
+    """Sum in blocks of a fixed size, then block after block: zeros at the end do not change the rounding."""
     num_frames = features_BTF.shape[1]
     if num_frames == 0:
         return features_BTF.sum(dim=1, keepdim=True)

@@ -232,7 +232,7 @@ class IntraAttention(nn.Module):
         self.cell = IntraAttentionCell(input_dim, dim, window)
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
-        """With no last state to go on from, where PyTorch's recurrent layers have one."""
+        """Return no last state to go on from, where PyTorch's recurrent layers have one."""
         weights = (self.cell.recall.weight, self.cell.index.weight, self.cell.match.weight[0])
         read_TBN = self.cell.read(x_BTD.transpose(0, 1)).to(weights[0].dtype)
         with torch.autocast(x_BTD.device.type, enabled=False):

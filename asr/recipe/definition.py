@@ -58,7 +58,7 @@ def share_systems(recipe: str, *overrides: str, sizes: tuple[str, ...] = ()) -> 
 
 
 class Recipe(Config):
-    """What one corpus needs on the way to trained, compared systems.
+    """The recipe of a corpus: all it needs on the way to trained, compared systems.
 
     `recipes/NAME/recipe.py` builds one, under any name; that of its folder is the name of the recipe.
     """

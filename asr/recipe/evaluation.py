@@ -94,7 +94,7 @@ def load_recognizer(experiment: Experiment, run: Run) -> Recognizer:
 
 
 def find_guide(experiment: Experiment, run: Run) -> Run | None:
-    """By whose dev results `run` is decoded, if its own would mean nothing."""
+    """Find the run whose dev results choose the decoding of `run`, if its own would mean nothing."""
     guide = experiment.recipe.decoded_as.get(run.system)
     if guide is None:
         return None
@@ -146,7 +146,7 @@ def _choose_setups(
 def _choose_weights(
     split: _Split, candidates: Mapping[str, Sequence[DecodingSetup]]
 ) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
-    """Of each name the setup with the fewest errors, and its rates; its texts are written."""
+    """Choose the setup with the fewest errors for each name and write its texts; setups and their rates."""
     setups, rates = {}, {}
     decoded = split.decode(
         {(name, index): setup for name, own in candidates.items() for index, setup in enumerate(own)}
@@ -161,7 +161,7 @@ def _choose_weights(
 def _plan_setups(
     experiment: Experiment, run: Run, system: System, language_models: Sequence[Path]
 ) -> dict[str, list[DecodingSetup]]:
-    """By name, the cheapest first. Where scores are added up, dev has several weights to choose from."""
+    """Plan setups by name, the cheapest first. Shallow fusion has several weights for dev to choose from."""
     config = DecodingConfig(beam=SMOKE_BEAM) if experiment.smoke else DecodingConfig()
     plain = {name: _change(config, method=name) for name in offered_methods(system.model)}
     setups = {name: [DecodingSetup(own)] for name, own in plain.items()}

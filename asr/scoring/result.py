@@ -202,7 +202,7 @@ class Score:
         )
 
     def worst(self, limit: int = 10) -> list[UtteranceScore]:
-        """Those with most errors first, of the same number the shorter ones; none without errors."""
+        """Sentences with errors, most errors first, of the same number the shorter ones."""
         order = np.lexsort([self.lengths_P, -self.errors_P])[:limit]
         return [self.utterances[number] for number in order if self.errors_P[number]]
 
@@ -378,7 +378,7 @@ def most_common(counter: Counter[Any], limit: int | None = None) -> list[tuple[A
 
 
 def without_infinity(value: Any) -> Any:
-    """None for infinite numbers and nan, such as the error rate of empty references: JSON has neither."""
+    """Turn infinity and nan, such as the error rate of empty references, into None: JSON has neither."""
     if isinstance(value, dict):
         return {str(key): without_infinity(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

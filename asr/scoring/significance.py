@@ -43,7 +43,7 @@ class MatchedPairs:
 
 @dataclass(frozen=True)
 class McNemar:
-    """Is one system more often the only one to have a sentence right? Exact test."""
+    """Exact McNemar test: is one system more often the only one to have a sentence right?"""
 
     only_first_right: int
     only_second_right: int

@@ -48,7 +48,7 @@ class DecodingResources:
 
     @property
     def files(self) -> dict[str, Path]:
-        """By their kind."""
+        """List the files by their kind."""
         found = {}
         if self.language_model is not None:
             path = Path(self.language_model)
@@ -119,7 +119,7 @@ class BundledDecoding(Config):
 
 
 def load_bundled_decoding(folder: Path) -> BundledDecoding | None:
-    """That of a model folder, if it has one."""
+    """Load the decoding settings bundled with a model folder, if it has any."""
     path = folder / BUNDLED_DECODING
     return load_config(BundledDecoding, path) if path.is_file() else None
 
@@ -190,7 +190,7 @@ def load_language_model(path: str | Path, tokenizer: Tokenizer) -> FusionModel:
 def build_resources(
     system: System, texts: Sequence[str], language_models: Sequence[Path]
 ) -> dict[str, FusionModel]:
-    """By name: a lexicon of the texts with n-grams of them, and with each language model."""
+    """Build, by name, a lexicon of the texts with n-grams of them, and with each language model."""
     lexicon = Lexicon(system.tokenizer, collect_words(texts))
     models = {NGRAMS: build_ngram_model(estimate_arpa(system, texts), system.tokenizer)}
     loaded = {folder.name: load_language_model(folder, system.tokenizer) for folder in language_models}

@@ -31,7 +31,7 @@ DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an update did, over all processes."""
+    """Result of an update, over all processes."""
 
     is_finite: bool
     sums: dict[str, float]

@@ -67,7 +67,7 @@ class Ranked(NamedTuple):
 
 @dataclass
 class TrainingState:
-    """How far training has come: all that a resume needs, beside the tensors."""
+    """Progress of training: all that a resume needs, beside the tensors."""
 
     precision: Precision
     step: int = 0

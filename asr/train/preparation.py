@@ -89,7 +89,7 @@ class TrainingData:
 
     @property
     def longest_seconds(self) -> float | None:
-        """Of the utterances to learn from; None for a model of language."""
+        """Length of the longest training utterance; None for a language model."""
         return self._train.longest_seconds if isinstance(self._train, BatchLoader) else None
 
     def largest_batch(self) -> Batch:

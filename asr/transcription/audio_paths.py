@@ -88,7 +88,7 @@ def _clip(item: _Found) -> tuple[float, float] | None:
 
 
 def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
-    """What cannot be read is left to the reading where others are, which then goes on with those."""
+    """Expand folders. What cannot be read is an error later, when the others are read, too."""
     if argument == STANDARD_INPUT:
         yield _Found(STANDARD_INPUT, "")
     elif os.path.isdir(argument) and not recursive:

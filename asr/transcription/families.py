@@ -22,7 +22,7 @@ from asr.transcription.transcriber import Transcriber
 
 
 class Family(abc.ABC):
-    """What differs from a model that was trained here. An extension has one in `family.FAMILY`."""
+    """A family of models: what differs from models trained here. An extension has one in `family.FAMILY`."""
 
     name: ClassVar[str]
     model_names: ClassVar[tuple[str, ...]] = ()
@@ -61,7 +61,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, source: str) -> tuple[dict[str, Any], Config]:
-        """What is in a model, and its sizes."""
+        """Describe a model and its sizes."""
 
     @abc.abstractmethod
     def convert(self, source: str, folder: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
@@ -69,7 +69,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def take_over_tokenizer(self, config: RunConfig) -> Tokenizer | None:
-        """That of `config.start_from`; None where the run learns its own."""
+        """Return the tokenizer of `config.start_from`; None where the run learns its own."""
 
     @abc.abstractmethod
     def take_over(self, config: RunConfig, tokenizer: Tokenizer) -> System[Model]:

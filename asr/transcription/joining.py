@@ -1,4 +1,4 @@
-"""From recognized segments back to recordings; where they overlap no word is lost or doubled."""
+"""Join recognized segments to recordings; where they overlap no word is lost or doubled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RECOGNIZED: pydantic.TypeAdapter[Recognized] = pydantic.TypeAdapter(Recognized)
 
 @dataclass(frozen=True)
 class End:
-    """Of a recording, whole or where it broke off."""
+    """End of a recording, whole or where it broke off."""
 
     seconds: float
     error: UserError | None
@@ -80,7 +80,7 @@ class Recording:
         return self.end is not None and self._num_taken == self.num_segments
 
     def recall(self, index: int, place: AudioSegment, kind: pydantic.TypeAdapter[Value]) -> Value | None:
-        """What an earlier call found in the same segment, or window."""
+        """Return what an earlier call found in the same segment, or window."""
         return None if self.log is None else self.log.find(index, (place.start, place.end), kind)
 
     def keep(self, index: int, place: AudioSegment, value: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def assemble(recording: Recording, separator: str) -> Transcript | UserError:
 
 
 def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | UserError:
-    """Of the channels of one recording: their segments in the order of time, each channel a speaker."""
+    """Merge the channels of one recording: their segments in the order of time, each channel a speaker."""
     good = [result for result in found if isinstance(result, Transcript)]
     if len(good) < len(found):
         return next(result for result in found if isinstance(result, UserError))
@@ -177,14 +177,14 @@ def join_segments(before: Recognized, after: Recognized, separator: str) -> tupl
 
 
 def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segment:
-    """Of its words only these."""
+    """Keep only these words of it."""
     if len(words) == len(segment.words):
         return segment
     return replace_words(segment, separator.join(word.text for word in words), words)
 
 
 def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tuple[list[Word], list[Word]]:
-    """Of two segments that overlap around `cut`, the words that each keeps, so that none is lost or doubled.
+    """Divide the words of two segments that overlap around `cut`, so that none is lost or doubled.
 
     They part behind the word nearest to the cut on which both agree: it is whole in both. Without one,
     each keeps the words whose middle is on its side.
@@ -228,7 +228,7 @@ def clip_words(words: Sequence[Word], segment: AudioSegment) -> list[Word]:
 
 
 def _clip(word: Word, speech: Sequence[tuple[float, float]]) -> Word:
-    """To the last span that it touches; in a pause, to one that begins at once. What the VAD missed stays.
+    """Clip to the last span it touches; in a pause, to one that begins at once. What the VAD missed stays.
 
     The last one: attention moves on to the next word while the one before is still being spoken.
     """

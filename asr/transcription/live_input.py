@@ -28,7 +28,7 @@ MAX_WAITING_BYTES = 1 << 28
 
 
 class PipeReader:
-    """What comes out of a pipe, kept until it is read, with the time when it came."""
+    """Reader of a pipe; keeps what comes until it is read, with the time when it came."""
 
     def __init__(self, source: BinaryIO) -> None:
         # Not the buffer of standard input, which would be locked when the program ends.
@@ -47,7 +47,7 @@ class PipeReader:
         return self._num_waiting
 
     def read(self, size: int) -> bytes:
-        """What came next, at most so much, as soon as there is any; nothing at the end."""
+        """Read what came next, at most so much, as soon as there is any; nothing at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_over)
             if not self._waiting:

@@ -27,7 +27,7 @@ CLEAR_LINE = "\r\x1b[K"
 
 @dataclass
 class Latency:
-    """How long after the end of a word had come through the pipe its text was there."""
+    """Time from the end of a word in the pipe to its text."""
 
     final: list[float] = field(default_factory=list)
     """Seconds for each word until its segment was final."""

@@ -32,7 +32,7 @@ Stamp = list[int]  # size in bytes and time of change in nanoseconds
 
 
 class OutputFolder:
-    """Where the outputs of recordings go, and what is there already."""
+    """Folder for the outputs of recordings, and what is there already."""
 
     def __init__(self, folder: str | Path, formats: Sequence[str], made_by: Mapping[str, Any]) -> None:
         """`made_by` is all that the text depends on, as JSON: with another value nothing counts as done."""
@@ -111,7 +111,7 @@ class OutputFolder:
             log.remove()
 
     def open_log(self, recording: Recording, channel: int | None = None) -> SegmentLog:
-        """Where its finished segments are kept until its outputs are written."""
+        """Open the log that keeps its finished segments until its outputs are written."""
         made_by = {"name": recording.name, "channel": channel, "made_by": self._made_by}
         made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": _stamp(recording.path)}
         made_by |= {"clip": recording.clip and list(recording.clip)}
@@ -154,7 +154,7 @@ class OutputFolder:
         raise UserError(f"{path}: {problem}; move it away, or give another --output-dir")
 
     def _remove_remains(self, path: Path) -> None:
-        """Of a call that was killed while it wrote this output: a file that `replace_file` had begun."""
+        """Remove the unfinished file that a call left behind which was killed while it wrote this output."""
         line = self._announced.get(os.path.relpath(path, self.folder))
         if line is None or None not in line["outputs"].values():
             return

@@ -1,4 +1,4 @@
-"""From audio to words with times by a model that was trained here.
+"""Recognizer of models trained here: audio to words with times.
 
     SpeechDecoder: front end -> model.encode -> search -> checks
     Recognizer:    -> tokenizer.decode -> time_words
@@ -158,7 +158,7 @@ class Recognizer(Transcriber):
         return self._resources.load(self.system, self.device)
 
     def find_doubt(self, recording: Recording) -> str:
-        """By the mean log-probability of a token at all speeds, where the model carries a limit for it."""
+        """Compare the mean log-probability of a token at all speeds with the model's limit, if it has one."""
         limit = self._resources.min_log_probability
         log_probability, num_tokens = recording.familiarity
         if limit is None or not num_tokens:

@@ -20,7 +20,7 @@ class SegmentLog:
     """A file of JSON Lines: what the results depend on, then number and value of each finished segment."""
 
     def __init__(self, path: Path, made_by: Mapping[str, Any]) -> None:
-        """What was made by anything else than `made_by` is forgotten."""
+        """Open the log; what was made by anything else than `made_by` is forgotten."""
         self._path = path
         self._made_by = json.loads(json.dumps(made_by))
         self._known = self._read()
@@ -28,11 +28,11 @@ class SegmentLog:
         self._is_begun = False
 
     def __len__(self) -> int:
-        """How many segments an earlier call has finished."""
+        """Number of segments that an earlier call has finished."""
         return len(self._known)
 
     def find(self, index: int, place: Place, kind: pydantic.TypeAdapter[Value]) -> Value | None:
-        """What an earlier call found in the segment at the same place, if it has finished it."""
+        """Find the segment at the same place, if an earlier call has finished it."""
         start, end, value = self._known.get(index, (None, None, None))
         if (start, end) != place:
             return None

@@ -41,7 +41,7 @@ class EvaluationSettings(Config):
 
 
 class ScoringConfig(Config):
-    """How texts of a ready model, which has no rules of a run, and the references are normalised."""
+    """Normalisation of references and of texts of a ready model, which has no rules of a run."""
 
     english: bool = True
     """By the rules for English: numbers, contractions, spelling, no case and punctuation. False: `rules`."""

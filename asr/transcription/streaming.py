@@ -29,7 +29,7 @@ OPENING_SECONDS = 30.0  # of speech, by which the language is told
 
 
 class StreamingConfig(Config):
-    """How quickly live text comes, and how surely."""
+    """Settings of live transcription: how quickly text comes, and how surely."""
 
     step_seconds: float = pydantic.Field(default=0.5, gt=0)
     """Of new audio between two decodings of the segment that is being spoken; less: sooner, dearer."""
@@ -42,7 +42,7 @@ class StreamingConfig(Config):
 
 @dataclass(frozen=True)
 class LiveText:
-    """What is known after some audio."""
+    """Text known after some audio."""
 
     agreed: tuple[Word, ...]
     """Of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
@@ -148,16 +148,16 @@ class LiveTranscriber:
 
     @property
     def _usual_language(self) -> str | None:
-        """That of most of the speech so far, as a short segment may sound like any."""
+        """Language of most of the speech so far, as a short segment may sound like any."""
         return max(self._seconds_in, key=self._seconds_in.__getitem__, default=None)
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
-        """Those after the segment before. Between decodings times move a little, less than half a word."""
+        """Return the words after the segment before. Between decodings times move a little, less than half a word."""
         return [word for word in words if word.middle > self._final_until]
 
 
 def _count_common(before: list[Word], after: list[Word]) -> int:
-    """How many words both begin with."""
+    """Count the words that both begin with."""
     pairs = zip(before, after, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a.text != b.text), min(len(before), len(after)))
 

@@ -48,7 +48,7 @@ class TokenTime:
 def align_by_ctc(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
 ) -> list[list[TokenTime]]:
-    """By forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
+    """Forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
     tokens_BU, counts_B = _pad(tokens)
     first_BU, past_BU = align_tokens(log_probabilities_BTV, lengths_B.cpu(), tokens_BU, counts_B, BLANK_ID)
     scores_BTV = log_probabilities_BTV.float().cpu()
@@ -68,7 +68,7 @@ def align_by_ctc(
 def align_by_attention(
     model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
 ) -> list[list[TokenTime]]:
-    """By dynamic time warping over the cross-attention of the decoder's last layer, the mean of its heads."""
+    """Dynamic time warping over the cross-attention of the decoder's last layer, the mean of its heads."""
     assert model.decoder is not None
     tokens_BU, counts_B = _pad(tokens)
     targets = Targets(tokens_BU.to(encoded_BTD.device), counts_B.to(encoded_BTD.device))
@@ -153,7 +153,7 @@ def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
 
 
 def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """How long the decoded text is up to each token, and with it.
+    """Measure the decoded text up to each token, and with it.
 
     What a token adds depends on few before it: a separator, or the first bytes of its character.
     """

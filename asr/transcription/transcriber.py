@@ -1,4 +1,4 @@
-"""From recordings to transcripts by a model of any kind: reading ahead, cutting, batches, joining.
+"""Transcriber: recordings to transcripts by a model of any kind; reading ahead, cutting, batches, joining.
 
     read_source -> Segmenter -> batches of similar length -> recognize -> join_segments
 
@@ -292,7 +292,7 @@ class Transcriber(abc.ABC):
     def _recognize_pending(
         self, pending: Pending, waiting: deque[Recording], request: Request
     ) -> Iterator[Event]:
-        """In batches of equal padded length, that of the first segment first; empties the list."""
+        """Recognize in batches of equal padded length, that of the first segment first; empties the list."""
         items = list(pending)
         pending.clear()
         lengths = [self.padded_length(len(segment.audio_S), request) for _, _, segment in items]
@@ -318,7 +318,7 @@ class Transcriber(abc.ABC):
         return results
 
     def _take_finished(self, waiting: deque[Recording], request: Request) -> Iterator[Event]:
-        """From the front of the queue, so that results come in the order of the files."""
+        """Take from the front of the queue, so that results come in the order of the files."""
         while waiting:
             recording = waiting[0]
             for segment in recording.take_final(self.separator_in):

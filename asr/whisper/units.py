@@ -69,7 +69,7 @@ class WhisperUnits:
         return spelled.decode("utf-8", errors="replace").removeprefix(" ")
 
     def find_unknown(self, text: str) -> list[str]:
-        """None: what has no token of its own falls into bytes."""
+        """Return none: what has no token of its own falls into bytes."""
         return []
 
 
