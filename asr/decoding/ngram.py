@@ -131,7 +131,7 @@ def _advance(tables: _Tables, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
 
 
 def _score_nodes(tables: _Tables, nodes_R: Tensor) -> Tensor:
-    """Score nodes from the shortest context to the longest: back off, then put the file's own scores in place."""
+    """Score nodes from the shortest context to the longest: back off, then put in the file's own scores."""
     chain = [nodes_R]
     while bool((chain[-1] != ROOT).any()):
         chain.append(tables.shorter_C[chain[-1]])

@@ -260,7 +260,7 @@ class MaskDecoder(NonAutoregressiveDecoder):
     def compute_loss(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
     ) -> DecoderLoss:
-        """Compute the loss with random gaps in each text, random in number; in evaluation, of nothing but gaps."""
+        """Compute the loss with a random number of random gaps; in evaluation, of nothing but gaps."""
         targets_BU, lengths_B = _only_tokens(targets), targets.lengths_B
         is_gap_BU = targets_BU != IGNORED
         if self.training:

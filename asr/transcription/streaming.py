@@ -152,7 +152,7 @@ class LiveTranscriber:
         return max(self._seconds_in, key=self._seconds_in.__getitem__, default=None)
 
     def _new_words(self, words: Iterable[Word]) -> list[Word]:
-        """Return the words after the segment before. Between decodings times move a little, less than half a word."""
+        """Words after the previous segment. Between decodings times move a little, less than half a word."""
         return [word for word in words if word.middle > self._final_until]
 
 
