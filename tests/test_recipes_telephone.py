@@ -292,3 +292,90 @@ def test_words_of_csj(csj: Corpus) -> None:
         "データ",
         "あのー",
     ]
+
+
+# --- Fisher and CallHome ------------------------------------------------------------------------------
+
+FISHER_CALLS = {
+    "train": "20050908_182943_1_fsp",
+    "dev": "20051009_182032_217_fsp",
+    "test": "20051028_180633_356_fsp",
+}
+FISHER_HEAD = (
+    "file;unicode\tchannel;int\tstart;float\tend;float\tspeaker;unicode",
+    ";;MM sectionTypes",
+    ";;MM",
+)
+
+
+@pytest.fixture
+def fisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "ldc"
+    for split, call in FISHER_CALLS.items():
+        write_audio(root / f"LDC2010S01/data/speech/{call}.sph", 6.0, 8_000, 2, "ULAW")
+        spoken = [
+            ("0", "0.5", "1.0", ""),  # counts, although nothing is said
+            (
+                "1",
+                "1.0",
+                "1.91",
+                'Hola, <laugh>¿cómo</laugh> estás? <foreign lang="English"> okay </foreign>',
+            ),
+            ("1", "2.0", "2.5", "((Sí)) -- ¡no! <cough>"),
+            ("0", "3.0", "3.0", "nada"),
+        ]
+        lines = (
+            f"{call}.sph\t{c}\t{s}\t{e}\tAna\tfemale\tnative\t{text}\t0\t0\t-1" for c, s, e, text in spoken
+        )
+        write_text(root / f"LDC2010T04/fisher_spa_tr/data/transcripts/{call}.tdf", *FISHER_HEAD, *lines)
+        write_text(root / f"mapping/fisher_{split}", f"{call} 2_3", f"{call} 4", f"{call} 1")
+    write_text(root / "mapping/fisher_dev2", f"{FISHER_CALLS['dev']} 3")
+    counts = {"train": 3, "dev": 3, "test": 3, "dev2": 1, "callhome_devtest": 1, "callhome_evltest": 1}
+    return load("fisher_callhome", monkeypatch, COUNTS=counts), root
+
+
+def add_callhome(root: Path) -> None:
+    for part, name in {"devtest": "sp_0053", "evltest": "sp_0101"}.items():
+        write_audio(
+            root / f"LDC96S35/CALLHOME/SPANISH/SPEECH/{part.upper()}/{name.upper()}.wav", 16.0, 8_000, 2
+        )
+        write_text(
+            root / f"LDC96T17/callhome_spanish_trans_970711/transcrp/{part}/{name}.txt",
+            *("# a comment", "12.05 14.70 A: Sí, {laugh} pues (( ya )) te", "digo, ¿no? [[aside]]"),
+            *("", "14.80 15.00 B1: {cough} <English bye>"),
+            encoding="latin-1",
+        )
+        write_text(root / f"mapping/callhome_{part}", f"{name} 1_2")
+
+
+def test_fisher(fisher: Corpus, tmp_path: Path) -> None:
+    sets = prepare(fisher, tmp_path / "out")
+    assert sorted(sets) == ["dev", "dev2", "test", "train"]
+    assert texts(sets["dev"]) == {"20051009_182032_217_fsp-B-000100-000250": "hola cómo estás okay sí no"}
+    first = sets["dev"]["20051009_182032_217_fsp-B-000100-000250"]
+    assert (first.start, first.duration, first.channel) == (1.0, 1.5, 2)
+    assert first.speaker == "20051009_182032_217_fsp-B"
+
+
+def test_callhome(fisher: Corpus, tmp_path: Path) -> None:
+    add_callhome(fisher[1])
+    sets = prepare(fisher, tmp_path / "out")
+    assert texts(sets["callhome_devtest"]) == {
+        "sp_0053-A-001205-001500": "sí [laughter] pues ya te digo no [noise] bye"
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("LDC2010T04", "../texts"), r"no transcript such as 20051009_182032_217_fsp\.tdf"),
+        (remove("mapping/fisher_dev"), "no mapping/fisher_dev; get it from https://github.com/joshua-decoder"),
+        (remove(f"LDC2010S01/data/speech/{FISHER_CALLS['test']}.sph"), "no transcript or no audio of 20051028_180633_356_fsp, which fisher_test"),
+        (edit("mapping/fisher_test", " 2_3", " 2_9"), r"_356_fsp\.tdf: has 4 lines, the mapping asks for '2_9'"),
+        (edit("mapping/fisher_test", f"{FISHER_CALLS['test']} 4\n", ""), "found 2 utterances of test, expected 3"),
+        (edit(f"LDC2010T04/fisher_spa_tr/data/transcripts/{FISHER_CALLS['dev']}.tdf", "\t0.5\t", " 0.5 "), r"tdf:4: expected file, channel, start"),
+        (lambda root: add_callhome(root) or (root / "LDC96S35/CALLHOME/SPANISH/SPEECH/DEVTEST/SP_0053.wav").write_bytes(b"NIST_1A\n   1024\n"), "make a WAV file of the same name beside it, as by `sph2pipe"),
+    ],
+)  # fmt: skip
+def test_fisher_damaged(fisher: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    check_damage(fisher, tmp_path, damage, message)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from corpus_examples import (
     Corpus,
     Damage,
@@ -149,3 +151,240 @@ def test_wsj_from_inside(wsj: Corpus, tmp_path: Path) -> None:
     recipe, root = wsj
     with pytest.raises(UserError, match="no file in a folder wsj0 or wsj1; expected the folder above them"):
         recipe.prepare(root / "LDC93S6B/11-1.1/wsj0", tmp_path / "out")
+
+
+# --- Aurora-4 -----------------------------------------------------------------------------------------
+
+
+def write_raw(path: Path, seconds: float = 0.1) -> None:
+    """Samples without any header, the high byte first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = np.random.default_rng(list(path.name.encode())).integers(-2000, 2000, round(16_000 * seconds))
+    path.write_bytes(samples.astype(">i2").tobytes())
+
+
+@pytest.fixture
+def aurora4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """Lists of dev leave out the first folder, and one of test is in other letters than the files."""
+    root = tmp_path / "corpus"
+    aurora = root / "AURORA"
+    clean, multi = "si_tr_s/clean/01i/01ic0201.wv1", "si_tr_s/multi/01i/01ic0201.wv2"
+    write_text(aurora / "lists/training_clean_sennh_16k.list", clean)
+    write_text(aurora / "lists/training_multicondition_16k.list", multi, "si_tr_s/multi/408/408o0302.wv2")
+    write_raw(aurora / clean)
+    write_raw(aurora / multi)
+    for number in range(1, 15):
+        dev = f"dev_0330_{number}/4k0/4k0c0301.wv{1 + number // 8}"
+        test = f"TEST_{number}/440/440C0401.WV1"
+        write_text(aurora / f"lists/devtest{number:02}_0330_16k.list", f"{dev} more")
+        write_text(aurora / f"lists/test{number:02}_0330_16k.list", test)
+        write_raw(aurora / "dev0330_16k" / dev)
+        write_raw(aurora / test.lower())
+    write_prompts(root / "wsj0/transcrp/dots", ["01ic0201", "4k0c0301", "440c0401"])
+    return load("aurora4", monkeypatch, COUNTS={"dev": 14, "test": 14}), root
+
+
+def test_aurora4(aurora4: Corpus, tmp_path: Path) -> None:
+    sets = prepare(aurora4, tmp_path / "out")
+    assert list(sets["train"]) == ["01ic02011"] and list(sets["train_clean"]) == ["01ic02010"]
+    assert list(sets["test"]) == [f"440c0401{condition}" for condition in "0123456789abcd"]
+    last = sets["dev"]["4k0c0301d"]
+    assert (last.text, last.speaker, last.duration) == ("TEXT OF THE POINT 4", "4k0", 0.1)
+    samples, rate = soundfile.read(last.audio, dtype="int16")
+    raw = aurora4[1] / "AURORA/dev0330_16k/dev_0330_14/4k0/4k0c0301.wv2"
+    assert rate == 16_000 and np.array_equal(samples, np.fromfile(raw, ">i2"))
+    assert Path(last.audio) == tmp_path / "out/audio/dev/4k0c0301d.flac"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove("AURORA/lists/test07_0330_16k.list"), r"the list test07_0330_16k\.list of test is missing"),
+        (remove("AURORA/test_3/440/440c0401.wv1"), r"test03_0330_16k\.list:1: test_3/440/440c0401\.wv1: .* could be meant"),
+        (rename("wsj0", "../wsj0"), "no file in a folder wsj0 or wsj1"),
+        (lambda root: (root / "AURORA/test_3/440/440c0401.wv1").write_bytes(b"x"), "1 bytes are no 16-bit samples"),
+    ],
+)  # fmt: skip
+def test_aurora4_damaged(aurora4: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = aurora4
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+
+
+# --- CHiME-4 ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chime4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "corpus" / "CHiME3"
+    audio, transcriptions = root / "data/audio/16kHz", root / "data/transcriptions"
+    for channel in range(7):
+        write_audio(audio / f"isolated/tr05_bus_real/F01_050C0102_BUS.CH{channel}.wav")
+        if channel:
+            write_audio(audio / f"isolated/tr05_caf_simu/011_01IC0201_CAF.CH{channel}.wav")
+    write_text(transcriptions / "tr05_real.dot_all", "The example firm [<door_slam] (F01_050C0102_BUS)")
+    write_prompts(root / "data/WSJ0/wsj0/transcrp", ["01ic0201"])
+    for part in ("dt05", "et05"):
+        for kind in ("real", "simu"):
+            write_audio(audio / f"isolated/{part}_str_{kind}/M03_22GC0102_STR.CH4.wav")
+            write_audio(audio / f"isolated_1ch_track/{part}_str_{kind}/M03_22GC0102_STR.wav")
+            write_text(transcriptions / f"{part}_{kind}.dot_all", f"Said {kind} (M03_22GC0102_STR)")
+            write_text(
+                root / f"data/annotations/{part}_{kind}_1ch_track.list",
+                f"{part}_str_{kind}/M03_22GC0102_STR.CH4.wav",
+            )
+    counts = {"train": 12, **{f"{part}_{kind}": 1 for part in ("dt05", "et05") for kind in ("real", "simu")}}
+    return load("chime4", monkeypatch, COUNTS=counts), tmp_path / "corpus"
+
+
+@pytest.mark.parametrize("has_track", [True, False])
+def test_chime4(chime4: Corpus, tmp_path: Path, has_track: bool) -> None:
+    if not has_track:
+        rename("CHiME3/data/audio/16kHz/isolated_1ch_track", "isolated_1ch_track")(chime4[1])
+    sets = prepare(chime4, tmp_path / "out")
+    assert texts(sets["test"]) == {
+        "M03_22GC0102_STR_REAL": "SAID REAL",
+        "M03_22GC0102_STR_SIMU": "SAID SIMU",
+    }
+    assert len(sets["train"]) == 12 and "F01_050C0102_BUS.CH0_REAL" not in sets["train"]
+    assert sets["train"]["F01_050C0102_BUS.CH2_REAL"].text == "THE EXAMPLE FIRM"
+    simulated = sets["train"]["011_01IC0201_CAF.CH6_SIMU"]
+    assert (simulated.text, simulated.speaker) == ("TEXT OF THE POINT 0", "011")
+    assert simulated.extras == {"environment": "caf", "kind": "simu"}
+    assert ("1ch_track" in sets["dt05_real"]["M03_22GC0102_STR_REAL"].audio) == has_track
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("CHiME3/data/transcriptions", "CHiME3/data/texts"), "data/transcriptions is neither here nor"),
+        (rename("CHiME3/data/audio/16kHz/isolated_1ch_track/et05_str_real", "x"), "found 0 utterances of et05_real, expected 1"),
+        (rename("CHiME3/data/WSJ0", "../WSJ0"), "no file in a folder wsj0 or wsj1"),
+        (edit("CHiME3/data/transcriptions/et05_simu.dot_all", "M03", "M04"), "et05_simu.dot_all: no transcript of m03_22gc0102_str"),
+    ],
+)  # fmt: skip
+def test_chime4_damaged(chime4: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = chime4
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+
+
+def test_chime4_of_early_copies(chime4: Corpus, tmp_path: Path) -> None:
+    recipe, root = chime4
+    rename("CHiME3/data/audio/16kHz/isolated_1ch_track", "x")(root)
+    remove("CHiME3/data/annotations/et05_real_1ch_track.list")(root)
+    with pytest.raises(UserError, match="those of et05 came later, as CHiME4_diff"):
+        recipe.prepare(root, tmp_path / "out")
+
+
+# --- REVERB -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reverb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "corpus"
+    names = {"dt": "Dev", "et": "Eval"}
+    for part in ("dt", "et"):
+        for distance in ("near", "far"):
+            line = f"/{distance}_test/primary_microphone/si_{part}/c3l/c3lc0201_ch1.wav"
+            write_audio(root / f"REVERB/REVERB_WSJCAM0_{part}/data{line}")
+            write_text(root / f"tasks/taskFiles/1ch/SimData_{part}_for_1ch_{distance}_room1_A", line)
+            write_text(root / f"tasks/taskFiles/8ch/SimData_{part}_for_8ch_{distance}_room1_A", line)
+            array = {"near": 1, "far": 2}[distance]
+            line = f"/audio/stat/T21/array{array}/5k/AMI_WSJ21-Array{array}-1_T21c0206.wav"
+            write_audio(root / f"REVERB/MC_WSJ_AV_{names[part]}{line}")
+            write_text(root / f"tasks/taskFiles/1ch/RealData_{part}_for_1ch_{distance}_room1_A", line)
+    for name in names.values():
+        write_text(
+            root / f"REVERB/MC_WSJ_AV_{name}/mlf/WSJ.mlf",
+            *(
+                "#!MLF!#",
+                '"*/T21c0206.lab"',
+                "PEOPLE'",
+                "`SAY",
+                "DON'T",
+                "N",
+                ".",
+                '"*/T6c0201.lab"',
+                "YES",
+                ".",
+            ),
+        )
+    etc = root / "wsjcam0/data/primary_microphone/etc"
+    write_text(etc / "si_tr.dot", "One \\.POINT two (c02c0201)", "[door_slam] (c02c0202)", "Three (c02c0203)")
+    write_text(etc / "si_dt5a.dot", "Said <it> (c3lc0201)")
+    for id in ("c02c0201", "c02c0202"):
+        write_audio(root / f"wsjcam0/data/primary_microphone/si_tr/c02/{id}.wv1")
+        write_audio(root / f"wsjcam0/data/secondary_microphone/si_tr/c02/{id}.wv2")
+    sets = {f"{p}_{k}_{d}": 1 for p in ("dt", "et") for k in ("simu", "real") for d in ("near", "far")}
+    return load("reverb", monkeypatch, COUNTS={"train": 2, **sets}), root
+
+
+def test_reverb(reverb: Corpus, tmp_path: Path) -> None:
+    sets = prepare(reverb, tmp_path / "out")
+    assert texts(sets["train"]) == {"c02c0201": "ONE POINT TWO"}
+    assert texts(sets["et_real_far"]) == {
+        "t21_RealData_et_for_1ch_far_room1_A_t21c0206": "PEOPLE SAY DON'T N."
+    }
+    assert texts(sets["dt_simu_near"]) == {"c3l_SimData_dt_for_1ch_near_room1_A_c3lc0201": "SAID IT"}
+    assert len(sets["dev"]) == len(sets["test"]) == 4
+    far = sets["test"]["t21_RealData_et_for_1ch_far_room1_A_t21c0206"]
+    assert (far.speaker, far.extras["set"]) == ("t21", "et_real_far")
+    assert far.audio.endswith("MC_WSJ_AV_Eval/audio/stat/T21/array2/5k/AMI_WSJ21-Array2-1_T21c0206.wav")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("tasks", "../tasks"), "found 0 utterances of dt_simu_near, expected 1"),
+        (rename("REVERB/MC_WSJ_AV_Eval", "../Eval"), r"no MC_WSJ_AV_Eval, to which RealData_et_for_1ch_\w+_room1_A belongs"),
+        (remove("wsjcam0/data/primary_microphone/etc/si_dt5a.dot"), "no transcript of c3lc0201 in the .dot and .mlf files"),
+        (edit("REVERB/MC_WSJ_AV_Dev/mlf/WSJ.mlf", '"*/T21c0206.lab"', ""), r"WSJ\.mlf:3: expected the name of an utterance"),
+        (edit("tasks/taskFiles/1ch/SimData_et_for_1ch_far_room1_A", "/far_test", "/../far_test"), "room1_A:1: expected a path such as"),
+    ],
+)  # fmt: skip
+def test_reverb_damaged(reverb: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = reverb
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+
+
+# --- WSJ-2mix -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wsj_2mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "corpus"
+    for split in ("tr", "cv", "tt"):
+        for kind in ("mix", "s1", "s2"):
+            write_audio(root / f"2speakers/wav16k/max/{split}/{kind}/440c0401_-0.6154_01ic0201_0.6154.wav")
+    write_audio(root / "2speakers/wav16k/max/tr/mix/01ic0202_1e-05_440c0402_-1e-05.wav")
+    write_prompts(root / "wsj0/transcrp", ["440c0401", "440c0402", "01ic0201", "01ic0202"])
+    return load("wsj_2mix", monkeypatch, COUNTS={1: {"train": 2, "dev": 1, "test": 1}}), root
+
+
+def test_wsj_2mix(wsj_2mix: Corpus, tmp_path: Path) -> None:
+    sets = prepare(wsj_2mix, tmp_path / "out")
+    (test,) = sets["test"].values()
+    assert (test.id, test.speaker) == ("440_01i_440c0401_-0.6154_01ic0201_0.6154", "440_01i")
+    assert (test.text, test.extras) == ("TEXT OF THE POINT 4", {"text_2": "TEXT OF THE POINT 0"})
+    assert "01i_440_01ic0202_1e-05_440c0402_-1e-05" in sets["train"]
+    assert wsj_2mix[0].find_systems() == {}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("2speakers/wav16k/max", "2speakers/wav16k/min"), "2speakers/wav16k/max is neither here nor"),
+        (remove("2speakers/wav16k/max/tt/mix/440c0401_-0.6154_01ic0201_0.6154.wav"), "0 mixtures in tt/mix, expected 1"),
+        (rename("2speakers/wav16k/max/cv/mix/440c0401_-0.6154_01ic0201_0.6154.wav", "2speakers/wav16k/max/cv/mix/a.wav"), "expected a name such as 440c0401_-0.6154"),
+    ],
+)  # fmt: skip
+def test_wsj_2mix_damaged(wsj_2mix: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = wsj_2mix
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")

@@ -1,0 +1,128 @@
+"""REVERB: sentences of WSJ in British English, in rooms; simulated (WSJCAM0) and real (MC-WSJ-AV).
+
+Training is on clean WSJCAM0, dev and test on one distant microphone, near or far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from asr.data.corpora import build_whole, check_counts, find_files, find_folder, read_decoded
+from asr.data.manifest import Utterance, shorten, write_manifest
+from asr.errors import UserError
+from asr.recipe.definition import Recipe, share_systems
+from asr.recipe.wsj import normalize_prompt, read_dots
+
+COUNTS = {
+    "train": 7_861,
+    "dt_simu_near": 742,
+    "dt_simu_far": 742,
+    "dt_real_near": 90,
+    "dt_real_far": 89,
+    "et_simu_near": 1_088,
+    "et_simu_far": 1_088,
+    "et_real_near": 186,
+    "et_real_far": 186,
+}
+DATA = {  # where the lines of the task files start
+    ("Sim", "dt"): "REVERB_WSJCAM0_dt/data",
+    ("Sim", "et"): "REVERB_WSJCAM0_et/data",
+    ("Real", "dt"): "MC_WSJ_AV_Dev",
+    ("Real", "et"): "MC_WSJ_AV_Eval",
+}
+TASK = re.compile(r"(Sim|Real)Data_(dt|et)_for_1ch_(near|far)_(room\d)_A")  # A is the first microphone
+QUOTED = {"YIELD'", "'ROOTS'", "'WHERE", "PEOPLE'", "SIT'", "'DOMINEE", "CHURCH'"}
+
+
+def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
+    """Write train.jsonl, dev.jsonl and test.jsonl, and dt_simu_near.jsonl to et_real_far.jsonl."""
+    if corpus_dir is None:
+        raise UserError("pass --corpus-dir FOLDER, with WSJCAM0, the sets of REVERB and its task files in it")
+    texts = {
+        id: normalize_prompt(text)
+        for path in find_files(corpus_dir, ".dot")
+        for id, text in read_dots(path).items()
+    }
+    for path in find_files(corpus_dir, ".mlf"):
+        texts.update(read_mlf(path))
+    sets: dict[str, dict[str, Path]] = {name: {} for name in COUNTS}
+    for path in find_files(corpus_dir, "_a"):
+        if match := TASK.fullmatch(path.name):
+            sort, part, distance, _ = match.groups()
+            kind = "simu" if sort == "Sim" else "real"
+            sets[f"{part}_{kind}_{distance}"] |= _read_task(corpus_dir, path, DATA[sort, part])
+    sets["train"] = {
+        path.stem.lower(): path
+        for path in find_files(corpus_dir, ".wv1")
+        if {"primary_microphone", "si_tr"} <= {part.lower() for part in path.parts}
+    }
+    check_counts(corpus_dir, {name: len(files) for name, files in sets.items()}, COUNTS)
+    manifests = {name: list(_build(name, files, texts)) for name, files in sets.items()}
+    for split, part in {"dev": "dt_", "test": "et_"}.items():
+        manifests[split] = [u for name, found in manifests.items() if name.startswith(part) for u in found]
+    for name, utterances in manifests.items():
+        write_manifest(output_dir / f"{name}.jsonl", utterances)
+
+
+def _read_task(corpus_dir: Path, task: Path, data: str) -> dict[str, Path]:
+    """Files by id: c3l_SimData_dt_for_1ch_near_room1_A_c3lc0201."""
+    folder = find_folder(corpus_dir, data, f"REVERB/{data}")
+    if folder is None:
+        raise UserError(f"{corpus_dir}: no {data}, to which {task.name} belongs")
+    found = {}
+    for number, line in read_decoded(task):
+        match = re.fullmatch(r"/(?!.*\.\.)\S*?([^/_]+)(?:_ch\d)?\.wav", line)
+        if match is None:
+            raise UserError(
+                f"{task}:{number}: expected a path such as /near_test/...wav, found {shorten(line)}"
+            )
+        key = match[1].lower()
+        found[f"{key[:3]}_{task.name}_{key}"] = folder / line.lstrip("/")
+    return found
+
+
+def read_mlf(path: Path) -> dict[str, str]:
+    """Texts of HTK's label file: "*/T21c0206.lab", a word on each line, and a dot at the end."""
+    texts: dict[str, str] = {}
+    id, words = None, list[str]()
+    for number, line in read_decoded(path, "latin-1"):
+        if line == "#!MLF!#":
+            continue
+        if match := re.fullmatch(r'".*?([^/"]+)\.lab"', line):
+            id, words = match[1].lower(), []
+        elif id is None:
+            raise UserError(
+                f'{path}:{number}: expected the name of an utterance, "*/NAME.lab", found {shorten(line)}'
+            )
+        elif line == ".":
+            if words and re.fullmatch("[A-Z]", words[-1]):
+                words[-1] += "."
+            texts[id], id = " ".join(words), None
+        else:
+            word = line.replace("`", "").strip()
+            words.append(word.strip("'") if word in QUOTED else word)
+    return texts
+
+
+def _build(name: str, files: Mapping[str, Path], texts: Mapping[str, str]) -> Iterator[Utterance]:
+    for id, path in files.items():
+        key = id.rpartition("_")[2]
+        if key not in texts:
+            raise UserError(
+                f"{path}: no transcript of {key} in the .dot and .mlf files; is WSJCAM0 complete?"
+            )
+        if name == "train" and not texts[key].replace("<NOISE>", "").strip():
+            continue  # nothing is said
+        yield build_whole(path, id=id, text=texts[key], speaker=key[:3], language="en", extras={"set": name})
+
+
+RECIPE = Recipe(
+    licence="of the Linguistic Data Consortium and of the challenge",
+    hours=22.0,
+    prepare=prepare,
+    source="license LDC95S24 at https://catalog.ldc.upenn.edu, and get the sets and the task files of "
+    "https://reverb2014.dereverberation.com",
+    systems=share_systems(__file__),
+)
