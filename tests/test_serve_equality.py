@@ -41,9 +41,9 @@ SPELLED = [
 
 @functools.cache
 def speak(number: int) -> tuple[np.ndarray, int]:
-    """A recording of its own for each number: some short, some of a minute with pauses."""
+    """A recording of its own for each number: one in ten is longer, with pauses."""
     pieces = []
-    for place in range(1 + (number % 7) * (number % 3)):
+    for place in range(7 if number % 10 == 0 else 1):
         text = SPELLED[(number + place) % len(SPELLED)]
         audio, rate = synthesize(text, rate=110 + 13 * (number % 9), pitch=30 + number % 40)
         pieces += [audio, np.zeros(round((0.2 + 0.3 * (place % 4)) * rate), np.float32)]

@@ -1,0 +1,124 @@
+"""`asr serve`: options, models by name, the process from its start to SIGTERM, and the files that deploy it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from asr import cli
+from asr.cli.serve import add_arguments, load_models
+from asr.config import build_config
+from asr.serve.settings import ServeConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+PRETRAINED = ROOT / "recipes" / "an4" / "pretrained"
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_settings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--set", "list"]) == 0
+    assert "max_upload_mb = 200.0" in capsys.readouterr().out
+
+
+def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+
+    def load(source: str, *_: Any, **__: Any) -> Any:
+        loaded.append(source)
+        return argparse.Namespace(arithmetic="float32 on cpu")
+
+    monkeypatch.setattr("asr.transcription.recognizer.load_model", load)
+    words = ["--model", "runs/an4/conformer", "--model", "whisper-1=turbo"]
+    models = load_models(parse(words), ServeConfig())
+    assert list(models) == ["conformer", "whisper-1"] and loaded == ["runs/an4/conformer", "turbo"]
+    assert models["conformer"][1] is None and models["whisper-1"][1] is not None
+    with pytest.raises(ValueError, match="conformer is given already"):
+        load_models(parse([*words, "--model", "other/conformer"]), ServeConfig())
+
+
+@pytest.mark.slow
+def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
+    for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
+        pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
+    words = [
+        sys.executable,
+        "-m",
+        "asr",
+        "serve",
+        "--model",
+        f"an4={PRETRAINED}",
+        "--device",
+        "cpu",
+        "--port",
+        "0",
+    ]
+    with (
+        open(tmp_path / "log", "w") as log,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
+        assert process.stdout is not None
+        address = process.stdout.readline().decode().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
+        models = json.load(urllib.request.urlopen(f"{address}/v1/models"))
+        assert [model["id"] for model in models["data"]] == ["an4"]
+        assert urllib.request.urlopen(address).read().startswith(b"<!doctype html>")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("{")]
+    assert any(line["message"] == "shutting down by SIGTERM" for line in lines)
+    assert any(line.get("route") == "/v1/models" and line["status"] == 200 for line in lines)
+
+
+# --- deployment -----------------------------------------------------------------------------------
+
+
+def read_command(name: str) -> list[str]:
+    """The words after `asr serve` in a file that deploys it."""
+    text = (DEPLOY / name).read_text(encoding="utf-8")
+    if name == "Dockerfile":
+        entry, command = (
+            json.loads(re.search(rf"^{kind} (\[.*\])$", text, re.M)[1]) for kind in ("ENTRYPOINT", "CMD")
+        )  # type: ignore[index]
+        return [*entry[2:], *command]
+    if name == "compose.yaml":
+        return list(yaml.safe_load(text)["services"]["asr"]["command"])
+    return shlex.split(re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "asr.service"])
+def test_deployed_commands_are_understood(name: str) -> None:
+    assert parse(read_command(name)).model == ["base"]
+
+
+def test_deployment_leaves_time_to_finish_and_room_for_uploads() -> None:
+    config = build_config(ServeConfig, [])
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    assert int(compose["services"]["asr"]["stop_grace_period"].rstrip("s")) > config.drain_seconds
+    unit = (DEPLOY / "asr.service").read_text(encoding="utf-8")
+    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > config.drain_seconds  # type: ignore[index]
+    proxy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
+    assert int(re.search(r"max_size (\d+)MB", proxy)[1]) > config.max_upload_mb  # type: ignore[index]
+
+
+def test_the_image_has_the_versions_of_the_package() -> None:
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    packaging = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pinned = set(re.findall(r"torch(?:audio)?==[\d.]+", packaging))
+    assert len(pinned) == 2 and set(re.findall(r"torch(?:audio)?==[\d.]+", image)) == pinned
