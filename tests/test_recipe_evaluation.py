@@ -16,7 +16,7 @@ from asr.decoding.methods import METHODS
 from asr.errors import UserError
 from asr.evaluation.speech import decode_utterances
 from asr.recipe import report
-from asr.recipe.evaluation import WEIGHTS, load_recognizer
+from asr.recipe.evaluation import WEIGHTS, find_best, load_recognizer
 from asr.recipe.results import read_texts, score_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs
@@ -85,6 +85,13 @@ def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
             found, key=lambda w: found[w]
         )
     assert ways["dev"]["ctc_beam+ngrams"]["wer"] == min(found.values())
+
+
+def test_texts_without_blanks_are_chosen_by_their_characters() -> None:
+    """Each is one word, which is wrong in both: words cannot tell them apart."""
+    references = {"a": {"text": "今天的会议"}}
+    scores = [score_texts(references, {"a": {"text": text}}) for text in ("好", "今天的会", "今天")]
+    assert find_best(scores, "wer") == 0 and find_best(scores, "cer") == 1
 
 
 def test_with_texts_only_their_words_are_heard(done: Path) -> None:

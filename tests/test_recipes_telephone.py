@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from corpus_examples import (
 
 from asr.audio.reading import read
 from asr.errors import UserError
+from asr.recipe.experiment import Experiment
+from asr.recipe.stages import run_recipe
 
 
 def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
@@ -132,6 +135,17 @@ def test_switchboard(switchboard: Corpus, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_switchboard_damaged(switchboard: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
     check_damage(switchboard, tmp_path, damage, message)
+
+
+@pytest.mark.slow
+def test_switchboard_is_trained_and_scored(switchboard: Corpus, tmp_path: Path) -> None:
+    """The systems of conf/shared, in smoke size, on channels of calls."""
+    recipe, root = switchboard
+    experiment = Experiment(recipe, output_dir=tmp_path / "run", given_corpus_dir=root, smoke=True)
+    run_recipe(experiment)
+    results = json.loads((experiment.results_dir / "results.json").read_text())
+    assert {run["name"] for run in results["runs"]} == {"ctc_lstm", "transformer", "conformer"}
+    assert results["test"]["utterances"] == 3 and results["test"]["words"] == 7
 
 
 def test_half_of_switchboard_is_told(

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pydantic
 
@@ -85,6 +86,8 @@ class Recipe(Config):
     """The system that others are compared with, if there is one of this name; else it is the first."""
     speeds: tuple[pydantic.PositiveFloat, ...] = ()
     """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
+    chosen_by: Literal["wer", "cer"] = "wer"
+    """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
     decoded_as: dict[str, str] = pydantic.Field(default_factory=dict)
     """Systems whose training includes dev, each with the system by whose dev results it is decoded."""
     checks: bool = True

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from asr.data.manifest import Utterance, read_manifest
 from asr.decoding.checks import ChecksConfig
@@ -51,7 +52,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
     if other is None:
         setups, rates["dev"] = _choose_setups(experiment, run, recognizer, language_models)
         # Of equals the cheapest, which is the first.
-        chosen = min(rates["dev"], key=lambda name: rates["dev"][name]["wer"])
+        chosen = min(rates["dev"], key=lambda name: rates["dev"][name][experiment.recipe.chosen_by])
     else:
         chosen, setup = _read_setup(run, other, system, language_models)
         setups = {chosen: setup}
@@ -130,7 +131,11 @@ def _choose_setups(
 ) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
     """All that the system offers, each with the weights that are best on dev, and their rates there."""
     split = _Split.read(run, recognizer, "dev", Path(run.config.data.dev))
-    setups, rates = _choose_weights(split, _plan_setups(experiment, run, recognizer.system, language_models))
+    setups, rates = _choose_weights(
+        split,
+        _plan_setups(experiment, run, recognizer.system, language_models),
+        experiment.recipe.chosen_by,
+    )
     if experiment.recipe.speeds:
         at_speeds = {
             str(replace(SetupName.parse(name), at_speeds=True)): [
@@ -138,13 +143,19 @@ def _choose_setups(
             ]
             for name, setup in setups.items()
         }
-        more_setups, more_rates = _choose_weights(split, at_speeds)
+        more_setups, more_rates = _choose_weights(split, at_speeds, experiment.recipe.chosen_by)
         setups, rates = setups | more_setups, rates | more_rates
     return setups, rates
 
 
+def find_best(scores: Sequence[Score], chosen_by: Literal["wer", "cer"]) -> int:
+    """Which of the scores has the lowest rate; of equals the first."""
+    rates = [score.error_rate if chosen_by == "wer" else score.character_error_rate for score in scores]
+    return rates.index(min(rates))
+
+
 def _choose_weights(
-    split: _Split, candidates: Mapping[str, Sequence[DecodingSetup]]
+    split: _Split, candidates: Mapping[str, Sequence[DecodingSetup]], chosen_by: Literal["wer", "cer"]
 ) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
     """Choose the setup with the fewest errors for each name and write its texts; setups and their rates."""
     setups, rates = {}, {}
@@ -153,7 +164,7 @@ def _choose_weights(
     )
     for name, own in candidates.items():
         found = [decoded[name, index] for index in range(len(own))]
-        best = min(range(len(own)), key=lambda index: split.score(found[index]).error_rate)
+        best = find_best([split.score(one) for one in found], chosen_by)
         setups[name], rates[name] = own[best], split.keep(name, found[best])
     return setups, rates
 

@@ -82,5 +82,6 @@ RECIPE = Recipe(
     hours=1000.0,
     prepare=prepare,
     source="apply for it at https://www.aishelltech.com/aishell_2",
+    chosen_by="cer",
     systems=share_systems(__file__, "train.select_by=cer"),
 )

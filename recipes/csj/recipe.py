@@ -159,5 +159,6 @@ RECIPE = Recipe(
     hours=600.0,
     prepare=prepare,
     source="order it at https://clrd.ninjal.ac.jp/csj/",
+    chosen_by="cer",
     systems=share_systems(__file__, "train.select_by=cer"),
 )

@@ -93,5 +93,6 @@ RECIPE = Recipe(
     hours=149.0,
     prepare=prepare,
     source="license LDC2005S15 and LDC2005T32 at https://catalog.ldc.upenn.edu",
+    chosen_by="cer",
     systems=share_systems(__file__, "features.sample_rate=8000", "train.select_by=cer"),
 )

@@ -56,5 +56,6 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    chosen_by="cer",
     systems=share_systems(__file__, "train.select_by=cer"),
 )

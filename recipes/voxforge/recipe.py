@@ -109,5 +109,6 @@ RECIPE = Recipe(
     prepare=prepare,
     urls=URLS,
     download=download,
+    chosen_by="cer",
     systems=share_systems(__file__, "train.select_by=cer"),
 )
