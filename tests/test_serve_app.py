@@ -226,6 +226,16 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert 'asr_request_seconds_count{route="/v1/audio/transcriptions",status="200"}' in text
 
 
+def test_the_api_is_described(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    assert set(described["paths"]) == {URL, "/v1/audio/translations", "/v1/models"}
+    schema = described["paths"][URL]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert (
+        set(schema["required"]) == {"model", "file"} and "timestamp_granularities[]" in schema["properties"]
+    )
+    assert json.dumps(described).count("#/components/schemas/ServerVad") == 1
+
+
 def test_a_bad_file_is_named_as_it_was_sent(client: TestClient) -> None:
     answer = client.post(URL, files={"file": ("../../etc/passwd", b"no audio")}, data={"model": "tiny"})
     message = answer.json()["error"]["message"]

@@ -287,3 +287,40 @@ class EventStream:
         if self._form.has_own_events:
             done |= {"language": transcript.language, "duration": round(transcript.duration, 3)}
         return format_event(done) + LAST_EVENT
+
+
+def describe_api(version: str) -> dict[str, object]:
+    """The OpenAPI document of the routes over HTTP."""
+    error = {
+        "description": "What was wrong: message, type, param and code",
+        "content": {"application/json": {}},
+    }
+    content: dict[str, object] = {
+        kind: {} for kind in ("application/json", "text/event-stream", *MEDIA_TYPES.values())
+    }
+    answers = {
+        "200": {"description": "As response_format and stream ask", "content": content},
+        "default": error,
+    }
+    paths: dict[str, object] = {}
+    for name, form_class in (("transcriptions", TranscriptionForm), ("translations", TranslationForm)):
+        schema = form_class.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema.pop("$defs", None)
+        schema["properties"]["file"] = {"type": "string", "format": "binary"}
+        schema["required"].append("file")
+        for key in LISTS & schema["properties"].keys():
+            schema["properties"][f"{key}[]"] = schema["properties"].pop(key)
+        body = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+        operation = {"summary": form_class.__doc__, "requestBody": body, "responses": answers}
+        paths[f"/v1/audio/{name}"] = {"post": operation}
+    listed = {"200": {"description": "The models", "content": {"application/json": {}}}, "default": error}
+    paths["/v1/models"] = {"get": {"summary": "List the models", "responses": listed}}
+    schemas = {"ServerVad": ServerVad.model_json_schema()}
+    security = {"key": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "asr", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": security},
+        "security": [{"key": []}, {}],
+    }

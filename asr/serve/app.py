@@ -26,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from asr import __version__
 from asr.errors import UserError
 from asr.serve.api import (
     JSON_FORMATS,
@@ -34,6 +35,7 @@ from asr.serve.api import (
     EventStream,
     TranscriptionForm,
     TranslationForm,
+    describe_api,
     format_body,
     format_event,
     parse_form,
@@ -316,6 +318,10 @@ async def show_model(request: Request) -> Response:
     return JSONResponse(_describe_model(service, service.find_model(request.path_params["name"])))
 
 
+async def show_api(request: Request) -> Response:
+    return JSONResponse(describe_api(__version__))
+
+
 async def show_health(request: Request) -> Response:
     return PlainTextResponse("ok\n")
 
@@ -450,6 +456,7 @@ KNOWN_ROUTES = {
     "/v1/audio/transcriptions": transcribe,
     "/v1/audio/translations": translate,
     "/v1/models": list_models,
+    "/openapi.json": show_api,
     "/health": show_health,
     "/ready": show_ready,
     "/metrics": show_metrics,
