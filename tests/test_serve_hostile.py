@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,7 +51,11 @@ def make_body(fields: dict[str, str], name: str = "a.wav", content: bytes = AUDI
     return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + b"--b--\r\n"
 
 
-BODY = make_body({"model": "tiny", "response_format": "verbose_json", "timestamp_granularities[]": "word"})
+# Silence, which is read and cut, but needs no model.
+BODY = make_body(
+    {"model": "tiny", "response_format": "verbose_json", "timestamp_granularities[]": "word"},
+    content=encode(np.zeros(800, np.float32)),
+)
 
 # --- bodies ---------------------------------------------------------------------------------------
 
