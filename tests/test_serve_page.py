@@ -231,3 +231,13 @@ def luminance(colour: str) -> float:
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Any, address: str, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for page in open_page(browser, address, color_scheme=scheme, bypass_csp=True):
+        transcribe(page)
+        page.get_by_role("button", name="Edit").click()
+        found = axe.run(page).response["violations"]
+        assert not found, [(one["id"], one["impact"]) for one in found]

@@ -36,8 +36,8 @@ class ServeConfig(FamilySections):
     """That a request may take to arrive."""
     max_audio_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
     """Of a file."""
-    max_requests: int = pydantic.Field(default=64, ge=1)
-    """Served or arriving at once; more are told to come back."""
+    max_requests: int = pydantic.Field(default=32, ge=1)
+    """Served or arriving at once; more are told to come back. Each holds some minutes of audio in memory."""
     max_waiting_seconds: float = pydantic.Field(default=8 * 3600.0, gt=0)
     """Of audio that waits to be recognized; beyond, new files are told to come back."""
     max_key_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)

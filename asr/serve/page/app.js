@@ -163,11 +163,15 @@ async function talk() {
     context = new AudioContext();
     if (context.sampleRate > 48000) context = new AudioContext({ sampleRate: 48000 });
     await context.audioWorklet.addModule("pcm-worklet.js");
+    await context.resume();
   } catch (error) {
     fail(`The microphone cannot be used: ${error.message}`);
     return end("");
   }
-  if (isOver) return stream.getTracks().forEach((track) => track.stop());
+  if (isOver) { // cancelled while the browser asked
+    stream.getTracks().forEach((track) => track.stop());
+    return context.close();
+  }
   const address = new URL(`/v1/realtime?intent=transcription&model=${encodeURIComponent($("model").value)}`, location.href);
   address.protocol = address.protocol.replace("http", "ws");
   const key = $("key").value;
