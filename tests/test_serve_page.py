@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,13 @@ def test_a_file_becomes_text_with_times(page: Page, recognizer: Any) -> None:
     assert page.locator(".word").count() == len(expected.words)
     assert page.locator(".word.unsure, .word.doubtful").count() > 0
     expect(page.locator("#error")).to_be_hidden()
+
+
+def test_a_file_may_be_quicker_than_the_list_of_models(browser: Any, address: str) -> None:
+    for page in open_page(browser, address):
+        page.route("**/v1/models", lambda route: (time.sleep(0.5), route.continue_()))
+        page.reload()
+        transcribe(page)
 
 
 def test_a_dropped_file_is_taken(page: Page) -> None:

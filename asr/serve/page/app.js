@@ -8,6 +8,7 @@ const MAX_UNSENT_BYTES = 1 << 22; // of speech that the connection does not take
 let segments = []; // {start, end, text, words: [{word, start, end, confidence}]}
 let spans = []; // of all words, in the order of time
 let title = "transcript";
+let models; // resolves when their list has been tried
 let stopWork = null; // ends the upload or the recording that is going on
 
 // --- server -------------------------------------------------------------------------------------
@@ -15,7 +16,8 @@ let stopWork = null; // ends the upload or the recording that is going on
 const headers = () => ($("key").value ? { authorization: `Bearer ${$("key").value}` } : {});
 
 async function loadModels() {
-  const answer = await fetch("/v1/models", { headers: headers() });
+  const answer = await fetch("/v1/models", { headers: headers() }).catch(() => null);
+  if (!answer) return fail("The server does not answer.");
   if (answer.status === 401) return askForKey();
   if (!answer.ok) return fail(`The server answers ${answer.status}.`);
   const { data } = await answer.json();
@@ -76,7 +78,8 @@ function setSound(blob) {
 
 // --- a file -------------------------------------------------------------------------------------
 
-function transcribeFile(file) {
+async function transcribeFile(file) {
+  await models; // somebody may be quicker than the list
   begin(file.name);
   setSound(file);
   const request = new XMLHttpRequest();
@@ -139,6 +142,7 @@ const describeEnd = () => (segments.some(({ text }) => text) ? "Done" : "Done: t
 // --- the microphone -----------------------------------------------------------------------------
 
 async function talk() {
+  await models;
   if (!navigator.mediaDevices) {
     return fail("Browsers give the microphone to pages at https:// or on this machine only.");
   }
@@ -395,7 +399,7 @@ $("key").value = sessionStorage.getItem("key") ?? "";
 $("key").onchange = () => {
   sessionStorage.setItem("key", $("key").value);
   fail("");
-  loadModels();
+  models = loadModels();
 };
 $("edit").onclick = () => (isEditing() ? stopEditing() : startEditing());
 $("shade").onchange = () => $("transcript").classList.toggle("shaded", $("shade").checked);
@@ -414,4 +418,4 @@ addEventListener("drop", (event) => {
   if (others.length) fail("One file at a time: the first is transcribed.");
 });
 setTalking(false);
-loadModels().catch(() => fail("The server does not answer."));
+models = loadModels();
