@@ -523,3 +523,83 @@ def test_aishell2_with_packed_speakers(aishell2: Corpus, tmp_path: Path) -> None
     rename("../wav", "../speakers")(folder)
     with pytest.raises(UserError, match=r"still packed, such as wav\.tar\.gz"):
         recipe.prepare(root, tmp_path / "out")
+
+
+# --- downloads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "inner"),
+    [
+        ("aidatatang", "aidatatang_200zh.tgz", "aidatatang"),
+        ("aishell", "data_aishell.tgz", "aishell"),
+        ("jsut", "jsut_ver1.1.zip", "jsut"),
+        ("tedlium2", "TEDLIUM_release2.tar.gz", "tedlium2"),
+    ],
+)
+def test_download(
+    name: str, archive: str, inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[object, ...]] = []
+
+    def note(*arguments: object, **limits: object) -> None:
+        calls.append(arguments)
+
+    recipe = load(name, monkeypatch, download_archive=note, extract=note)
+    is_packed_twice = "unpack_inner" in recipe.prepare.__globals__
+    if is_packed_twice:
+        monkeypatch.setitem(recipe.prepare.__globals__, "unpack_inner", note)
+    assert recipe.download is not None
+    folder = recipe.download(tmp_path)
+    assert folder == tmp_path / inner
+    assert calls[:2] == [(recipe.urls, tmp_path / archive, None), (tmp_path / archive, folder)]
+    assert [call[0] for call in calls[2:]] == [folder] * is_packed_twice
+
+
+def test_download_of_librispeech(
+    librispeech: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part is an archive, and unpacks to a folder LibriSpeech of its own."""
+    recipe, corpus = librispeech
+    fetched = []
+
+    def unpack(archive: Path, target: Path, **limits: object) -> None:
+        (target / "LibriSpeech").mkdir(parents=True)
+        (corpus / "LibriSpeech" / target.name).rename(target / "LibriSpeech" / target.name)
+
+    monkeypatch.setitem(recipe.prepare.__globals__, "extract", unpack)
+    monkeypatch.setitem(
+        recipe.prepare.__globals__,
+        "download_archive",
+        lambda urls, path, *_, **__: fetched.append((*urls, path.name)),
+    )
+    assert recipe.download is not None
+    folder = recipe.download(tmp_path / "new")
+    assert fetched[3] == ("https://www.openslr.org/resources/12/dev-clean.tar.gz", "dev-clean.tar.gz")
+    assert len(fetched) == 7 and len(prepare((recipe, folder), tmp_path / "out")["train"]) == 8
+
+
+def test_download_of_voxforge(voxforge: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of the day names the archives; nothing else in it is fetched."""
+    recipe, root = voxforge
+    (folder,) = (path for path in (root / "extracted").iterdir() if path.name.endswith("-a00"))
+    page = (
+        f'<a href="../"><a href="{folder.name}.tgz">x</a><a href="http://elsewhere/b.tgz"><a href="x.html">'
+    )
+    fetched = []
+
+    def fetch(urls: tuple[str, ...], path: Path, *_: object, **limits: object) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page)
+        fetched.append((*urls, path.name))
+
+    monkeypatch.setitem(recipe.prepare.__globals__, "download_archive", fetch)
+    monkeypatch.setitem(
+        recipe.prepare.__globals__, "extract", lambda archive, target, **_: fetched.append((target.name,))
+    )
+    assert recipe.download is not None and recipe.download(tmp_path / "new") == tmp_path / "new"
+    assert fetched == [
+        (recipe.urls[0], "index.html"),
+        (f"{recipe.urls[0]}{folder.name}.tgz", f"{folder.name}.tgz"),
+        (folder.name,),
+    ]
