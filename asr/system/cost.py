@@ -32,6 +32,8 @@ class Cost:
     parameters: int
     tokens: int
     """In the vocabulary."""
+    is_assumed: bool
+    """Whether their number is, since nobody knows it before there are texts."""
     flops_per_second: float
     """Floating-point operations forward for a second of audio; training takes three times as many."""
     weight_bytes: int
@@ -50,7 +52,7 @@ class Cost:
         hours = self.training_flops / (teraflops * 1e12) / 3600
         return {
             "parameters": self.parameters,
-            "vocabulary": f"{self.tokens:,} tokens",
+            "vocabulary": f"{self.tokens:,} tokens" + ", assumed: texts decide" * self.is_assumed,
             "arithmetic": f"{3600 * self.flops_per_second / 1e12:,.1f} TFLOP for an hour of audio, forward",
             "memory": f"{self.weight_bytes / 1e9:.2f} GB for the weights, their gradients and Adam, and "
             f"{self.batch_bytes / 1e9:.2f} GB for a batch",
@@ -73,6 +75,7 @@ def measure_cost(config: RunConfig, num_tokens: int | None = None) -> Cost:
     return Cost(
         parameters=parameters,
         tokens=tokens,
+        is_assumed=not (num_tokens or config.tokenizer.vocab_size),
         flops_per_second=_count_flops(model, config, tokens) / SECONDS,
         weight_bytes=4 * (parameters + copies * learnt),
         batch_bytes=round((two - one) * batch_seconds / SECONDS),  # what weights become in bf16 is in both
