@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from asr.system.run_config import RunConfig
 
+
+# A busy machine is slow; that is no fault of what is tested.
+settings.register_profile("asr", deadline=None)
+settings.load_profile("asr")
 
 # A thread that has nothing to do sleeps, where tests ask for two, and leaves its core to other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -85,7 +85,7 @@ def run_sclite(pairs: list[tuple[str, str]]) -> list[tuple[int, ...]]:
 
 
 @needs_sclite
-@settings(max_examples=3, deadline=None, phases=[Phase.generate])  # shrinking would start sclite for minutes
+@settings(max_examples=3, phases=[Phase.generate])  # shrinking would start sclite for minutes
 @given(st.data())
 def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject) -> None:
     """With null words, alignments of the same cost may differ in what they count; without, nothing may."""

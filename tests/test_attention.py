@@ -177,7 +177,7 @@ def test_gradients_are_finite_with_much_padding(window: Window | None, options: 
 
 
 @given(step=st.integers(0, 29), windowed=st.booleans(), rotary=st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_causal_attention_never_sees_the_future(step: int, windowed: bool, rotary: bool) -> None:
     layer = build_self_attention(window=Window(40, 40) if windowed else None, rotary=rotary)
     x_BTD = torch.randn(1, 30, DIM, dtype=torch.float64)
@@ -195,7 +195,7 @@ def test_causal_attention_never_sees_the_future(step: int, windowed: bool, rotar
     shortest=st.integers(1, 90),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_window_attention_equals_a_band_mask(
     length: int, left: int, right: int, shortest: int, data: st.DataObject
 ) -> None:

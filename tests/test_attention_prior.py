@@ -43,7 +43,7 @@ every_attending_decoder = pytest.mark.parametrize("name", mark_relatives(ATTENDI
     width=st.floats(0.02, 5.0),
     num_steps=st.integers(1, 60),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bias_equals_its_formula(
     spans: list[tuple[float, float]], rows: list[int], width: float, num_steps: int
 ) -> None:

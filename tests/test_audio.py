@@ -383,7 +383,7 @@ ENCODINGS = [
     ("NIST", "PCM_16"),
     ("FLAC", "PCM_16"),
 ]
-PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite

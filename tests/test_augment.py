@@ -277,7 +277,7 @@ def test_what_was_configured_in_vain_is_a_warning(caplog: pytest.LogCaptureFixtu
     assert warnings == [f"epoch 7: {key} is set, but was applied to none of 10 utterances" for key in keys]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seconds=st.floats(0.05, 0.6),
     level=st.floats(1e-4, 1.0),

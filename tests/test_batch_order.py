@@ -36,7 +36,7 @@ def test_nonsense_is_refused(values: dict) -> None:
         BatchConfig(**values)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seconds=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=200),
     max_seconds=st.floats(20.0, 100.0),

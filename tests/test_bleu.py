@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.errors import UserError
@@ -16,7 +16,6 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is missing; pip i
 sentences = st.lists(st.sampled_from(["one", "two", "three"]), max_size=7).map(" ".join)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=6), st.integers(0, 6))
 def test_parts_add_up(pairs: list[tuple[str, str]], cut: int) -> None:
     parts = [count_bleu(pairs[:cut]), count_bleu(pairs[cut:])]

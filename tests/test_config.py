@@ -184,7 +184,7 @@ def test_configs_do_not_change() -> None:
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rate=finite,
     steps=st.integers(min_value=-(2**62), max_value=2**62),
@@ -204,7 +204,7 @@ def test_what_is_dumped_is_loaded_again(
     assert load(tmp_path_factory.mktemp("config"), dump_config(run)) == run
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     text=st.text(alphabet="train:steps 0123\n\t-[]{}&*!?|>'\"%@`#,.é\x00", max_size=60)
     | st.binary(max_size=60)

@@ -46,7 +46,7 @@ def build_layer(**options: Any) -> ConformerLayer:
     dim=st.integers(1, 5),
     batch=st.integers(1, 3),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_depthwise_convolution_equals_a_grouped_one(length: int, kernel: int, dim: int, batch: int) -> None:
     """Forwards and backwards, in float64."""
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.scoring.confusion import LabelScore, format_label_table, score_labels
@@ -22,7 +22,6 @@ def score_pairs(utterances: list[list[tuple[str, str]]], speakers: list[str] | N
     return score_labels(expected, said, speakers)
 
 
-@settings(deadline=None)
 @given(pairs)
 def test_counts_by_hand(utterances: list[list[tuple[str, str]]]) -> None:
     score = score_pairs(utterances)

@@ -39,7 +39,7 @@ def sum_alignments(scores_TV: Tensor) -> list[tuple[float, tuple[int, ...]]]:
 
 
 @given(st.integers(0, 1000), st.floats(0.5, 6.0))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_a_wide_beam_finds_every_text_with_its_probability(seed: int, scale: float) -> None:
     lengths = [4, 3, 1, 4]
     scores_BTV = random_scores(lengths, seed, scale)
@@ -52,7 +52,7 @@ def test_a_wide_beam_finds_every_text_with_its_probability(seed: int, scale: flo
 
 
 @given(st.integers(0, 1000), st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_beam_equals_the_textbook_search(seed: int, beam: int) -> None:
     """Narrow beams too: no extension is missed by looking at some candidates only."""
     lengths = [14, 9]

@@ -71,7 +71,7 @@ def score_prefix(scores_TV: torch.Tensor, prefix: list[int]) -> tuple[float, flo
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scores_are_the_sums_over_all_alignments(seed: int, steps: int, prefix: list[int]) -> None:
     scores_TV = random_scores(1, steps, VOCABULARY, seed)[0]
     for ours, theirs in zip(
@@ -81,7 +81,7 @@ def test_scores_are_the_sums_over_all_alignments(seed: int, steps: int, prefix: 
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_times_of_the_next_token_are_the_sums_over_all_alignments(
     seed: int, steps: int, prefix: list[int]
 ) -> None:

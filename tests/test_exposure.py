@@ -9,7 +9,7 @@ import torch
 from model_examples import NUM_FEATURES, NUM_SPECIAL, SYSTEMS, VOCAB_SIZE, build_example, make_utterances
 
 from asr.models import SpeechModelConfig, build_model
-from asr.models.decoder import Decoder
+from asr.models.decoder import Decoder, TeacherForcing
 from asr.models.exposure import ExposureConfig, corrupt, token_similarity
 from asr.models.layers import length_mask
 from asr.models.speech_model import Targets
@@ -163,7 +163,8 @@ def test_own_choices_answer_the_tokens_before_them(monkeypatch: pytest.MonkeyPat
     encoded = model.encode(*EXPOSED[:2])
     inputs_BN, targets_BN = Targets(*EXPOSED[2:]).for_decoder()
     assert isinstance(model.decoder, Decoder)
-    exposed_BN = model.decoder._expose(inputs_BN, targets_BN, encoded, model.config.exposure)
+    forcing = TeacherForcing(0.0, model.config.exposure)
+    exposed_BN = model.decoder._expose(inputs_BN, targets_BN, encoded, forcing)
     scores_BNV, _ = model.decoder(inputs_BN, *encoded)
     own_BN = scores_BNV.argmax(-1).roll(1, dims=1)
     assert torch.equal(exposed_BN, torch.where(CAN_CHANGE_BN, own_BN, inputs_BN))

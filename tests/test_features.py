@@ -230,7 +230,7 @@ def test_same_alone_and_in_any_batch(name: str, num_threads: int) -> None:
             assert not features_BTF[position, length:].any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.integers(0, 9000), min_size=1, max_size=6),
     extra=st.integers(0, 2000),

@@ -30,7 +30,7 @@ LENGTHS = [10, 8, 0, 5, 3, 1, 9, 10, 10]
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=12), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ctc_merges_repeats_and_removes_blanks(paths: list[list[int]]) -> None:
     longest = max(1, *map(len, paths))
     padded = torch.tensor([[*path, *[6] * (longest - len(path))] for path in paths])

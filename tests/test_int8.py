@@ -60,7 +60,7 @@ def test_sums_of_whole_numbers(dtype: torch.dtype, tolerance: float) -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 90), st.integers(1, 40), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_close_to_float32(rows: int, inputs: int, outputs: int, seed: int) -> None:
     x_MK, weight_NK, bias_N = draw(rows, inputs, seed=seed), draw(outputs, inputs), draw(outputs, seed=1)
     found_MN, expected_MN = Int8Linear(weight_NK, bias_N)(x_MK), F.linear(x_MK, weight_NK, bias_N)

@@ -339,7 +339,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 def test_there_and_back(
     tmp_path_factory: pytest.TempPathFactory, kind: str, strategy: st.SearchStrategy
 ) -> None:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.lists(strategy, min_size=1, max_size=3))
     def check(records: list[Utterance]) -> None:
         path = tmp_path_factory.mktemp("back") / "a"
@@ -349,7 +349,7 @@ def test_there_and_back(
     check()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     data=st.binary(max_size=100),
     head=st.sampled_from([b"", b"path,text\n", b"path\ttext\n", b'{"audio_filepath":']),

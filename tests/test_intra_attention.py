@@ -101,7 +101,7 @@ def test_attention_makes_a_difference() -> None:
 
 
 @given(batch=st.integers(1, 3), length=st.integers(1, 9), window=st.none() | st.integers(1, 10))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_gradients_equal_those_step_by_step(batch: int, length: int, window: int | None) -> None:
     """The way back is written by hand; step by step PyTorch differentiates."""
     layer, x_BTD = build_layer(window), random_inputs(batch, length).requires_grad_()

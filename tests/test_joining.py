@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.audio.segmentation import AudioSegment
@@ -34,7 +34,6 @@ def words_at(*starts: float, length: float = 0.3, shift: float = 0.0) -> list[Wo
     cut=st.floats(3.0, 5.0),
     shift=st.floats(-0.03, 0.03),
 )
-@settings(deadline=None)
 def test_two_views_of_the_same_words_become_one(
     gaps: list[float], lengths: list[float], names: list[str], cut: float, shift: float
 ) -> None:
@@ -139,7 +138,6 @@ def test_words_stay_inside_the_spans_of_speech() -> None:
     speech=st.lists(st.floats(0.0, 10.0), max_size=6, unique=True),
     step=st.sampled_from([0.0, 0.02, 0.5]),
 )
-@settings(deadline=None)
 def test_clipped_words_are_in_order_and_have_a_length(
     times: list[float], speech: list[float], step: float
 ) -> None:

@@ -359,7 +359,7 @@ WORDS = st.text(
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     names=st.lists(NAMES, unique=True, min_size=1, max_size=5),
     texts=st.lists(st.none() | st.lists(WORDS, max_size=3).map(" ".join), min_size=5, max_size=5),

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.data.labels import (
@@ -76,7 +76,6 @@ def test_no_label(field: str, fields: dict[str, object], message: str) -> None:
 moments = st.lists(st.integers(0, 300), min_size=0, max_size=12).map(sorted)
 
 
-@settings(deadline=None)
 @given(moments, st.lists(st.integers(-20, 400), max_size=30))
 def test_label_of_a_moment(edges: list[int], times: list[int]) -> None:
     """As a search through all stretches finds it; stretches may touch, and may be empty."""

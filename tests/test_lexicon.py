@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 import torch
 from decoding_examples import search_beams
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -54,7 +54,6 @@ def accepts(lexicon: Lexicon, tokens: list[int]) -> bool:
 
 
 @given(st.lists(st.sampled_from("AB "), max_size=9).map("".join))
-@settings(deadline=None)
 def test_texts_of_known_words_with_single_spaces_and_no_others(text: str) -> None:
     words = {"A", "AB", "BBA"}
     is_known = text == "" or all(word in words for word in text.split(" "))
@@ -62,7 +61,6 @@ def test_texts_of_known_words_with_single_spaces_and_no_others(text: str) -> Non
 
 
 @given(st.lists(st.sampled_from("ABC"), max_size=9).map("".join))
-@settings(deadline=None)
 def test_without_spaces_texts_that_fall_into_known_words_and_no_others(text: str) -> None:
     words = ["AB", "ABC", "CA", "BBA", "C"]  # ABCA is AB CA as well as ABC A, of which A is none
     tokenizer = Tokenizer.train(TokenizerConfig(), ["ABC"])

@@ -159,7 +159,7 @@ def test_guided_attention_loss_by_hand(weights: list[list[float]], expected: flo
     sigma=st.sampled_from([0.05, 0.2, 0.4, 2.0]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_guided_attention_loss_equals_its_formula(
     num_rows: int, num_steps: int, sigma: float, seed: int
 ) -> None:

@@ -30,7 +30,7 @@ from asr.data.manifest import (
 )
 from asr.errors import UserError
 
-FEW = settings(max_examples=100, deadline=None)
+FEW = settings(max_examples=100)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 NASTY = st.sampled_from(
     ["\u2028", "\u0085", "\x00", "\x1c", "\t", "\n", "\r", '"', "\\", "\ufeff", "a\u0301", "😀", "\x7f"]

@@ -97,7 +97,7 @@ FOURIER_FREQUENCIES = [math.pi * k / SPAN for k in range(1, DIM // 2 + 1)]
 
 
 @given(start=st.integers(0, 5000), distance=st.integers(0, 5000), is_fourier=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_shift_is_a_rotation_that_does_not_depend_on_the_step(
     start: int, distance: int, is_fourier: bool
 ) -> None:
@@ -129,7 +129,7 @@ def test_rotary_equals_a_complex_product() -> None:
 
 
 @given(distance=st.integers(0, 300), start=st.integers(0, 20_000), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rotary_scores_depend_on_the_distance_alone(distance: int, start: int, seed: int) -> None:
     query, key = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(seed))
     rotary = Rotary(16)
@@ -144,7 +144,7 @@ def test_rotary_scores_depend_on_the_distance_alone(distance: int, start: int, s
 
 
 @given(first=st.integers(1, 30), second=st.integers(1, 30), length=st.integers(1, 30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @pytest.mark.parametrize(("kind", "combine"), CODED)
 def test_a_start_continues_a_sequence(kind: str, combine: str, first: int, second: int, length: int) -> None:
     """Also after the tables had to grow, and after they were longer than needed."""

@@ -182,7 +182,7 @@ def test_right_to_left_and_combining_characters_come_through(tmp_path: Path) -> 
         assert (file.format, texts(file)) == (kind, spoken)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     utterances=st.dictionaries(
         st.from_regex(r"[a-z]{1,3}-[0-9]{1,4}", fullmatch=True),

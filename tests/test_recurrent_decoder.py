@@ -209,7 +209,7 @@ def test_scores_and_weights_are_those_of_the_papers(tree: dict[str, Any]) -> Non
     assert list(weights) == ([] if tree["type"] == "single_summary" else [0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(CASES), st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 5), st.data()
 )

@@ -105,7 +105,7 @@ def test_noise_that_grows_is_followed() -> None:
     lengths=st.lists(st.tuples(st.floats(0.3, 6.0), st.floats(0.05, 2.0)), min_size=1, max_size=6),
     block=st.integers(100, 3 * RATE),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_all_speech_is_in_some_segment_and_none_is_too_long(
     lengths: list[tuple[float, float]], block: int
 ) -> None:

@@ -27,8 +27,8 @@ from asr.serve.scheduler import Client  # noqa: E402
 URL = "/v1/audio/transcriptions"
 TYPE = {"content-type": "multipart/form-data; boundary=b"}
 AUDIO = encode(speak(1.0))
-MANY = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

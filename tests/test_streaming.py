@@ -85,7 +85,7 @@ def listen(audio_S: np.ndarray, chunk: int, listener: Listener | None = None) ->
     gaps=st.lists(st.floats(0.08, 1.5), min_size=1, max_size=8),
     chunk=st.integers(50, RATE),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_each_word_is_final_once_and_in_order(gaps: list[float], chunk: int) -> None:
     levels = [-6.0 - 3 * (index % 5) for index in range(len(gaps))]
     texts = listen(speak(levels, gaps), chunk)

@@ -75,7 +75,7 @@ def test_each_utterance_as_if_alone(kind: str, factor: int, padding: float) -> N
 
 
 @given(frame=st.integers(0, 63), kind=st.sampled_from(TYPES), factor=st.sampled_from(FACTORS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_step_sees_its_own_frames_and_few_others(frame: int, kind: str, factor: int) -> None:
     """Step t stands for frames t * factor to (t + 1) * factor; times in the encoder rest on that."""
     ours = build_subsampling(kind, factor)

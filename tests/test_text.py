@@ -213,7 +213,7 @@ AWKWARD = (
 texts = st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(exclude_categories=["Cs"])), max_size=12)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(texts, st.one_of(st.sampled_from(LISTS), st.sampled_from([(rule,) for rule in RULES])))
 def test_idempotent_for_every_list_of_rules(text: str, rules: tuple[Rule, ...]) -> None:
     check_rules(rules)
@@ -240,7 +240,7 @@ def test_idempotent_for_every_character(rules: tuple[Rule, ...]) -> None:
     assert normalize(once, rules) == once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts)
 def test_form_is_what_unicode_says(text: str) -> None:
     assert unicodedata.is_normalized("NFC", normalize(text, SAFE_RULES))

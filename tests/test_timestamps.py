@@ -77,7 +77,6 @@ def test_clock_is_the_middle_of_what_a_step_sees(name: str, convention: str) -> 
         )
     )
 )
-@settings(deadline=None)
 def test_warping_finds_the_best_path(rows: list[list[float]]) -> None:
     weights_UT = np.array(rows)
     num_tokens, num_steps = weights_UT.shape
@@ -178,7 +177,6 @@ UNITS = {
 
 @pytest.mark.parametrize("kind", UNITS)
 @given(data=st.data())
-@settings(deadline=None)
 def test_a_token_ends_where_the_text_of_all_up_to_it_does(kind: str, data: st.DataObject) -> None:
     """Of type whisper, where characters fall into bytes, and bytes may be no character."""
     tokenizer = UNITS[kind]
@@ -250,7 +248,7 @@ def test_words_take_their_edges_from_the_sound() -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 20_000))
 @example([1, 1, 1], 960)  # two words within one frame
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: int) -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(type="characters"), ["A B"])
     audio_S = np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)

@@ -243,7 +243,7 @@ def test_load_refuses_a_model_that_rewrites_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", PIECE_TYPES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_damaged_models_are_refused(type: TokenizerType, data: st.DataObject) -> None:
     tokenizer = train_pieces(type)
@@ -262,7 +262,7 @@ def test_damaged_models_are_refused(type: TokenizerType, data: st.DataObject) ->
     assert all(0 <= id < len(damaged) for id in damaged.encode("abc nop xyz"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_files_are_refused_or_sound(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -183,7 +183,7 @@ def test_selected_beams_go_on_as_if_they_had_been_there_from_the_start(positions
     positions=st.sampled_from(POSITIONS),
     norm=st.sampled_from(["pre", "post"]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_score_depends_on_a_later_token(
     position: int, token: int, positions: dict[str, Any], norm: str
 ) -> None:

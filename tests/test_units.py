@@ -64,7 +64,7 @@ def test_pieces_are_those_of_sentencepiece(type: TokenizerType, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("type", PIECE_TYPES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_pieces_encode_and_decode_as_sentencepiece(type: TokenizerType, data: st.DataObject) -> None:
     tokenizer = train_pieces(type)
@@ -86,7 +86,7 @@ characters = st.one_of(
 corpora = st.lists(st.text(characters, max_size=25), min_size=1, max_size=6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(corpora)
 def test_characters_hold_any_text(texts: list[str]) -> None:
     if any(texts):
@@ -98,7 +98,7 @@ def test_characters_hold_any_text(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("type", ["bpe", "unigram", "words"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(texts=corpora, is_normalized=st.booleans(), num_pieces=st.integers(0, 20))
 def test_a_text_comes_back_or_is_refused(
     type: TokenizerType, texts: list[str], is_normalized: bool, num_pieces: int
@@ -118,7 +118,7 @@ def test_a_text_comes_back_or_is_refused(
 
 
 @pytest.mark.parametrize("type", PIECE_TYPES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts=st.lists(st.text("aabc ", min_size=1, max_size=25), min_size=1, max_size=6))
 def test_the_range_in_the_error_is_right(type: TokenizerType, texts: list[str]) -> None:
     if not "".join(texts).strip():

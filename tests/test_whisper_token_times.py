@@ -36,7 +36,7 @@ def warp_plainly(cost_NT: np.ndarray) -> tuple[float, list[int]]:
     return total, list(firsts)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=4),
     seed=st.integers(0, 99),

@@ -125,7 +125,7 @@ def test_special_tokens(their_whisper: Any, name: str, num_languages: int) -> No
 def test_tokens_of_any_text(their_whisper: Any, name: str) -> None:
     ours, theirs = their_tokenizer(their_whisper, name, 99)
 
-    @settings(max_examples=2000, deadline=None)
+    @settings(max_examples=2000)
     @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("aeinst 's'll\n\t 0½Ⅷ一字")))
     def check(text: str) -> None:
         ids = theirs.encoding.encode_ordinary(text)
@@ -140,7 +140,7 @@ def test_tokens_of_any_text(their_whisper: Any, name: str) -> None:
 def test_text_of_any_tokens(their_whisper: Any) -> None:
     ours, theirs = their_tokenizer(their_whisper, "multilingual", 99)
 
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=500)
     @given(st.lists(st.integers(0, ours.end - 1)))
     def check(ids: list[int]) -> None:
         assert ours.decode(ids) == theirs.decode(ids)
