@@ -41,6 +41,7 @@ from asr.recipe.study_scores import (
     write_left_out,
 )
 from asr.recipe.systems import load_conf
+from asr.scoring.counting import score
 from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -357,6 +358,32 @@ def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
     for text in (page, path.read_text(encoding="utf-8")):
         assert "/tmp" not in text and "/home" not in text and "/work" not in text
     assert sum(file.stat().st_size for file in path.parent.iterdir()) < 2_500_000
+
+
+def test_the_page_of_the_attention_guide_says_what_its_hypotheses_hold() -> None:
+    """Rows of its tables: digits, CTC, joint, joint and guided."""
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    manifests = {"3 to 7": "test", "10": "test_10", "15": "test_15", "30": "test_30"}
+
+    def rate(folder: Path, manifest: str, decoding: str) -> str:
+        files = [read_texts(folder / f"{manifest}.{part}.jsonl") for part in ("reference", decoding)]
+        found = score(*({id: fields["text"] for id, fields in texts.items()} for texts in files), resamples=0)
+        return f"{100 * found.error_rate:.2f}"
+
+    rows = re.findall(r"^\| (3 to 7|10|15|30) \| (.+?) \| (.+?) \| (.+?) \| .* \|$", page, re.MULTILINE)
+    assert len(rows) == 8
+    for number, (digits, *rates) in enumerate(rows):
+        suffix = "_window" if number >= 4 else ""
+        folder = ROOT / "recipes/fsdd/studies/guide"
+        decodings = [f"{name}{suffix}" for name in ("ctc_greedy", "free", "guided")]
+        found = [rate(folder, manifests[digits], decoding) for decoding in decodings]
+        assert [shown.strip("*") for shown in rates] == found
+    folder = ROOT / "recipes/an4/studies/guide"
+    joined = [float(rate(folder, "joined", decoding)) for decoding in ("free", "guided", "ctc_greedy")]
+    assert "joint {:.1f} %, guided **{:.1f} %**".format(*joined) in page
+    assert f"CTC greedily {joined[2]:.1f} %" in page
+    dev = [rate(folder, "dev", decoding) for decoding in ("free", "guided")]
+    assert "{} and {} % (32 and 31 errors)".format(*dev) in page
 
 
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:
