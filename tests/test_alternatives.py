@@ -40,8 +40,24 @@ GOLDEN = [
 ]
 
 
-def count(reference: str, hypothesis: str) -> tuple[int, int, int, int]:
-    counts = score(reference, hypothesis, align="sclite", resamples=0).counts
+# The same with its option -D.
+GOLDEN_OPTIONAL = [
+    ("i (we-) like it", "i like it", (4, 0, 0, 0)),
+    ("(uh) yes", "uh yes", (2, 0, 0, 0)),
+    ("yes (uh)", "yes um", (1, 1, 0, 0)),
+    ("(oh) no", "no no", (1, 1, 0, 0)),
+    ("i (x) (y) z", "i z", (4, 0, 0, 0)),
+    ("uh yes", "(uh) yes", (2, 0, 0, 0)),
+    ("(uh yes", "yes", (1, 0, 1, 0)),
+    ("a { (b) c / @ } d", "a c d", (4, 0, 0, 0)),
+    ("a { (b) / c } d", "a d", (3, 0, 0, 0)),
+    ("() yes", "yes", (2, 0, 0, 0)),
+    ("(a)b c", "c", (1, 0, 1, 0)),
+]
+
+
+def count(reference: str, hypothesis: str, **options: bool) -> tuple[int, int, int, int]:
+    counts = score(reference, hypothesis, align="sclite", resamples=0, **options).counts
     return counts.correct, counts.substitutions, counts.deletions, counts.insertions
 
 
@@ -54,6 +70,20 @@ def test_marks_are_read_as_sclite_reads_them(
     reference: str, hypothesis: str, expected: tuple[int, ...]
 ) -> None:
     assert count(reference, hypothesis) == expected
+
+
+@pytest.mark.parametrize(("reference", "hypothesis", "expected"), GOLDEN_OPTIONAL)
+def test_optional_words_may_be_missing(reference: str, hypothesis: str, expected: tuple[int, ...]) -> None:
+    assert count(reference, hypothesis, has_optional_words=True) == expected
+
+
+def test_optional_words_are_shown_and_need_their_brackets() -> None:
+    found = score(["a (uh) b"], ["a b"], align="sclite", has_optional_words=True)
+    assert (found.references, found.hypotheses) == (("a (uh) b",), ("a (uh) b",))
+    assert found.given_references == ("a (uh) b",)
+    for options in ({}, {"align": "sclite", "normalize": "basic"}, {"align": "sclite", "unit": "characters"}):
+        with pytest.raises(UserError, match="expected align sclite, unit words and no normalisation"):
+            score(["a"], ["a"], has_optional_words=True, **options)
 
 
 def make_texts(words: list[str]) -> st.SearchStrategy[str]:
@@ -71,12 +101,12 @@ def make_texts(words: list[str]) -> st.SearchStrategy[str]:
     return st.lists(deep, max_size=4).map(join)
 
 
-def run_sclite(pairs: list[tuple[str, str]]) -> list[tuple[int, ...]]:
+def run_sclite(pairs: list[tuple[str, str]], options: str = "") -> list[tuple[int, ...]]:
     with tempfile.TemporaryDirectory() as folder:
         for name, side in (("ref", 0), ("hyp", 1)):
             lines = (f"{pair[side]} (s-{number})\n" for number, pair in enumerate(pairs))
             Path(folder, name).write_text("".join(lines))
-        arguments = "-r ref trn -h hyp trn -i spu_id -o pra stdout"
+        arguments = f"-r ref trn -h hyp trn -i spu_id -o pra stdout {options}"
         command = ["sctk", "sclite", *arguments.split()]
         output = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     found = re.findall(r"^id: \(s-(\d+)\)\nScores: \(#C #S #D #I\) ([\d ]+)$", output, re.MULTILINE)
@@ -86,14 +116,17 @@ def run_sclite(pairs: list[tuple[str, str]]) -> list[tuple[int, ...]]:
 
 @needs_sclite
 @settings(max_examples=3, phases=[Phase.generate])  # shrinking would start sclite for minutes
-@given(st.data())
-def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject) -> None:
+@pytest.mark.parametrize("has_optional_words", [False, True])
+@given(data=st.data())
+def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject, has_optional_words: bool) -> None:
     """With null words, alignments of the same cost may differ in what they count; without, nothing may."""
     words = ["a", "B", "b", "c", "(uh)", "C;t", "c*", "Uh"]
     texts = make_texts(data.draw(st.sampled_from([words, [*words, "@"]])))
     pairs = data.draw(st.lists(st.tuples(texts, texts), min_size=20, max_size=40))
-    for (reference, hypothesis), theirs in zip(pairs, run_sclite(pairs), strict=True):
-        ours = count(reference, hypothesis)
+    for (reference, hypothesis), theirs in zip(
+        pairs, run_sclite(pairs, "-D" * has_optional_words), strict=True
+    ):
+        ours = count(reference, hypothesis, has_optional_words=has_optional_words)
         if "@" in reference + hypothesis:
             assert cost(ours) == cost(theirs), (reference, hypothesis)
         else:

@@ -145,6 +145,17 @@ def test_unit_and_align_change_the_counts(folder: Path, capsys: pytest.CaptureFi
     assert run_json(capsys, "r.txt", "h.txt", "--unit", "mixed")["systems"][0]["error_rate"] == 0
 
 
+def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The words in brackets of an stm, such as that of Switchboard's test set."""
+    (folder / "ref.stm").write_text("sw_4999 A sw_4999_A 1.00 2.00 <O,sw> YEAH I (WE-) LIKE IT\n")
+    (folder / "hyp.stm").write_text("sw_4999 A sw_4999_A 1.00 2.00 yeah i like it\n")
+    for options, errors in (((), 1), (("--optional-words",), 0)):
+        found = run_json(capsys, "ref.stm", "hyp.stm", "--align", "sclite", *options)
+        assert found["systems"][0]["errors"] == errors and found["systems"][0]["reference_length"] == 5
+    with pytest.raises(UserError, match="expected align sclite, unit words and no normalisation"):
+        run("ref.stm", "hyp.stm", "--optional-words")
+
+
 def test_normalization_is_printed_and_never_silent(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

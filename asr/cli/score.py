@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "alternatives such as { a / b } (default: jiwer)",
     )
     parser.add_argument(
+        "--optional-words",
+        action="store_true",
+        help="words in brackets in the reference, such as (uh), may be missing, as with option -D of sclite; "
+        "with --align sclite",
+    )
+    parser.add_argument(
         "--show",
         type=whole_number(0),
         default=10,
@@ -90,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
     targets = [_parse_target(path) for path in args.write]
     settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
+    settings["has_optional_words"] = args.optional_words
     reference, systems, notes = score_files(args.reference, args.hypotheses, **settings)
     for note in notes:
         logger.warning("%s", note)

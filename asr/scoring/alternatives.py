@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import NamedTuple
 
 from asr.errors import UserError, shorten
 
 # sclite's costs in thousandths. The null word, @, stands for an alternative without words.
 NULL = "@"
-GAP_COST, SUBSTITUTION_COST, NULL_GAP_COST = 3000, 4000, 1
+GAP_COST, SUBSTITUTION_COST, NULL_GAP_COST, OPTIONAL_GAP_COST = 3000, 4000, 1, 2000
 MAX_CELLS = 4_000_000
 """Of a pair with alternatives: some 2,000 words on each side, which take seconds."""
 
 _TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
 _MARKS = re.compile(r"[{}@;*\\]")
 _TAGS = re.compile(r"(?<!\\);.*")
+_OPTIONAL = re.compile(r"\(.*\)")
 _TOKEN = re.compile(r"\s*([{}]|[^\s{}]+)")
 _TOKEN_IN_BRACES = re.compile(r"\s*([{}/]|[^\s{}/]+)")
 
@@ -31,17 +33,32 @@ class _Network(NamedTuple):
     """The words that may end the text."""
 
 
-def read_as_sclite(reference: str, hypothesis: str) -> tuple[str, str]:
-    """The words of both sides that `sclite` without options compares.
+def read_as_sclite(reference: str, hypothesis: str, *, has_optional_words: bool = False) -> tuple[str, str]:
+    """The words of both sides that `sclite` without options compares; with optional words, its option -D.
 
     A to Z become lower case. Of alternatives, `{ a / b c / @ }`, those stay that make the alignment
     cheapest; @ is no word. Tags (`word;tag`), backslashes and a star at the end of a word are left out.
+    An optional word, `(uh)`, may be missing in the hypothesis: it is then put into it, with its brackets.
     """
     reference, hypothesis = reference.translate(_TO_LOWER), hypothesis.translate(_TO_LOWER)
-    if not _MARKS.search(reference + hypothesis):
+    if not _MARKS.search(reference + hypothesis) and not (
+        has_optional_words and "(" in reference + hypothesis
+    ):
         return reference, hypothesis
-    first, second = _choose_words(_build_network(reference), _build_network(hypothesis))
+    said, heard = _build_network(reference), _build_network(hypothesis)
+    optional_said, optional_heard = (
+        _find_optional(network.words) if has_optional_words else set() for network in (said, heard)
+    )
+    first, second = _choose_words(said, heard, optional_said, optional_heard)
     return " ".join(first), " ".join(second)
+
+
+def _find_optional(words: list[str]) -> set[int]:
+    """Which words are in brackets; takes these off."""
+    found = {index for index, word in enumerate(words) if _OPTIONAL.fullmatch(word)}
+    for index in found:
+        words[index] = words[index][1:-1]
+    return found
 
 
 def _build_network(text: str) -> _Network:
@@ -90,10 +107,17 @@ def _bad_braces(text: str) -> UserError:
     )
 
 
-def _choose_words(reference: _Network, hypothesis: _Network) -> tuple[list[str], list[str]]:
-    """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions."""
+def _choose_words(
+    reference: _Network, hypothesis: _Network, optional_said: Set[int], optional_heard: Set[int]
+) -> tuple[list[str], list[str]]:
+    """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions.
+
+    An optional word that has none beside it is put into the other side too, so that it counts as correct.
+    """
     both = (reference, hypothesis)
-    if all(network.previous[1:] == [[n] for n in range(len(network.words) - 1)] for network in both):
+    if not (optional_said or optional_heard) and all(
+        network.previous[1:] == [[n] for n in range(len(network.words) - 1)] for network in both
+    ):
         first, second = ([word for word in network.words[1:] if word != NULL] for network in both)
         return first, second
     if sum(map(len, reference.previous)) * sum(map(len, hypothesis.previous)) > MAX_CELLS:
@@ -106,7 +130,7 @@ def _choose_words(reference: _Network, hypothesis: _Network) -> tuple[list[str],
     for i, said in enumerate(reference.words):
         costs.append([])
         steps.append([])
-        deletion_cost = NULL_GAP_COST if said == NULL else GAP_COST
+        deletion_cost = _gap_cost(said, i in optional_said)
         for j, heard in enumerate(hypothesis.words):
             # min takes the first of equal ones.
             options = []
@@ -115,7 +139,7 @@ def _choose_words(reference: _Network, hypothesis: _Network) -> tuple[list[str],
                 cells = [(a, b) for a in reference.previous[i] for b in hypothesis.previous[j]]
                 options.append(min((costs[a][b] + pair_cost, (a, b)) for a, b in cells))
             if j:
-                gap = NULL_GAP_COST if heard == NULL else GAP_COST
+                gap = _gap_cost(heard, j in optional_heard)
                 options.append(min((costs[i][b] + gap, (i, b)) for b in hypothesis.previous[j]))
             if i:
                 options.append(min((costs[a][j] + deletion_cost, (a, j)) for a in reference.previous[i]))
@@ -126,9 +150,19 @@ def _choose_words(reference: _Network, hypothesis: _Network) -> tuple[list[str],
     said_words, heard_words = [], []
     while i or j:
         a, b = steps[i][j]
-        if a != i and reference.words[i] != NULL:
-            said_words.append(reference.words[i])
-        if b != j and hypothesis.words[j] != NULL:
-            heard_words.append(hypothesis.words[j])
+        if (b == j and i in optional_said) or (a == i and j in optional_heard):
+            word = f"({reference.words[i] if b == j else hypothesis.words[j]})"
+            said_words.append(word)
+            heard_words.append(word)
+        else:
+            if a != i and reference.words[i] != NULL:
+                said_words.append(reference.words[i])
+            if b != j and hypothesis.words[j] != NULL:
+                heard_words.append(hypothesis.words[j])
         i, j = a, b
     return said_words[::-1], heard_words[::-1]
+
+
+def _gap_cost(word: str, is_optional: bool) -> int:
+    """Of a word that has none beside it."""
+    return NULL_GAP_COST if word == NULL else OPTIONAL_GAP_COST if is_optional else GAP_COST

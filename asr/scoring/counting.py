@@ -87,6 +87,7 @@ def score(
     normalize: Normalization | Callable[[str], str] = "none",
     align: Method = "jiwer",
     unit: Unit = "words",
+    has_optional_words: bool = False,
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -99,7 +100,8 @@ def score(
 
     `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
     how errors are told apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by
-    its costs, without regard to case, with the best of alternatives such as `{ a / b }`.
+    its costs, without regard to case, with the best of alternatives such as `{ a / b }`; if the references
+    `has_optional_words`, such as `(uh)`, they may be missing, as with its option -D.
     """
     if not 0 < confidence < 1 or resamples < 0:
         raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
@@ -109,6 +111,7 @@ def score(
         if ids is not None or speakers is not None:
             raise UserError("ids and speakers were given besides files, which tell them; leave them out")
         options: dict[str, Any] = {"normalize": normalize, "align": align, "unit": unit}
+        options |= {"has_optional_words": has_optional_words}
         options |= {"resamples": resamples, "confidence": confidence, "seed": seed}
         _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
         for note in notes:
@@ -124,6 +127,11 @@ def score(
             raise UserError(
                 f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all"
             )
+    if has_optional_words and (align != "sclite" or normalize != "none" or unit != "words"):
+        raise UserError(
+            "optional words in brackets: expected align sclite, unit words and no normalisation, which would "
+            "remove the brackets"
+        )
     change = choose_normalization(normalize)
     if align == "sclite" and normalize != "none":
         for name, text in zip(names * 2, said + heard, strict=True):
@@ -136,7 +144,7 @@ def score(
     heard = tuple(None if text is None else change(text) for text in heard)
     given = said
     if align == "sclite":
-        said, heard = _read_all_as_sclite(names, said, heard, unit)
+        said, heard = _read_all_as_sclite(names, said, heard, unit, has_optional_words)
     pairs = (
         (split_units(reference, unit), split_units(hypothesis or "", unit))
         for reference, hypothesis in zip(said, heard, strict=True)
@@ -197,12 +205,16 @@ def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Cal
 
 
 def _read_all_as_sclite(
-    names: tuple[str, ...], said: tuple[str, ...], heard: tuple[str | None, ...], unit: Unit
+    names: tuple[str, ...],
+    said: tuple[str, ...],
+    heard: tuple[str | None, ...],
+    unit: Unit,
+    has_optional_words: bool,
 ) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
     pairs = []
     for name, reference, hypothesis in zip(names, said, heard, strict=True):
         try:
-            first, second = read_as_sclite(reference, hypothesis or "")
+            first, second = read_as_sclite(reference, hypothesis or "", has_optional_words=has_optional_words)
         except UserError as error:
             raise UserError(f"utterance {name}: {error}") from None
         if unit != "words" and "{" in reference + (hypothesis or ""):
