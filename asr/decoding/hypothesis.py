@@ -49,7 +49,8 @@ class DecodingConfig(Config):
     head one for every two frames of features; with parallel_end one for each query."""
     guide_width: float | None = pydantic.Field(default=None, gt=0)
     """With joint: cross-attention keeps to a soft window around the encoded step where CTC has its next token
-    (a Gaussian of this standard deviation in steps); null: it looks everywhere."""
+    (a Gaussian of this standard deviation in steps; 2, say); null: it looks everywhere. For recordings longer
+    than those of training: recipes/guided_attention.md."""
     mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
     """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
