@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
     targets = [_parse_target(path) for path in args.write]
     settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
-    settings["has_optional_words"] = args.optional_words
+    if args.optional_words:
+        settings["has_optional_words"] = True
     reference, systems, notes = score_files(args.reference, args.hypotheses, **settings)
     for note in notes:
         logger.warning("%s", note)
