@@ -83,9 +83,12 @@ def own_imports(module: str) -> set[str]:
 
 
 def has_its_extra(module: str) -> bool:
-    """Whether the packages of an extra that a module imports are installed."""
+    """Whether the packages of an extra that a module needs, or another one of its package, are installed."""
     extras = {name.split(".")[0] for name in imported_names(module)} & {"starlette", "prometheus_client"}
-    return all(importlib.util.find_spec(name) for name in extras)
+    if not all(importlib.util.find_spec(name) for name in extras):
+        return False
+    siblings = [other for other in own_imports(module) if package(other) == "serve" == package(module)]
+    return all(map(has_its_extra, siblings))
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m not in PUBLIC_FACE])

@@ -306,7 +306,7 @@ def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.LogCaptureFixture) -> None:
     import json
 
-    with TestClient(make_app()) as client, caplog.at_level(logging.INFO, "asr.serve.app"):
+    with TestClient(make_app()) as client, caplog.at_level(logging.INFO, "asr.serve.gate"):
         answer = client.post(
             URL, files={"file": ("secret.wav", AUDIO)}, data={"model": "tiny", "prompt": "ab"}
         )

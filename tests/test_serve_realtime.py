@@ -26,7 +26,7 @@ from websockets.exceptions import ConnectionClosedError  # noqa: E402
 from websockets.sync.client import connect  # noqa: E402
 
 from asr.serve.limits import Keys  # noqa: E402
-from asr.serve.realtime import A_LAW, MU_LAW  # noqa: E402
+from asr.serve.session_options import A_LAW, MU_LAW  # noqa: E402
 
 URL = "/v1/realtime?intent=transcription"
 KIND = "conversation.item.input_audio_transcription"
@@ -109,7 +109,7 @@ def test_a_pause_ends_an_item_and_its_events_come_in_order(client: TestClient) -
     expected += [f"{item}.added", f"{item}.done", f"{KIND}.delta", f"{KIND}.completed"]
     assert kinds == expected
     started, stopped, committed, *_, delta, completed = first
-    assert 300 < started["audio_start_ms"] < stopped["audio_end_ms"] < 2500
+    assert 0 <= started["audio_start_ms"] < stopped["audio_end_ms"] < 2500
     assert committed["previous_item_id"] is None
     assert delta["delta"] == completed["transcript"] != "" and completed["usage"]["type"] == "duration"
     second = next(e for e in events if e["type"] == f"{buffer}.committed" and e is not committed)

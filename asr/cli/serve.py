@@ -15,7 +15,7 @@ from asr.cli.options import add_device, add_settings, limit_threads, whole_numbe
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.serve.app import LoadedModel
+    from asr.serve.service import LoadedModel
 
 logger = logging.getLogger(__name__)
 

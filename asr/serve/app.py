@@ -1,4 +1,4 @@
-"""The HTTP app: routes, and what stands around them: keys, limits, request ids, logs, metrics, shutdown"""
+"""The HTTP app: its routes, and the whole path of an uploaded file"""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import time
-import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from asr import __version__
@@ -41,14 +38,14 @@ from asr.serve.api import (
     parse_form,
     refuse,
 )
+from asr.serve.gate import Gate, as_api_error
 from asr.serve.jobs import Job, ServedModel, TooLongError, Upload, end_tasks
-from asr.serve.limits import Admission, Keys
+from asr.serve.limits import Keys
 from asr.serve.metrics import Metrics
-from asr.serve.realtime import Session, describe_unknown, run_session
-from asr.serve.scheduler import Client, Scheduler, WithdrawnError
+from asr.serve.realtime import Session, run_session
+from asr.serve.scheduler import Client
+from asr.serve.service import LoadedModel, Service
 from asr.serve.settings import ServeConfig
-from asr.transcription.families import Family
-from asr.transcription.transcriber import Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
@@ -56,73 +53,6 @@ logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 MAX_FIELDS = 100
 MAX_FIELD_BYTES = 1 << 16  # of a text field
-SECURITY_HEADERS = {
-    "content-security-policy": "default-src 'self'; media-src 'self' blob:; object-src 'none'; "
-    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "permissions-policy": "microphone=(self), camera=(), geolocation=()",
-}
-
-
-LoadedModel = tuple[Transcriber, Family | None]
-
-
-class Service:
-    """What all requests share: models, keys, limits, counts."""
-
-    def __init__(self, models: dict[str, LoadedModel], config: ServeConfig, keys: Keys) -> None:
-        self.config, self.keys = config, keys
-        self.admission = Admission(config)
-        self.metrics = Metrics(self.admission)
-        self.draining = asyncio.Event()
-        self.created = int(time.time())
-        self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
-
-    def _serve(self, name: str, transcriber: Transcriber, family: Family | None) -> ServedModel:
-        def report(batch: Any) -> None:
-            self.metrics.note_batch(name, batch)
-
-        scheduler = Scheduler(transcriber, self.config.batch_size, self.config.max_batch_seconds, report)
-        options = None if family is None else getattr(self.config, family.section)
-        model = ServedModel(name, scheduler, self.config.batch_size, family, options)
-        model.make_request()  # refuses settings that do not fit, and loads what is decoded with
-        return model
-
-    def find_model(self, name: str) -> ServedModel:
-        if name not in self.models:
-            message = f"model: {describe_unknown(name, self.models)}"
-            raise ApiError(404, message, "model", "model_not_found")
-        return self.models[name]
-
-    @property
-    def speed(self) -> float:
-        """Seconds of audio in a second, of the slowest model that has been used."""
-        return min((m.scheduler.speed for m in self.models.values() if m.scheduler.speed), default=0.0)
-
-    def find_fault(self) -> str:
-        """Why no request should be sent here; "" if all is well."""
-        if self.admission.is_draining:
-            return "shutting down"
-        for name, model in self.models.items():
-            if not model.scheduler.is_alive:
-                return f"the inference thread of {name} has ended"
-            if (seconds := model.scheduler.stuck_seconds()) > self.config.stuck_seconds:
-                return f"{name} has been at one batch for {seconds:.0f} s"
-        return ""
-
-    def drain(self) -> None:
-        """Take nothing new; live sessions end after what they have."""
-        self.admission.is_draining = True
-        self.draining.set()
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.admission.num_requests and not self.admission.clients
-
-    def close(self) -> None:
-        for model in self.models.values():
-            model.scheduler.close()
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -257,22 +187,6 @@ async def _stream(
             yield format_event(fault.body)
 
 
-def as_api_error(error: Exception, max_seconds: float = math.inf) -> ApiError:
-    """What went wrong with a file: the client's fault where the message says so, else ours."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, TooLongError):
-        return ApiError(413, f"file: longer than {max_seconds:g} s of audio; send it in parts", "file")
-    if isinstance(error, UserError):
-        return ApiError(400, str(error), "file", "unsupported_file")
-    if isinstance(error, (WithdrawnError, ClientDisconnect)):
-        return ApiError(499, "cancelled", code="cancelled")
-    if isinstance(error, OSError):
-        message = f"the server cannot write the file to its disk ({error.strerror})"
-        return ApiError(503, message, code="no_room", headers={"retry-after": "60"})
-    return ApiError(500, "the server failed at this request; its log says more", code="internal_error")
-
-
 # --- live -----------------------------------------------------------------------------------------
 
 
@@ -349,108 +263,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     return JSONResponse(fault.body, fault.status, fault.headers)
 
 
-# --- around all routes ----------------------------------------------------------------------------
-
-
-class Gate:
-    """Key, origin, size and time of each request; its id, its line in the log, its place in the metrics."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        started, status = time.monotonic(), 499  # the client left before an answer
-        log: dict[str, object] = {"request_id": uuid.uuid4().hex, "route": scope["path"][:200]}
-        state = scope.setdefault("state", {})
-        state |= {"log": log, "key": ""}
-
-        async def send_on(message: Message) -> None:
-            nonlocal status
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = str(log["request_id"])
-                headers.update(SECURITY_HEADERS)
-            elif message["type"] == "websocket.accept":
-                status = 101
-            await send(message)
-
-        try:
-            self._check(scope, state)
-        except ApiError as error:
-            self._service.metrics.rejected.labels(error.code or str(error.status)).inc()
-            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send_on)
-        else:
-            guarded = self._limit(scope, receive) if scope["type"] == "http" else receive
-            try:
-                await self._app(scope, guarded, send_on)
-            except Exception:
-                self._service.metrics.failures.inc()
-                logger.exception("a request failed", extra={"fields": log})
-                if scope["type"] == "http" and status == 499:
-                    fault = as_api_error(AssertionError())
-                    await JSONResponse(fault.body, fault.status, fault.headers)(scope, receive, send_on)
-        finally:
-            seconds = time.monotonic() - started
-            route = scope["path"] if scope["path"] in KNOWN_ROUTES else "other"
-            self._service.metrics.requests.labels(route, str(status)).observe(seconds)
-            level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
-            fields = log | {"key": state["key"], "status": status, "seconds": round(seconds, 3)}
-            logger.log(level, "request", extra={"fields": fields})
-
-    def _check(self, scope: Scope, state: dict[str, Any]) -> None:
-        """Whether the origin and the key are good."""
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        allowed = (None, *self._service.config.origins)
-        if origin not in allowed and urlsplit(origin).netloc != headers.get("host"):
-            message = f"pages of {origin!r:.80} may not use this server; its setting origins names others"
-            raise ApiError(403, message, code="origin_not_allowed")
-        if scope["path"].startswith("/v1/"):
-            state["key"] = self._service.keys.identify(_find_key(headers, scope.get("subprotocols", [])))
-
-    def _limit(self, scope: Scope, receive: Receive) -> Receive:
-        """Counts the bytes of the body as they come, whatever the header says."""
-        config = self._service.config
-        most, num_bytes = round(1e6 * config.max_upload_mb), 0
-        deadline = time.monotonic() + config.max_upload_seconds
-        too_large = ApiError(
-            413, f"the request is larger than {config.max_upload_mb:g} MB", "file", "too_large"
-        )
-        is_whole = False
-        declared = Headers(scope=scope).get("content-length", "")
-
-        async def receive_counted() -> Message:
-            nonlocal num_bytes, is_whole
-            if is_whole:
-                return await receive()
-            if declared.isdigit() and int(declared) > most:
-                raise too_large
-            try:
-                message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
-            except asyncio.TimeoutError:
-                message = f"the request took longer than {config.max_upload_seconds:g} s to arrive"
-                raise ApiError(408, message, code="too_slow") from None
-            num_bytes += len(message.get("body", b""))
-            is_whole = not message.get("more_body", False)
-            if num_bytes > most:
-                raise too_large
-            return message
-
-        return receive_counted
-
-
-def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
-    """In the header, or, as browsers cannot send one with a socket, in a subprotocol."""
-    kind, _, key = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return key.strip()
-    prefix = "openai-insecure-api-key."
-    return next((one.removeprefix(prefix) for one in subprotocols if one.startswith(prefix)), None)
-
+# --- the app --------------------------------------------------------------------------------------
 
 KNOWN_ROUTES = {
     "/v1/audio/transcriptions": transcribe,
@@ -462,7 +275,6 @@ KNOWN_ROUTES = {
     "/metrics": show_metrics,
     "/v1/realtime": serve_realtime,
 }
-QUIET_ROUTES = ("/health", "/ready", "/metrics")
 
 
 def build_app(models: dict[str, LoadedModel], config: ServeConfig, keys: Keys | None = None) -> Starlette:
@@ -481,7 +293,7 @@ def build_app(models: dict[str, LoadedModel], config: ServeConfig, keys: Keys | 
     known = (ApiError, HTTPException, UserError, OSError, ClientDisconnect)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, service=service)],
+        middleware=[Middleware(Gate, service=service, routes=KNOWN_ROUTES)],
         exception_handlers=dict.fromkeys(known, _answer_error),
     )
     app.state.service = service

@@ -73,6 +73,10 @@ class ServedModel:
         return request
 
 
+def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
+    return f"{name!r:.80} is not served here; there are {', '.join(models)}"
+
+
 class Upload:
     """An uploaded file on disk, deleted by `close`. Its name is only shown, never opened."""
 

@@ -18,18 +18,18 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pydantic
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from asr.audio.segmentation import SegmentationConfig
-from asr.config import Config
 from asr.errors import UserError
-from asr.serve.api import ApiError, ServerVad, describe_fault, describe_usage, describe_word, refuse
-from asr.serve.jobs import ServedModel, end_tasks
+from asr.serve.api import ApiError, describe_fault, describe_usage, describe_word, refuse
+from asr.serve.jobs import ServedModel, describe_unknown, end_tasks
 from asr.serve.scheduler import Client, WithdrawnError
+from asr.serve.session_options import InputOptions, Pcm, SessionOptions
 from asr.serve.settings import ServeConfig
 from asr.transcription.streaming import LiveText, LiveTranscriber, transcribe_live
 from asr.transcription.transcriber import Request
@@ -40,75 +40,6 @@ logger = logging.getLogger(__name__)
 PIECE_SECONDS = 0.1  # of audio that is handed on at once
 MAX_BACKLOG = 300  # pieces that wait; then the client has to
 MAX_OUTBOX_BYTES = 1 << 20  # that a client may leave unread
-G711_RATE = 8_000
-
-
-class Pcm(Config):
-    """16-bit little-endian samples of one channel."""
-
-    type: Literal["audio/pcm"] = "audio/pcm"
-    rate: int = pydantic.Field(default=24_000, ge=8_000, le=48_000)
-
-    def decode(self, content: bytes) -> np.ndarray:
-        return np.frombuffer(content, "<i2").astype(np.float32) / 32768
-
-
-class G711(Config):
-    """8 kHz in 8 bits: mu-law or A-law."""
-
-    type: Literal["audio/pcmu", "audio/pcma"]
-
-    @property
-    def rate(self) -> int:
-        return G711_RATE
-
-    def decode(self, content: bytes) -> np.ndarray:
-        table = MU_LAW if self.type == "audio/pcmu" else A_LAW
-        return table[np.frombuffer(content, np.uint8)]
-
-
-def _make_mu_law() -> np.ndarray:
-    """ITU-T G.711: sign, three bits of exponent, four of mantissa, all inverted."""
-    code = ~np.arange(256) & 0xFF
-    exponent, mantissa = code >> 4 & 7, code & 15
-    magnitude = ((2 * mantissa + 33) << exponent) - 33  # of 8,158 (14 bits)
-    return (np.where(code & 0x80, -magnitude, magnitude) / 8192).astype(np.float32)
-
-
-def _make_a_law() -> np.ndarray:
-    """ITU-T G.711: the same with every second bit inverted, and a linear first exponent."""
-    code = np.arange(256) ^ 0x55
-    exponent, mantissa = code >> 4 & 7, code & 15
-    magnitude = np.where(exponent == 0, 2 * mantissa + 1, (2 * mantissa + 33) << np.maximum(exponent - 1, 0))
-    return (np.where(code & 0x80, magnitude, -magnitude) / 4096).astype(np.float32)  # 13 bits
-
-
-MU_LAW, A_LAW = _make_mu_law(), _make_a_law()
-
-
-class TranscriptionOptions(Config):
-    model: str | None = None
-    language: str | None = None
-    prompt: str = ""
-
-
-class InputOptions(Config):
-    format: Annotated[Pcm | G711, pydantic.Field(discriminator="type")] = Pcm()
-    noise_reduction: None = None
-    transcription: TranscriptionOptions = TranscriptionOptions()
-    turn_detection: ServerVad | None = ServerVad(type="server_vad")
-
-
-class AudioOptions(Config):
-    input: InputOptions = InputOptions()
-
-
-class SessionOptions(Config):
-    """What `session.update` may hold."""
-
-    type: Literal["transcription"] = "transcription"
-    audio: AudioOptions = AudioOptions()
-    include: tuple[Literal["asr.tentative", "asr.words"], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -413,10 +344,6 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
             value = _merge(before, value) if is_same_type else value
         merged[key] = value
     return merged
-
-
-def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
-    return f"{name!r:.80} is not served here; there are {', '.join(models)}"
 
 
 # --- the socket -----------------------------------------------------------------------------------
