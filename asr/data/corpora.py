@@ -173,6 +173,14 @@ def build_whole(path: Path, **fields: Any) -> Utterance:
     return Utterance(audio=str(path), duration=measure_seconds(path), **fields)
 
 
+def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -> Iterator[Utterance]:
+    """Utterances that are files, in the folder of their speaker, named by the id of their text."""
+    for path in paths:
+        yield build_whole(
+            path, id=path.stem, text=texts[path.stem], speaker=path.parent.name, language=language
+        )
+
+
 # --- texts --------------------------------------------------------------------------------------
 
 

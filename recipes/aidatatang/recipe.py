@@ -11,7 +11,7 @@ from pathlib import Path
 from asr.data.archives import download as download_archive
 from asr.data.archives import extract
 from asr.data.corpora import (
-    build_whole,
+    build_read,
     check_counts,
     find_corpus,
     find_files,
@@ -46,24 +46,14 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Write train.jsonl, dev.jsonl and test.jsonl; recordings without a transcript are left out."""
     root = find_corpus(corpus_dir, TRANSCRIPT)
     require_unpacked(root / "corpus")
-    texts = read_texts(root / TRANSCRIPT)
+    texts = {id: "".join(text.split()) for id, text in read_texts(root / TRANSCRIPT).items()}
     found = defaultdict(list)
     for path in find_files(root / "corpus", ".wav"):  # corpus/train/G0013/T0055G0013S0001.wav
         if path.stem in texts:
             found[path.relative_to(root / "corpus").parts[0]].append(path)
     check_counts(root, {split: len(paths) for split, paths in found.items()}, COUNTS)
     for split in COUNTS:
-        utterances = (
-            build_whole(
-                path,
-                id=path.stem,
-                text="".join(texts[path.stem].split()),
-                speaker=path.parent.name,
-                language="zh",
-            )
-            for path in found[split]
-        )
-        write_manifest(output_dir / f"{split}.jsonl", utterances)
+        write_manifest(output_dir / f"{split}.jsonl", build_read(found[split], texts, "zh"))
 
 
 RECIPE = Recipe(
