@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -30,15 +28,6 @@ def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -
     with pytest.raises(UserError, match=message):
         recipe.prepare(root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def pack(folder: Path) -> None:
-    """Put the folder into an archive beside it, as publishers do with each speaker."""
-    with tarfile.open(folder.with_name(f"{folder.name}.tar.gz"), "w:gz") as archive:
-        archive.add(folder, folder.name)
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    folder.rmdir()
 
 
 # --- LibriSpeech --------------------------------------------------------------------------------
@@ -153,107 +142,6 @@ def test_what_is_no_librispeech(librispeech: Corpus, tmp_path: Path) -> None:
         recipe.prepare(root, tmp_path)
 
 
-# --- AISHELL-1 and Aidatatang ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def aishell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    root = tmp_path / "corpus" / "data_aishell"
-    ids = {"train": "BAC009S0002W0122", "dev": "BAC009S0724W0121", "test": "BAC009S0764W0121"}
-    write_text(
-        root / "transcript/aishell_transcript_v0.8.txt",
-        *(f"{id} 今天 的 会议 改 到 下午" for id in ids.values()),
-    )
-    for split, id in ids.items():
-        for name in (id, id[:-4] + "9999"):  # the second one has no transcript
-            write_audio(root / "wav" / split / id[6:11] / f"{name}.wav")
-    (root / "wav/S0002.tar.gz").touch()  # unpacked, and kept
-    return load("aishell", monkeypatch, COUNTS=dict.fromkeys(ids, 1)), tmp_path / "corpus"
-
-
-@pytest.mark.parametrize("given", [".", "data_aishell", "data_aishell/wav"])
-def test_aishell(aishell: Corpus, tmp_path: Path, given: str) -> None:
-    sets = prepare(aishell, tmp_path / "out", given)
-    assert {split: list(found) for split, found in sets.items()} == {
-        "train": ["BAC009S0002W0122"],
-        "dev": ["BAC009S0724W0121"],
-        "test": ["BAC009S0764W0121"],
-    }
-    first = sets["test"]["BAC009S0764W0121"]
-    assert (first.text, first.speaker, first.language) == ("今天的会议改到下午", "S0764", "zh")
-
-
-def test_aishell_unpacked_by_our_download(aishell: Corpus, tmp_path: Path) -> None:
-    """Each archive into a folder of its own name: wav/S0764/test/S0764."""
-    root = aishell[1]
-    (root / "data_aishell/wav/S0764").mkdir()
-    rename("data_aishell/wav/test", "data_aishell/wav/S0764/test")(root)
-    assert list(prepare(aishell, tmp_path / "out")["test"]) == ["BAC009S0764W0121"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (remove("data_aishell/transcript/aishell_transcript_v0.8.txt"), "transcript_v0.8.txt is neither here nor"),
-        (remove("data_aishell/wav/dev/S0724/BAC009S0724W0121.wav"), "found 0 utterances of dev, expected 1"),
-        (lambda root: (root / "data_aishell/wav/S0724").with_suffix(".tar.gz").touch() or pack(root / "data_aishell/wav/dev/S0724"),
-         r"holds 2 archives that are still packed, such as S0724\.tar\.gz; unpack each"),
-        (
-            lambda root: write_text(root / "data_aishell/transcript/aishell_transcript_v0.8.txt", "BAC 今", encoding="gbk"),
-            "transcript_v0.8.txt:1: not UTF-8 text",
-        ),
-        (
-            lambda root: (root / "data_aishell/wav/test/S0764/BAC009S0764W0121.wav").write_bytes(b"RIFF"),
-            r"BAC009S0764W0121\.wav",
-        ),
-    ],
-)  # fmt: skip
-def test_aishell_damaged(aishell: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    recipe, root = aishell
-    damage(root)
-    with pytest.raises(UserError, match=message):
-        recipe.prepare(root, tmp_path / "out")
-
-
-@pytest.fixture
-def aidatatang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    root = tmp_path / "aidatatang_200zh"
-    ids = {"train": "T0055G0013S0001", "dev": "T0055G0002S0001", "test": "T0055G0021S0001"}
-    write_text(
-        root / "transcript/aidatatang_200_zh_transcript.txt",
-        *(f"{id} 播放 一首 Ａ ok" for id in ids.values()),
-    )
-    for split, id in ids.items():
-        folder = root / "corpus" / split / id[5:10]
-        write_audio(folder / f"{id}.wav")
-        write_audio(folder / f"{id[:-4]}0002.wav")
-        write_text(folder / f"{id}.trn", "播放 一首")
-    return load("aidatatang", monkeypatch, COUNTS=dict.fromkeys(ids, 1)), tmp_path
-
-
-def test_aidatatang(aidatatang: Corpus, tmp_path: Path) -> None:
-    sets = prepare(aidatatang, tmp_path / "out")
-    assert {split: list(found) for split, found in sets.items()} == {
-        "train": ["T0055G0013S0001"],
-        "dev": ["T0055G0002S0001"],
-        "test": ["T0055G0021S0001"],
-    }
-    first = sets["train"]["T0055G0013S0001"]
-    assert (first.text, first.speaker) == ("播放一首Ａok", "G0013")
-
-
-def test_aidatatang_with_packed_speakers(aidatatang: Corpus, tmp_path: Path) -> None:
-    recipe, root = aidatatang
-    pack(root / "aidatatang_200zh/corpus/test/G0021")
-    with pytest.raises(
-        UserError, match=r"holds 1 archives that are still packed, such as test/G0021\.tar\.gz"
-    ):
-        recipe.prepare(root, tmp_path / "out")
-    unpack = recipe.prepare.__globals__["unpack_inner"]
-    unpack(root / "aidatatang_200zh", 1_000_000)
-    assert prepare(aidatatang, tmp_path / "out")["test"]["T0055G0021S0001"].speaker == "G0021"
-
-
 # --- TED-LIUM -------------------------------------------------------------------------------------
 
 
@@ -340,7 +228,7 @@ def test_tedlium3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts(sets["train"])["AimeeMullins_2009P-0000030-0000100"] == "and it's frame first"
 
 
-# --- VoxForge and JSUT ------------------------------------------------------------------------------
+# --- VoxForge ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -395,133 +283,6 @@ def test_voxforge_without_folders(voxforge: Corpus, tmp_path: Path) -> None:
     (root / "tgz").mkdir()
     (root / "tgz/ana-20990101-zzz.tgz").touch()
     with pytest.raises(UserError, match=r"still packed, such as tgz/ana-20990101-zzz\.tgz"):
-        recipe.prepare(root, tmp_path / "out")
-
-
-@pytest.fixture
-def jsut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    root = tmp_path / "corpus" / "jsut_ver1.1"
-    for folder, ids in {
-        "basic5000": [f"BASIC5000_{number:04}" for number in range(1, 5)],
-        "utparaphrase512": ["UT-PARAPHRASE-sent001-phrase1"],
-        "repeat500": ["REPEAT500_set1_001"],
-    }.items():
-        write_text(root / folder / "transcript_utf8.txt", *(f"{id}:もう少し、静かに:して。" for id in ids))
-        for id in ids:
-            write_audio(root / folder / "wav" / f"{id}.wav", rate=48_000)
-    return load("jsut", monkeypatch, COUNTS={"train": 3, "dev": 2, "test": 1}), tmp_path / "corpus"
-
-
-def test_jsut(jsut: Corpus, tmp_path: Path) -> None:
-    sets = prepare(jsut, tmp_path / "out")
-    assert list(sets["test"]) == ["BASIC5000_0001"]
-    assert list(sets["dev"]) == ["BASIC5000_0002", "BASIC5000_0003"]
-    assert list(sets["train"]) == ["BASIC5000_0004", "REPEAT500_set1_001", "UT-PARAPHRASE-sent001-phrase1"]
-    assert sets["test"]["BASIC5000_0001"].text == "もう少し、静かに:して。"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            rename("jsut_ver1.1/basic5000", "jsut_ver1.1/basic"),
-            r"basic5000/transcript_utf8\.txt is neither here",
-        ),
-        (
-            edit("jsut_ver1.1/basic5000/transcript_utf8.txt", "BASIC5000_0002:", ""),
-            r"もう少し、静かに\.wav",
-        ),
-        (remove("jsut_ver1.1/basic5000/wav/BASIC5000_0003.wav"), r"BASIC5000_0003\.wav"),
-    ],
-)
-def test_jsut_damaged(jsut: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    recipe, root = jsut
-    damage(root)
-    with pytest.raises(UserError, match=message):
-        recipe.prepare(root, tmp_path / "out")
-
-
-def test_half_a_jsut_is_told(jsut: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rename("jsut_ver1.1/repeat500", "elsewhere")(jsut[1])
-    prepare(jsut, tmp_path / "out")
-    assert re.search("train has 2 utterances, 3 were published", caplog.text)
-
-
-# --- AISHELL-2 --------------------------------------------------------------------------------------
-
-
-def write_aishell2(folder: Path, prefix: str, speaker: str, **spoken: str) -> None:
-    ids = {f"{prefix}{speaker[1:]}W{number[1:]}": text for number, text in spoken.items()}
-    write_text(folder / "wav.scp", *(f"{id}\twav/{speaker}/{id}.wav" for id in ids))
-    write_text(folder / "trans.txt", *(f"{id}\t{text}" for id, text in ids.items() if text))
-    for id in ids:
-        write_audio(folder / "wav" / speaker / f"{id}.wav")
-
-
-@pytest.fixture
-def aishell2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    root = tmp_path / "corpus"
-    write_aishell2(
-        root / "AISHELL-2/iOS/data",
-        "IC",
-        "C0803",
-        n0001="听Example Song这首歌",
-        n0002="好",
-        n0003="",
-        n0380="坏",
-    )
-    for channel, prefix in {"iOS": "IT", "Android": "AT", "Mic": "MT"}.items():
-        for split, speaker in {"dev": "D0001", "test": "T0011"}.items():
-            write_aishell2(root / "AISHELL-DEV-TEST-SET" / channel / split, prefix, speaker, n0001="一二")
-    counts = {"train_all": 2, "dev": 1, "test_ios": 1, "test_android": 1, "test_mic": 1}
-    return load("aishell2", monkeypatch, COUNTS=counts), root
-
-
-def test_aishell2(aishell2: Corpus, tmp_path: Path) -> None:
-    sets = prepare(aishell2, tmp_path / "out")
-    assert texts(sets["train_all"]) == {"IC0803W0001": "听EXAMPLE SONG这首歌", "IC0803W0002": "好"}
-    assert list(sets["train"]) == ["IC0803W0002"] and sets["train"]["IC0803W0002"].speaker == "C0803"
-    assert list(sets["dev"]) == ["IT0001W0001"]
-    assert list(sets["test"]) == ["IT0011W0001", "AT0011W0001", "MT0011W0001"]
-    assert list(sets["test_mic"]) == ["MT0011W0001"]
-
-
-def test_aishell2_in_another_layout(
-    aishell2: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """All below iOS, no other channel."""
-    recipe, root = aishell2
-    for split in ("dev", "test"):
-        rename(f"AISHELL-DEV-TEST-SET/iOS/{split}", f"AISHELL-2/iOS/{split}")(root)
-    rename("AISHELL-DEV-TEST-SET", "../elsewhere")(root)
-    assert list(prepare((recipe, root), tmp_path / "out")["test"]) == ["IT0011W0001"]
-    assert "no AISHELL-DEV-TEST-SET/android/test; test is without it" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (rename("AISHELL-2", "../AISHELL"), "none of AISHELL-2/iOS/data, iOS/data"),
-        (rename("AISHELL-DEV-TEST-SET/iOS/test/wav", "AISHELL-DEV-TEST-SET/iOS/wav"), r"IT0011W0001\.wav"),
-        (edit("AISHELL-2/iOS/data/wav.scp", "wav/C0803/IC0803W0002", "../../../../x"), "leads out of its folder"),
-        (edit("AISHELL-DEV-TEST-SET/Mic/test/trans.txt", "\t", " "), r"trans\.txt:1: expected a new id and its text"),
-        (edit("AISHELL-DEV-TEST-SET/Mic/test/trans.txt", "MT0011W0001", "MT0011W0002"), "found 0 utterances of test_mic"),
-    ],
-)  # fmt: skip
-def test_aishell2_damaged(aishell2: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    recipe, root = aishell2
-    damage(root)
-    with pytest.raises(UserError, match=message):
-        recipe.prepare(root, tmp_path / "out")
-
-
-def test_aishell2_with_packed_speakers(aishell2: Corpus, tmp_path: Path) -> None:
-    recipe, root = aishell2
-    folder = root / "AISHELL-DEV-TEST-SET/iOS/test"
-    rename("wav", "../wav")(folder)
-    (folder / "wav.tar.gz").touch()
-    rename("../wav", "../speakers")(folder)
-    with pytest.raises(UserError, match=r"still packed, such as wav\.tar\.gz"):
         recipe.prepare(root, tmp_path / "out")
 
 
