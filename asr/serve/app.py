@@ -265,7 +265,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 # --- the app --------------------------------------------------------------------------------------
 
-KNOWN_ROUTES = {
+KNOWN_ROUTES: dict[str, Any] = {
     "/v1/audio/transcriptions": transcribe,
     "/v1/audio/translations": translate,
     "/v1/models": list_models,

@@ -115,8 +115,8 @@ class Gate:
             try:
                 message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
             except asyncio.TimeoutError:
-                message = f"the request took longer than {config.max_upload_seconds:g} s to arrive"
-                raise ApiError(408, message, code="too_slow") from None
+                problem = f"the request took longer than {config.max_upload_seconds:g} s to arrive"
+                raise ApiError(408, problem, code="too_slow") from None
             num_bytes += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
             if num_bytes > most:

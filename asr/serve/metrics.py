@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,7 +18,7 @@ WAITS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds
 class Metrics:
     def __init__(self, admission: Admission) -> None:
         self.registry = CollectorRegistry()
-        options = {"registry": self.registry}
+        options: Any = {"registry": self.registry}
         self.requests = Histogram(
             "asr_request_seconds", "Time of a request", ["route", "status"], buckets=WAITS, **options
         )

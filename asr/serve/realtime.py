@@ -216,7 +216,8 @@ class Session:
         except WithdrawnError:
             pass
         finally:
-            self._send_event(None)
+            with contextlib.suppress(WithdrawnError):
+                self._send_event(None)
 
     def _take_turn(self, turn: _Turn) -> object:
         """The audio up to the next event that ends a turn; that event, or None after a failure."""
