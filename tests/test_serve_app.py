@@ -130,6 +130,9 @@ REFUSED = [
     ({"model": ["tiny", "tiny"]}, "model"),
     ({"language": "klingon"}, None),
     ({"prompt": "word " * 1000}, None),
+    ({"prompt": "word " * 5000}, "prompt"),
+    ({"keywords[]": ["ab", "x" * 200]}, "keywords.1"),
+    ({"language": "x" * 5000}, "language"),
 ]
 
 

@@ -225,6 +225,13 @@ WRONG: list[tuple[Any, str]] = [
         {"type": "session.update", "session": {"include": ["item.input_audio_transcription.logprobs"]}},
         "include",
     ),
+    (
+        {
+            "type": "session.update",
+            "session": {"audio": {"input": {"transcription": {"prompt": "x " * 9999}}}},
+        },
+        "prompt",
+    ),
     ({"type": "input_audio_buffer.append"}, "audio"),
     ({"type": "input_audio_buffer.append", "audio": "%%%"}, "audio"),
     ({"type": "input_audio_buffer.append", "audio": "AAA="[:3] + "A"}, "audio"),

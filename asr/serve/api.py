@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
@@ -50,6 +50,10 @@ def refuse(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, f"{param}: {message}", param, code)
 
 
+# What a client tells a model is turned into tokens before anything else is served.
+Prompt = Annotated[str, pydantic.Field(max_length=10_000)]
+ShortText = Annotated[str, pydantic.Field(max_length=100)]
+
 # --- what is asked for ----------------------------------------------------------------------------
 
 
@@ -83,7 +87,7 @@ class TranslationForm(Config):
     """Fields of a request for a translation into English."""
 
     model: str
-    prompt: str = ""
+    prompt: Prompt = ""
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: float = pydantic.Field(default=0.0, ge=0, le=1)
 
@@ -100,9 +104,9 @@ class TranslationForm(Config):
 class TranscriptionForm(TranslationForm):
     """Fields of a request for a transcription."""
 
-    language: str | None = None
-    languages: tuple[str, ...] = ()
-    keywords: tuple[str, ...] = ()
+    language: ShortText | None = None
+    languages: tuple[ShortText, ...] = ()
+    keywords: tuple[ShortText, ...] = ()
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
     stream: bool = False
     include: tuple[str, ...] = ()

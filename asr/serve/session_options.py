@@ -8,7 +8,7 @@ import numpy as np
 import pydantic
 
 from asr.config import Config
-from asr.serve.api import ServerVad
+from asr.serve.api import Prompt, ServerVad, ShortText
 
 G711_RATE = 8_000
 
@@ -57,9 +57,9 @@ MU_LAW, A_LAW = _make_mu_law(), _make_a_law()
 
 
 class TranscriptionOptions(Config):
-    model: str | None = None
-    language: str | None = None
-    prompt: str = ""
+    model: ShortText | None = None
+    language: ShortText | None = None
+    prompt: Prompt = ""
 
 
 class InputOptions(Config):
