@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -87,9 +86,9 @@ class Gate:
     def _check(self, scope: Scope, state: dict[str, Any]) -> None:
         """Whether the origin and the key are good."""
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        allowed = (None, *self._service.config.origins)
-        if origin not in allowed and urlsplit(origin).netloc != headers.get("host"):
+        origin, host = headers.get("origin"), headers.get("host")
+        allowed = (None, f"http://{host}", f"https://{host}", *self._service.config.origins)
+        if origin not in allowed:
             message = f"pages of {origin!r:.80} may not use this server; its setting origins names others"
             raise ApiError(403, message, code="origin_not_allowed")
         if scope["path"].startswith("/v1/"):
@@ -110,7 +109,7 @@ class Gate:
             nonlocal num_bytes, is_whole
             if is_whole:
                 return await receive()
-            if declared.isdigit() and int(declared) > most:
+            if declared.isdecimal() and int(declared) > most:
                 raise too_large
             try:
                 message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
