@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +78,18 @@ def test_each_fault_is_found_and_can_be_switched_off(message: str) -> None:
     evidence = make_evidence(**FAULTS[message])
     assert any(fault.startswith(message) for fault in find_faults(evidence, CONFIG))
     assert find_faults(evidence, ChecksConfig.off()) == []
+
+
+def test_where_attention_looked_is_of_no_matter_if_ctc_confirms_the_text() -> None:
+    path = replace(by_ctc(), path_log_probability=-3.0)
+    for message, changes in FAULTS.items():
+        confirmed = make_evidence(**{"ctc": path, "ctc_log_probability": -7.9} | changes)
+        unlikely = replace(confirmed, ctc_log_probability=-8.1)
+        is_of_attention = message.startswith("attention")
+        assert any(fault.startswith(message) for fault in find_faults(unlikely, CONFIG))
+        assert any(fault.startswith(message) for fault in find_faults(confirmed, CONFIG)) != is_of_attention
+    assert not make_evidence(ctc=None, ctc_log_probability=0.0).is_confirmed
+    assert not make_evidence().is_confirmed, "nobody asked CTC"
 
 
 def test_skips_are_between_tokens_that_attention_looked_at() -> None:

@@ -23,6 +23,8 @@ class BestPaths:
     log_probabilities_BU: Tensor
     """Highest of the steps of the token."""
     counts_B: Tensor
+    path_log_probability_B: Tensor
+    """Of the whole path, blanks and repeats too."""
 
     def texts(self) -> list[list[int]]:
         rows = zip(self.tokens_BU.tolist(), self.counts_B.tolist(), strict=True)
@@ -44,4 +46,5 @@ def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPat
     tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, places_BT, path_BT)
     steps_BU = path_BT.new_full(empty, path_BT.size(1)).scatter_reduce(1, places_BT, steps_BT, "amin")
     peaks_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, places_BT, best_BT, "amax")
-    return BestPaths(tokens_BU[:, :-1], steps_BU[:, :-1], peaks_BU[:, :-1], counts_B)
+    path_B = best_BT.masked_fill(~length_mask(lengths_B, path_BT.size(1)), 0.0).sum(1)
+    return BestPaths(tokens_BU[:, :-1], steps_BU[:, :-1], peaks_BU[:, :-1], counts_B, path_B)

@@ -202,12 +202,18 @@ class SpeechDecoder:
         if self.model.ctc_head is None:
             return [None] * len(encoded.lengths_B)
         paths = encoded.ctc_paths
-        columns = (paths.tokens_BU, paths.steps_BU, paths.log_probabilities_BU, paths.counts_B)
+        columns = (
+            paths.tokens_BU,
+            paths.steps_BU,
+            paths.log_probabilities_BU,
+            paths.counts_B,
+            paths.path_log_probability_B,
+        )
         texts: list[CtcText | None] = []
-        for tokens, steps, values, count in zip(*(column.tolist() for column in columns), strict=True):
+        for tokens, steps, values, count, whole in zip(*(column.tolist() for column in columns), strict=True):
             own = tokens[:count]
             mean = sum(values[:count]) / count if count else -math.inf
-            texts.append(CtcText(tuple(own), tuple(steps[:count]), self.tokenizer.decode(own), mean))
+            texts.append(CtcText(tuple(own), tuple(steps[:count]), self.tokenizer.decode(own), mean, whole))
         return texts
 
     def _gather(self, best: Hypothesis, ctc: CtcText | None, num_steps: int) -> Evidence:
@@ -219,6 +225,7 @@ class SpeechDecoder:
             attended_steps=best.attended_steps,
             log_probability=best.log_probability,
             ctc=ctc,
+            ctc_log_probability=best.ctc_log_probability,
         )
 
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
