@@ -247,6 +247,7 @@ def test_limit_holds_where_the_header_does_not_tell(tmp_path: Path, monkeypatch:
 # --- resampling ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_resample_agrees_with_librosa() -> None:
     for to_rate in (8_000, 11_025, 22_050, 48_000):
         ours = audio.resample(SOUND, RATE, to_rate)

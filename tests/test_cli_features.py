@@ -108,6 +108,7 @@ def test_audio_shorter_than_a_window(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main(["features", str(path), "--plot", str(tmp_path / "short.png")]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convention", ["kaldi", "whisper"])
 def test_plot(convention: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "costs $5_$ or more.wav"  # dollars would be formulas to matplotlib

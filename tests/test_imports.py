@@ -151,6 +151,7 @@ def test_recipes_do_not_import_each_other() -> None:
                 )
 
 
+@pytest.mark.slow
 def test_every_module_imports_alone_and_leaves_no_trace() -> None:
     """No logging set up, no thread count, seed or environment changed by an import, nor by a model without weights;
     and PyTorch's compiler, a second to import, is left alone by both."""

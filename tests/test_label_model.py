@@ -165,6 +165,7 @@ def test_fields_that_no_manifest_has(label: str) -> None:
 # --- learning -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", mark_relatives(["transformer-ctc", "conformer-ctc", "lstm-ctc"]))
 @every_kind
 def test_ten_utterances_are_learnt_without_error(kind: str, encoder: str) -> None:

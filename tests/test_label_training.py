@@ -100,6 +100,7 @@ def test_steps_are_labelled_where_the_tones_are(
 # --- the loop -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_kind
 def test_resuming_is_exact(kind: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(build_run(corpus, kind, f"output_dir={corpus}/whole"))

@@ -50,6 +50,7 @@ def test_any_text_can_be_written(tmp_path: Path, changes: dict[str, object]) -> 
     draw(tmp_path / "a.png", make_picture(**changes))
 
 
+@pytest.mark.slow
 def test_long_texts_stay_within_a_page(tmp_path: Path) -> None:
     rows = Strip(np.eye(500), 0.0, STEP)
     pixels = read_pixels(tmp_path / "a.png", make_picture(rows=rows, names="x" * 500, title="word " * 300))

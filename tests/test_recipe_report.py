@@ -144,6 +144,7 @@ def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> 
     assert len(said) == 10 and all(": skipped, " in line for line in said)
 
 
+@pytest.mark.slow
 def test_one_system_again_is_compared_with_the_other(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     """--only trains one; what is up to date of the others stays in the comparison, what is not is left out."""
     folder = copy / "all"

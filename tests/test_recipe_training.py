@@ -68,6 +68,7 @@ def test_each_system_is_trained_once(recipes_dir: Path, said: pytest.LogCaptureF
     assert origin["command"] == "asr recipe run tones" and origin["machine"] and origin["commit"]
 
 
+@pytest.mark.slow
 def test_a_changed_conf_trains_anew_and_keeps_the_old(
     recipes_dir: Path, said: pytest.LogCaptureFixture
 ) -> None:

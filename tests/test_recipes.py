@@ -542,6 +542,7 @@ def test_smoke_of_fsdd(fsdd: tuple[Recipe, Path], tmp_path: Path) -> None:
     run_smoke(*fsdd, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_smoke_of_yesno(yesno: tuple[Recipe, Path], tmp_path: Path) -> None:
     run_smoke(*yesno, tmp_path / "out")
 

@@ -140,6 +140,7 @@ def test_parameters_are_counted(tmp_path: Path) -> None:
 # --- from training to the report ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From training to the page; the texts of the longer utterances are made up, so that their rates are known."""
     monkeypatch.chdir(tmp_path)

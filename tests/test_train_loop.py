@@ -261,6 +261,7 @@ def test_patience_stops(tiny_run: TinyRun, tmp_path: Path) -> None:
     assert [line["step"] for line in read_log(tmp_path / "run", "dev")][-1] <= 4
 
 
+@pytest.mark.slow
 def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
     started = time.monotonic()
     train(tiny_run("train.steps=6", "train.validate_every=3", "train.plot_every=6"))
@@ -390,6 +391,7 @@ def test_one_process_goes_on_where_two_were(
     assert_equal_bits(whole, train(tiny_run("train.accumulate=1", *settings)))
 
 
+@pytest.mark.slow
 def test_checkpoints_of_earlier_versions_go_on(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,6 +681,7 @@ def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPat
     assert choose_precision("auto", Process(0, 2, torch.device("cpu"))) == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path, precision: str) -> None:
     train(tiny_run(f"train.precision={precision}"))

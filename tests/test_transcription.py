@@ -252,6 +252,7 @@ def test_words_have_the_times_of_the_recording(
     assert times == [pytest.approx((10.4, 10.64)), pytest.approx((10.8, 11.0))]
 
 
+@pytest.mark.slow
 def test_company_changes_nothing_at_other_speeds(
     tiny_run: Callable[..., RunConfig], files: list[Path]
 ) -> None:

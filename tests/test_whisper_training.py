@@ -352,6 +352,7 @@ def test_resumes_exactly_and_without_the_source(
         assert torch.equal(ours[name], theirs[name]), name
 
 
+@pytest.mark.slow
 def test_a_run_is_a_model_as_any_other(
     run: BuildRun, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -374,6 +375,7 @@ def test_a_run_is_a_model_as_any_other(
         torch.testing.assert_close(ours[name], weight, atol=1e-6, rtol=0, msg=name)
 
 
+@pytest.mark.slow
 def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the model that `--only` asks for to its error rate, and anew when that model is another one."""
     monkeypatch.chdir(tmp_path)
@@ -398,6 +400,7 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "the model that it starts from" in str(find_reason_to_run(train_task))
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
     """Greedy and beam search: 448 positions, of which start and prompt take two."""
