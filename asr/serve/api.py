@@ -21,7 +21,7 @@ JSON_FORMATS = ("json", "verbose_json")
 
 
 class ApiError(Exception):
-    """What a client is told in place of an answer."""
+    """An error of the API, as the client gets it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ ShortText = Annotated[str, pydantic.Field(max_length=100)]
 
 
 class ServerVad(Config):
-    """Where speech is cut: chunking of files, turns of live sessions."""
+    """Server VAD: chunking of files, turns of live sessions."""
 
     type: Literal["server_vad"]
     threshold: float | None = pydantic.Field(default=None, gt=0.15, lt=1)
@@ -229,7 +229,7 @@ def describe_usage(seconds: float) -> dict[str, object]:
 
 
 def describe_word(word: Word) -> dict[str, object]:
-    """With a confidence, which OpenAI's words have not."""
+    """Describe a word with a confidence, which OpenAI's words lack."""
     return {
         "word": word.text,
         "start": round(word.start, 3),

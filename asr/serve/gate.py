@@ -126,7 +126,7 @@ class Gate:
 
 
 def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
-    """In the header, or, as browsers cannot send one with a socket, in a subprotocol."""
+    """Find the key in the header or, as browsers cannot send one with a socket, in a subprotocol."""
     kind, _, key = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return key.strip()
@@ -135,7 +135,7 @@ def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
 
 
 def as_api_error(error: Exception, max_seconds: float = math.inf) -> ApiError:
-    """What went wrong with a file: the client's fault where the message says so, else ours."""
+    """Turn an exception into an answer: the client's fault where the message says so, else ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, TooLongError):

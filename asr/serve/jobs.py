@@ -1,4 +1,4 @@
-"""From an uploaded file to its transcript: read and joined in a thread of its own, recognized in turn."""
+"""Jobs: an uploaded file to its transcript, read and joined in a thread of its own, recognized in turn."""
 
 from __future__ import annotations
 

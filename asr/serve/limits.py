@@ -1,4 +1,4 @@
-"""Who may ask, and how much at once: API keys, and seconds of audio that wait"""
+"""Limits: API keys, and seconds of audio that may wait"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Keys:
 
 
 class Admission:
-    """What is served or waits, and whether more may come."""
+    """Admission: requests that are served or wait, and whether more may come."""
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
@@ -67,7 +67,7 @@ class Admission:
         self.is_draining = False
 
     def waiting_seconds(self, key: str | None = None) -> float:
-        """Of audio, of all keys or of one."""
+        """Seconds of audio that wait, of all keys or of one."""
         return sum(one.waiting_seconds for one in self.clients if key is None or one.key == key)
 
     @property

@@ -1,4 +1,4 @@
-"""What the server counts, under Prometheus' names, and its log of a JSON object on each line"""
+"""Metrics under Prometheus' names, and a log of a JSON object on each line"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ MAX_OUTBOX_BYTES = 1 << 20  # that a client may leave unread
 
 @dataclass(frozen=True)
 class _Settings:
-    """Those of the audio that follows."""
+    """Settings of the audio that follows."""
 
     model: ServedModel
     options: SessionOptions

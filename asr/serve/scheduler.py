@@ -33,7 +33,7 @@ class WithdrawnError(Exception):
 
 @dataclass(eq=False)
 class Client:
-    """Who has segments recognized: a file, or a live session."""
+    """Client of the scheduler: a file, or a live session."""
 
     key: str = ""
     """Name of the API key."""
@@ -66,7 +66,7 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a batch was, and what it took."""
+    """Size, audio and time of a batch."""
 
     num_segments: int
     audio_seconds: float
@@ -137,7 +137,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def stuck_seconds(self) -> float:
-        """How long the current batch has taken; 0 when idle."""
+        """Seconds that the current batch has taken; 0 when idle."""
         since = self._busy_since
         return 0.0 if since is None else self._clock() - since
 
@@ -180,7 +180,7 @@ class Scheduler:
         return batch
 
     def _recognize(self, batch: list[_Waiting]) -> None:
-        """Where that fails, by halves: only the segment that is to blame, or is too large, fails."""
+        """Recognize a batch, and where that fails its halves: only the segment at fault fails."""
         fault: Exception | None = None
         try:
             results = self.transcriber.recognize([one.segment for one in batch], batch[0].request)

@@ -74,7 +74,7 @@ class AudioOptions(Config):
 
 
 class SessionOptions(Config):
-    """What `session.update` may hold."""
+    """Fields of `session.update`."""
 
     type: Literal["transcription"] = "transcription"
     audio: AudioOptions = AudioOptions()

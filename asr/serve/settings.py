@@ -13,7 +13,7 @@ from asr.transcripts.subtitles import SubtitlesConfig
 
 
 class ServeConfig(FamilySections):
-    """What `asr serve` can be told."""
+    """Settings of `asr serve`."""
 
     checks: ChecksConfig = ChecksConfig()
     """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
