@@ -42,7 +42,8 @@ WRITE_SECONDS = 0.05  # of audio that a recorder writes at once
 SLOW_COMMAND = """
 import sys, time
 from asr import cli
-from asr.transcription.recognizer import Recognizer, WhisperRecognizer
+from asr.transcription.recognizer import Recognizer
+from asr.whisper.recognizer import WhisperRecognizer
 for kind in (Recognizer, WhisperRecognizer):
     def recognize(self, segments, request, decode=kind.recognize):
         begin = time.perf_counter()

@@ -222,6 +222,9 @@ PAGES = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     folder = ROOT / "docs" / "reference"
     folder.mkdir(exist_ok=True)
     for name, describe in PAGES.items():
