@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import pydantic
@@ -65,11 +65,11 @@ def load_config(
     config_class: type[ConfigType],
     path: str | Path,
     overrides: Sequence[str] = (),
-    retired: Mapping[str, Any] = MappingProxyType({}),
+    find_retired: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda tree: {},
 ) -> ConfigType:
     """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value.
 
-    `retired`: settings that are no more, with the value at which files of before may still have them.
+    `find_retired`: settings that a file of before may have, and with which value, but are no more.
     """
     path = Path(path)
     try:
@@ -86,7 +86,7 @@ def load_config(
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
     tree, lines = _parse_yaml(text, str(path))
-    for key, value in retired.items():
+    for key, value in find_retired(tree).items():
         _remove_retired(tree, key.split("."), value)
     return _build(config_class, str(path), tree, lines, overrides)
 

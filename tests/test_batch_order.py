@@ -76,6 +76,29 @@ def test_groups_by_hand() -> None:
     ]
 
 
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.tuples(st.floats(0.1, 20.0), st.integers(0, 50)), min_size=1, max_size=100),
+    max_tokens=st.integers(50, 300),
+)
+def test_batches_keep_the_limit_of_tokens_beside_that_of_seconds(
+    lengths: list[tuple[float, int]], max_tokens: int
+) -> None:
+    seconds_N, tokens_N = (np.array(values) for values in zip(*lengths, strict=True))
+    config = CONFIG.model_copy(update={"max_tokens": max_tokens})
+    batches = plan_epoch(seconds_N, config, 0, 1, 1, tokens_N).batches
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) * tokens_N[batch].max() <= max_tokens
+        assert len(batch) == 1 or len(batch) * seconds_N[batch].max() <= config.max_seconds
+
+
+def test_without_a_limit_tokens_change_nothing() -> None:
+    seconds_N, tokens_N = draw_seconds(300), np.arange(300)
+    plain, counted = (plan_epoch(seconds_N, CONFIG, 0, 1, 1, tokens) for tokens in (None, tokens_N))
+    assert [batch.tolist() for batch in plain.batches] == [batch.tolist() for batch in counted.batches]
+
+
 def test_what_exceeds_a_batch_is_one_of_its_own() -> None:
     """Training leaves it out, evaluation must not."""
     groups = group_by_length(np.array([100.0, 1.0, 1.0, 200.0]), CONFIG, None)

@@ -22,7 +22,7 @@ from asr.data.manifest import read_manifest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-TUTORIALS = ["transcribe.md", "own-corpus.md", "compare.md", "new-encoder.md", "score.md"]
+TUTORIALS = ["transcribe.md", "own-corpus.md", "shards.md", "compare.md", "new-encoder.md", "score.md"]
 
 # All that differs between what the pages show and what is run.
 NOT_RUN = {"make setup", ". .venv/bin/activate"}  # they install

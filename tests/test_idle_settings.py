@@ -112,7 +112,7 @@ VALUES: dict[str, list[Any]] = {
 }
 # What is not tried here: it says how the process goes on, and has tests of its own.
 ELSEWHERE = ("output_dir", "seed", "start_from", "data.", "train.", "batches.min_seconds", "batches.num_workers",
-             "batches.max_utterance_seconds", "batches.max_tokens")  # fmt: skip
+             "batches.max_utterance_seconds", "batches.max_tokens", "batches.window_shards")  # fmt: skip
 # Without these there is no such model.
 ALIKE = {"model.type", "model.label"}
 

@@ -12,10 +12,11 @@ import itertools
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 
@@ -55,11 +56,17 @@ class AudioDecoder(Protocol):
 
 
 @contextlib.contextmanager
-def open_audio(path: Path) -> Iterator[AudioDecoder]:
-    """A decoder for the file. What its libraries raise, in here and inside the `with`, is an AudioError."""
+def open_audio(path: Path, content: bytes | None = None) -> Iterator[AudioDecoder]:
+    """A decoder for the file, or for its content, of which `path` is then only the name in messages.
+
+    What the libraries raise, in here and inside the `with`, is an AudioError.
+    """
     with contextlib.ExitStack() as stack, as_audio_errors(path):
-        file = stack.enter_context(_open_file(path))
-        _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+        if content is None:
+            file = stack.enter_context(_open_file(path))
+            _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+        else:
+            file = stack.enter_context(_hold_in_file(content))
         decoder = _choose_decoder(path, file, stack)
         _check_header(path, decoder)
         yield decoder
@@ -102,6 +109,17 @@ def _open_file(path: Path) -> BinaryIO:
         raise
     except ValueError as error:  # a null byte, or characters that no file name can have
         raise AudioError(f"{path}: is no file name ({error})") from None
+
+
+def _hold_in_file(content: bytes) -> BinaryIO:
+    """A file without a name, in memory where the system has such: the libraries want a descriptor."""
+    if hasattr(os, "memfd_create"):
+        file = cast(BinaryIO, os.fdopen(os.memfd_create("audio"), "w+b", buffering=0))
+    else:
+        file = cast(BinaryIO, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:

@@ -85,6 +85,7 @@ class _Request:
     allow_silence: bool
     max_seconds: float = math.inf
     on_damage: OnDamage | None = None
+    content: bytes | None = None
 
     def __post_init__(self) -> None:
         _require_rate(f"{self.path}: sample_rate", self.sample_rate)
@@ -94,10 +95,10 @@ class _Request:
             raise AudioError(f"{self.path}: duration is {self.duration} s, expected more than 0")
 
 
-def read_info(path: str | Path) -> AudioInfo:
-    """Read the header only."""
+def read_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
+    """Read the header only. `content`: of the file, where it is in memory."""
     path = Path(path)
-    with open_audio(path) as decoder:
+    with open_audio(path, content) as decoder:
         seconds = None if decoder.num_frames is None else decoder.num_frames / decoder.sample_rate
         return AudioInfo(path, decoder.sample_rate, decoder.num_channels, seconds, decoder.container)
 
@@ -110,12 +111,16 @@ def read(
     duration: float | None = None,
     channel: int | None = None,
     allow_silence: bool = False,
+    content: bytes | None = None,
 ) -> np.ndarray:
     """The file, or the part of `duration` seconds from `start`, as float32 (samples,).
 
     A part may reach past the end by `TOLERANCE_SECONDS`, and is shorter then. `channel` counts from 0.
+    `content`: of the file, where it is in memory; `path` is then only its name in messages.
     """
-    request = _Request(Path(path), sample_rate, start, duration, channel, allow_silence, MAX_READ_SECONDS)
+    request = _Request(
+        Path(path), sample_rate, start, duration, channel, allow_silence, MAX_READ_SECONDS, content=content
+    )
     pieces = list(_read_pieces(request))
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -199,7 +204,7 @@ def _require_rate(name: str, sample_rate: int) -> None:
 
 def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
     """Mono at the wanted rate, in pieces of any length."""
-    with open_audio(request.path) as decoder:
+    with open_audio(request.path, request.content) as decoder:
         _check_channel(request, decoder)
         first, count = _locate(request, decoder)
         reading = _Reading(request, decoder, first, count)

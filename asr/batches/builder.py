@@ -9,17 +9,17 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asr.audio import reading as audio_files
 from asr.batches.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
 from asr.data.labels import Labels, encode_labels
-from asr.data.manifest import Manifest, Utterance
+from asr.data.manifest import Utterance
+from asr.data.shards import Content, fetch, read_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.text.normalization import TextConfig, normalize_for_training
@@ -125,31 +125,37 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class SupportsUtterances(Protocol):
+    """A manifest by positions, or anything else that has utterances by keys."""
+
+    def __getitem__(self, key: Any) -> Utterance: ...
+
+
 class BatchBuilder(Dataset["Batch | UserError"]):
-    """Builds the batch of (epoch, positions in the manifest). Without an epoch nothing is augmented.
+    """Builds the batch of (epoch, keys of utterances). Without an epoch nothing is augmented.
 
     It keeps no state between batches: it does not matter which process builds which of them.
     """
 
-    def __init__(self, manifest: Manifest, inputs: Inputs, augmenter: Augmenter) -> None:
-        self._manifest = manifest
+    def __init__(self, utterances: SupportsUtterances, inputs: Inputs, augmenter: Augmenter) -> None:
+        self._utterances = utterances
         self._inputs = inputs
         self._augmenter = augmenter
 
-    def __getitem__(self, item: tuple[int | None, np.ndarray]) -> Batch | UserError:
+    def __getitem__(self, item: tuple[int | None, list[Any]]) -> Batch | UserError:
         """A fault of more than one utterance is returned: raised in a worker, it would gain a traceback."""
-        epoch, positions = item
+        epoch, keys = item
         try:
             with one_thread():
-                return self._build([self._manifest[int(position)] for position in positions], epoch)
+                return self._build([self._utterances[key] for key in keys], epoch)
         except UserError as error:
             return error
 
     def _build(self, utterances: list[Utterance], epoch: int | None) -> Batch:
         examples, skipped = [], []
-        for utterance in utterances:
+        for utterance, content in zip(utterances, fetch(utterances), strict=True):
             try:
-                examples.append(self._prepare(utterance, epoch))
+                examples.append(self._prepare(utterance, content, epoch))
             except UserError as error:
                 skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
         audio_seconds = sum(example.seconds for example in examples)
@@ -182,11 +188,11 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             speech_spans_B2=spans_B2,
         )
 
-    def _prepare(self, utterance: Utterance, epoch: int | None) -> Example:
+    def _prepare(self, utterance: Utterance, content: Content, epoch: int | None) -> Example:
         """Raises a `UserError` if the utterance cannot be used."""
         front_end = self._inputs.front_end
         tokens = encode_text(utterance, self._inputs)
-        audio_S, applied = self._read_audio(utterance, epoch)
+        audio_S, applied = self._read_audio(utterance, content, epoch)
         seconds = len(audio_S) / front_end.config.sample_rate
         num_frames = front_end.num_frames(len(audio_S))
         num_needed = 1 if epoch is None or not self._inputs.has_ctc else needed_frames(tokens)
@@ -203,14 +209,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             tokens = encode_labels(names, self._inputs.tokenizer)
         return Example(utterance, tokens, audio_S, seconds, applied)
 
-    def _read_audio(self, utterance: Utterance, epoch: int | None) -> tuple[np.ndarray, Applied]:
-        audio = audio_files.read(
-            utterance.audio,
-            self._inputs.front_end.config.sample_rate,
-            start=utterance.start,
-            duration=utterance.duration,
-            channel=utterance.channel_index,
-        )
+    def _read_audio(
+        self, utterance: Utterance, content: Content, epoch: int | None
+    ) -> tuple[np.ndarray, Applied]:
+        audio = read_audio(utterance, self._inputs.front_end.config.sample_rate, content)
         if epoch is None:
             return audio, NOTHING_APPLIED
         return self._augmenter.augment_audio(audio, utterance.id, epoch)

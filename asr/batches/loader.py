@@ -7,7 +7,8 @@ import json
 import logging
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from asr.batches.augment import AugmentationCounter, Augmenter
 from asr.batches.builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
 from asr.batches.order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
 from asr.batches.seeding import hash_names
-from asr.data.manifest import Manifest
+from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -55,17 +56,25 @@ class BatchLoader:
         self._shard = shard
         features = inputs.front_end.config
         self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
-        self._skip_log = SkipLog(manifest, skipped_path)
+        self._skip_log = SkipLog(manifest.name, len(manifest), skipped_path)
 
     @cached_property
     def training_set(self) -> TrainingSet:
-        return select_training_set(self._manifest, self._inputs, self._config)
+        chosen = select_training_set(self._manifest, self._inputs, self._config)
+        report_left_out(self._manifest.name, self._manifest, chosen)
+        if not len(chosen.positions_N):
+            raise UserError(
+                f"{self._manifest.name}: none of the {len(self._manifest)} utterances can be trained on"
+            )
+        return chosen
 
     def plan_epoch(self, epoch: int) -> EpochPlan:
         """Batches of an epoch for all processes together, as positions in the manifest."""
         chosen = self.training_set
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
-        plan = plan_epoch(seconds_N, self._config, self._seed, epoch, self._shard.multiple)
+        plan = plan_epoch(
+            seconds_N, self._config, self._seed, epoch, self._shard.multiple, chosen.tokens_N
+        )  # fmt: skip
         return replace(
             plan,
             batches=[chosen.positions_N[group] for group in plan.batches],
@@ -96,7 +105,10 @@ class BatchLoader:
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance of the manifest once in all processes together, as it is, the longest first."""
-        groups = group_by_length(self._manifest.durations, self._config, None)
+        tokens_N = None
+        if self._config.max_tokens is not None:
+            tokens_N = count_tokens(self._manifest, self._inputs)
+        groups = group_by_length(self._manifest.durations, self._config, None, tokens_N)
         yield from self._load(self._shard.take(groups[::-1]), None)
 
     @property
@@ -111,22 +123,34 @@ class BatchLoader:
         return next(self._load([largest], 0))
 
     def _load(self, groups: list[np.ndarray], epoch: int | None) -> Iterator[Batch]:
-        loader = DataLoader(
+        return load_batches(
             BatchBuilder(self._manifest, self._inputs, self._augmenter),
-            sampler=[(epoch, group) for group in groups],
-            batch_size=None,
-            collate_fn=_as_it_is,
-            num_workers=min(self._config.num_workers, len(groups)),
-            generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
+            [(epoch, group.tolist()) for group in groups],
+            min(self._config.num_workers, len(groups)),
+            self._skip_log,
         )
-        with explain_dead_workers():
-            with hold_signals_back():
-                results = iter(loader)
-            for result in results:
-                if isinstance(result, UserError):
-                    raise result
-                self._skip_log.add(result.skipped)
-                yield result
+
+
+def load_batches(
+    builder: BatchBuilder, items: Iterable[tuple[int | None, list[Any]]], num_workers: int, skip_log: SkipLog
+) -> Iterator[Batch]:
+    """Build a batch of each item in worker processes; items are drawn some batches ahead."""
+    loader = DataLoader(
+        builder,
+        sampler=items,
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=num_workers,
+        generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
+    )
+    with explain_dead_workers():
+        with hold_signals_back():
+            results = iter(loader)
+        for result in results:
+            if isinstance(result, UserError):
+                raise result
+            skip_log.add(result.skipped)
+            yield result
 
 
 def check_settings(inputs: Inputs, config: BatchConfig) -> None:
@@ -145,21 +169,25 @@ class TrainingSet:
 
     positions_N: np.ndarray  # in the manifest
     seconds_N: np.ndarray  # at the original speed
+    tokens_N: np.ndarray
     id_hashes_N: np.ndarray
+    left_out: dict[str, np.ndarray]
+    """Positions of the others, by the reason."""
 
 
-def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig) -> TrainingSet:
-    """Leave out what is too short, too long or, with CTC, has too many tokens; say how many and which.
+def select_training_set(utterances: Iterable[Utterance], inputs: Inputs, config: BatchConfig) -> TrainingSet:
+    """Leave out what is too short, too long or, with CTC, has too many tokens.
 
     Frames are counted at the fastest speed, so that the same utterances are left out in every epoch.
     """
-    id_hashes_N = np.empty(len(manifest), dtype=np.uint64)
-    needed_N = np.empty(len(manifest), dtype=np.int64)
-    for position, utterance in enumerate(manifest):
-        id_hashes_N[position] = hash_names([utterance.id])[0]
+    seconds, needed, lengths, id_hashes = array("d"), array("q"), array("q"), array("Q")
+    for utterance in utterances:
         tokens = encode_text(utterance, inputs)
-        needed_N[position] = needed_frames(tokens) if inputs.has_ctc else 1
-    seconds_N = manifest.durations
+        seconds.append(utterance.duration)
+        lengths.append(len(tokens))
+        needed.append(needed_frames(tokens) if inputs.has_ctc else 1)
+        id_hashes.append(int(hash_names([utterance.id])[0]))
+    seconds_N, needed_N, tokens_N = np.array(seconds), np.array(needed), np.array(lengths)
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
     feature_lengths_N = inputs.front_end.num_frames(torch.from_numpy(samples_N).long())
     frames_N = inputs.num_encoded_frames(feature_lengths_N).numpy()
@@ -170,17 +198,31 @@ def select_training_set(manifest: Manifest, inputs: Inputs, config: BatchConfig)
         ),
         "fewer frames behind the encoder than their tokens need": frames_N < needed_N,
     }
-    for reason, is_out_N in reasons.items():
-        if count := is_out_N.sum():
-            first = ", ".join(manifest[int(position)].id for position in np.flatnonzero(is_out_N)[:5])
-            logger.warning(
-                "%s: %d of %d utterances are left out of training (%s): %s%s",
-                manifest.name, count, len(manifest), reason, first, ", ..." if count > 5 else "",
-            )  # fmt: skip
+    if config.max_tokens is not None:
+        reasons[f"more tokens than batches.max_tokens = {config.max_tokens}"] = tokens_N > config.max_tokens
     positions_N = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
-    if not len(positions_N):
-        raise UserError(f"{manifest.name}: none of the {len(manifest)} utterances can be trained on")
-    return TrainingSet(positions_N, seconds_N[positions_N], id_hashes_N[positions_N])
+    return TrainingSet(
+        positions_N,
+        seconds_N[positions_N],
+        tokens_N[positions_N],
+        np.array(id_hashes, dtype=np.uint64)[positions_N],
+        {reason: np.flatnonzero(is_out_N) for reason, is_out_N in reasons.items() if is_out_N.any()},
+    )
+
+
+def report_left_out(name: str, utterances: Sequence[Utterance], chosen: TrainingSet) -> None:
+    """Log how many utterances training does not use, why, and which are the first."""
+    for reason, positions in chosen.left_out.items():
+        first = ", ".join(utterances[int(position)].id for position in positions[:5])
+        logger.warning(
+            "%s: %d of %d utterances are left out of training (%s): %s%s",
+            name, len(positions), len(utterances), reason, first, ", ..." if len(positions) > 5 else "",
+        )  # fmt: skip
+
+
+def count_tokens(utterances: Iterable[Utterance], inputs: Inputs) -> np.ndarray:
+    """Tokens of each utterance."""
+    return np.array([len(encode_text(utterance, inputs)) for utterance in utterances], dtype=np.int64)
 
 
 def _as_it_is(result: Any) -> Any:
@@ -225,8 +267,9 @@ class SkipLog:
     In a distributed run each process counts those that it has met itself, and all write to one file.
     """
 
-    def __init__(self, manifest: Manifest, path: Path | None) -> None:
-        self._manifest = manifest
+    def __init__(self, name: str, num_utterances: int, path: Path | None) -> None:
+        self._name = name
+        self._num_utterances = num_utterances
         self._path = path
         self._messages: dict[str, str] = {}
 
@@ -237,11 +280,11 @@ class SkipLog:
             logger.warning("utterance %s is left out: %s", item.id, item.message)
         if new and self._path is not None:
             self._write(self._path, [json.dumps(item._asdict(), ensure_ascii=False) for item in new.values()])
-        if len(self._messages) > MAX_BROKEN_SHARE * len(self._manifest):
+        if len(self._messages) > MAX_BROKEN_SHARE * self._num_utterances:
             first = "; ".join(list(self._messages.values())[:5])
             place = f"; all of them: {self._path}" if self._path is not None else ""
             raise UserError(
-                f"{self._manifest.name}: {len(self._messages)} of {len(self._manifest)} utterances cannot be "
+                f"{self._name}: {len(self._messages)} of {self._num_utterances} utterances cannot be "
                 f"used, more than {MAX_BROKEN_SHARE:.0%}; mend or remove them. The first: {first}{place}"
             )
 

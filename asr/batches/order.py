@@ -1,4 +1,4 @@
-"""Which utterances make a batch, and in which order batches come: a function of (seed, epoch) alone.
+"""Which utterances make a batch, and in which order batches come: a function of (seed, epoch, window) alone.
 
 Works on arrays of seconds and positions, N utterances long, and touches no file.
 """
@@ -21,8 +21,10 @@ class BatchConfig(Config):
 
     max_seconds: float = pydantic.Field(default=160.0, gt=0)
     """Greatest length of a batch with its padding: the number of utterances times the longest."""
-    max_tokens: int = pydantic.Field(default=4000, ge=2)
-    """For a language model: greatest size of a batch with its padding; longer sentences are left out."""
+    max_tokens: int | None = pydantic.Field(default=None, ge=2)
+    """Greatest number of tokens in a batch with their padding: the number of utterances times those of the
+    longest text. Utterances that exceed it alone are left out of training. Null: no limit; 4000 for a
+    language model."""
     max_utterances: int = pydantic.Field(default=64, ge=1)
     """Greatest number of utterances in a batch."""
     max_padding: float = pydantic.Field(default=0.1, gt=0, le=1)
@@ -32,7 +34,11 @@ class BatchConfig(Config):
     max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
     """Longer utterances are left out of training."""
     sort_first_epoch: bool = False
-    """Go from short to long in the first epoch, which helps attention to find its way."""
+    """Go from short to long in the first epoch, which helps attention to find its way; of shards, in each
+    window."""
+    window_shards: int = pydantic.Field(default=8, ge=1)
+    """Shards whose utterances are shuffled together, where `data.train` are folders of shards: more of them
+    mix better and take more memory. As many as there are: the whole epoch at once, as a manifest is."""
     num_workers: int = pydantic.Field(default=2, ge=0, le=256)
     """Processes that read audio and compute features; 0: the training process does it itself."""
 
@@ -80,27 +86,76 @@ class EpochPlan:
 
 
 def plan_epoch(
-    seconds_N: np.ndarray, config: BatchConfig, seed: int, epoch: int, world_size: int
+    seconds_N: np.ndarray,
+    config: BatchConfig,
+    seed: int,
+    epoch: int,
+    world_size: int,
+    tokens_N: np.ndarray | None = None,
 ) -> EpochPlan:
     """The order does not depend on `world_size`, only what is left over."""
-    stream = random_stream(seed, epoch, "order")
-    groups = group_by_length(seconds_N, config, stream)
-    padding = padding_share(seconds_N, groups)
-    if epoch > 0 or not config.sort_first_epoch:
-        groups = [groups[index] for index in stream.permutation(len(groups))]
+    groups = order_batches(seconds_N, config, seed, epoch, tokens_N=tokens_N)
     num_used = len(groups) - len(groups) % world_size
     if not num_used:
-        raise UserError(
-            f"an epoch has {len(groups)} batches, fewer than the {world_size} processes; "
-            "lower batches.max_seconds or batches.max_utterances, or use fewer processes"
-        )
-    return EpochPlan(groups[:num_used], groups[num_used:], padding)
+        raise too_few_batches(len(groups), world_size)
+    return EpochPlan(groups[:num_used], groups[num_used:], padding_share(seconds_N, groups))
+
+
+def too_few_batches(count: int, world_size: int) -> UserError:
+    return UserError(
+        f"an epoch has {count} batches, fewer than the {world_size} processes; "
+        "lower batches.max_seconds or batches.max_utterances, or use fewer processes"
+    )
+
+
+def order_batches(
+    seconds_N: np.ndarray,
+    config: BatchConfig,
+    seed: int,
+    epoch: int,
+    window: int = 0,
+    tokens_N: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """The batches of an epoch, or of one of its windows, in their order."""
+    stream = random_stream(seed, epoch, "order", *([window] if window else []))
+    groups = group_by_length(seconds_N, config, stream, tokens_N)
+    if epoch > 0 or not config.sort_first_epoch:
+        groups = [groups[index] for index in stream.permutation(len(groups))]
+    return groups
+
+
+def order_shards(
+    counts: Sequence[int], shares: Sequence[float], window_shards: int, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """The windows of an epoch: in each, (source, shard) of the shards that are shuffled together.
+
+    `counts`: the shards of each source; `shares`: what part of them an epoch takes. The next epoch goes on
+    where this one stops, so that all shards of a source come equally often.
+    """
+    chosen = []
+    for source, (count, share) in enumerate(zip(counts, shares, strict=True)):
+        num_taken = max(1, round(share * count))
+        first = epoch * num_taken
+        for cycle in range(first // count, (first + num_taken - 1) // count + 1):
+            order = random_stream(seed, "shards", source, cycle).permutation(count)
+            begin, end = max(first - cycle * count, 0), min(first + num_taken - cycle * count, count)
+            chosen += [(source, int(shard)) for shard in order[begin:end]]
+    shuffled = np.array(chosen, dtype=np.int64)[
+        random_stream(seed, epoch, "windows").permutation(len(chosen))
+    ]
+    # Windows of about one size; inside of them the order is that of the shards, so that all of them in one
+    # window are what a manifest is.
+    windows = np.array_split(shuffled, -(-len(chosen) // window_shards))
+    return [window[np.lexsort((window[:, 1], window[:, 0]))] for window in windows]
 
 
 def group_by_length(
-    seconds_N: np.ndarray, config: BatchConfig, stream: np.random.Generator | None
+    seconds_N: np.ndarray,
+    config: BatchConfig,
+    stream: np.random.Generator | None,
+    tokens_N: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Groups of similar length within the limits, from short to long.
+    """Groups of similar length within the limits, from short to long; `max_tokens` holds with `tokens_N`.
 
     With a stream of random numbers the groups differ each time: the lengths are changed a little, as far as
     `max_padding` allows, before they are sorted. An utterance over the limit is a group of its own.
@@ -110,17 +165,23 @@ def group_by_length(
         keys_N = seconds_N * (1 + config.max_padding * stream.uniform(-0.5, 0.5, len(seconds_N)))
     order_N = np.argsort(keys_N, kind="stable")
     sorted_N = seconds_N[order_N]
+    sorted_tokens_N = None if tokens_N is None or config.max_tokens is None else tokens_N[order_N]
     starts, start = [], 0
     while start < len(order_N):
         starts.append(start)
-        start += _count_fitting(sorted_N[start : start + config.max_utterances], config)
+        reach = slice(start, start + config.max_utterances)
+        tokens = None if sorted_tokens_N is None else sorted_tokens_N[reach]
+        start += _count_fitting(sorted_N[reach], config, tokens)
     return np.split(order_N, starts[1:])
 
 
-def _count_fitting(seconds: np.ndarray, config: BatchConfig) -> int:
+def _count_fitting(seconds: np.ndarray, config: BatchConfig, tokens: np.ndarray | None = None) -> int:
     """Count how many of the next utterances make a batch; at least one."""
     padded = np.maximum.accumulate(seconds) * np.arange(1, len(seconds) + 1)
     is_over = (padded > config.max_seconds) | (np.cumsum(seconds) < (1 - config.max_padding) * padded)
+    if tokens is not None:
+        assert config.max_tokens is not None
+        is_over |= np.maximum.accumulate(tokens) * np.arange(1, len(tokens) + 1) > config.max_tokens
     is_over[0] = False
     return int(is_over.argmax()) if is_over.any() else len(seconds)
 

@@ -19,6 +19,8 @@ from asr.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_MAX_TOKENS = 4000
+
 # N sentences, B of a batch, U tokens
 
 
@@ -44,14 +46,15 @@ class TextLoader:
         self._name = name
         self._tokenizer = tokenizer
         # Grouped as audio is, but by tokens in place of seconds.
-        self._config = config.model_copy(update={"max_seconds": float(config.max_tokens)})
+        self._max_tokens = config.max_tokens or DEFAULT_MAX_TOKENS
+        self._config = config.model_copy(update={"max_seconds": float(self._max_tokens)})
         self._seed = seed
         self._shard = shard
         self._lengths_N = np.diff(self._ends) + 1.0  # with the end
-        self._fitting_N = np.flatnonzero(self._lengths_N <= config.max_tokens)
+        self._fitting_N = np.flatnonzero(self._lengths_N <= self._max_tokens)
         if not len(self._fitting_N):
             raise UserError(
-                f"{name}: {len(self)} sentences, none of at most batches.max_tokens = {config.max_tokens}; "
+                f"{name}: {len(self)} sentences, none of at most batches.max_tokens = {self._max_tokens}; "
                 "give text, one sentence a line"
             )
 
@@ -65,7 +68,7 @@ class TextLoader:
         if num_long := len(self) - len(self._fitting_N):
             logger.warning(
                 "%s: %d of %d sentences are left out of training, longer than batches.max_tokens = %d",
-                self._name, num_long, len(self), self._config.max_tokens,
+                self._name, num_long, len(self), self._max_tokens,
             )  # fmt: skip
         for group in self._shard.take(groups, start):
             yield self._build(group)

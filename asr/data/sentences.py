@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.data.manifest import read_manifest
+from asr.data.shards import read_data
 from asr.data.text_lines import read_text_lines
 from asr.errors import UserError
 from asr.text.normalization import TextConfig, normalize_for_training
 
 
-def read_sentences(path: str | Path, config: TextConfig) -> Iterator[str]:
-    """Read a manifest, or a file named .txt."""
+def read_sentences(path: str | Path, config: TextConfig, max_packed: int | None = None) -> Iterator[str]:
+    """Read a manifest, a folder of shards, of which `max_packed` utterances suffice, or a file named .txt."""
     if Path(path).suffix == ".txt":
         return read_text_file(path, config)
-    texts = ((f"text of utterance {utterance.id}", utterance.text) for utterance in read_manifest(path))
+    utterances = read_data(path, max_packed=max_packed)
+    texts = ((f"text of utterance {utterance.id}", utterance.text) for utterance in utterances)
     return _normalize(texts, config)
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.audio import reading as audio_files
 from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import AudioPart
-from asr.data.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance
+from asr.data.shards import fetch, read_audio, read_data
 from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
@@ -153,15 +153,9 @@ def batch_utterances(utterances: Sequence[Utterance], batch_size: int) -> Iterat
 
 def read_batch(utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]) -> list[ReadAudio]:
     read = []
-    for utterance in utterances:
+    for utterance, content in zip(utterances, fetch(utterances), strict=True):
         try:
-            samples = audio_files.read(
-                utterance.audio,
-                sample_rate,
-                start=utterance.start,
-                duration=utterance.duration,
-                channel=utterance.channel_index,
-            )
+            samples = read_audio(utterance, sample_rate, content)
         except UserError as error:
             faults[utterance.id] = str(error)
         else:
@@ -202,8 +196,8 @@ def read_references(path: str | Path) -> list[Utterance]:
 
 
 def read_utterances(path: str | Path) -> list[Utterance]:
-    """Read a manifest with at least one utterance, each with an id of its own."""
-    utterances = list(read_manifest(path))
+    """Read a manifest, or a folder of shards, with at least one utterance, each with an id of its own."""
+    utterances = list(read_data(path))
     if not utterances:
         raise UserError(f"{path}: no utterance in it; give a manifest with some")
     ids: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -18,19 +18,20 @@ from asr.system.checkout import find_shipped
 from asr.text.normalization import TextConfig
 from asr.text.units import TokenizerConfig
 
-# Settings of earlier versions, as saved runs have them; any other value of these is an unknown key.
-RETIRED = {"batches.feature_cache": None, "model.encoder.pyramid_layers": 0}
-
 
 class DataConfig(Config):
     """Files of utterances."""
 
     train: str | tuple[str, ...]
-    """Manifest (JSON Lines) to learn from, or a list of them; for a language model also plain text (.txt), a
-    sentence a line. The tokenizer learns from it too: the one of the speech model, if both have the same."""
+    """Manifest (JSON Lines) to learn from, or a list of them; or a folder of shards, here or at an address
+    such as s3://bucket/corpus, or a list of such; for a language model also plain text (.txt), a sentence a
+    line. The tokenizer learns from it too: the one of the speech model, if both have the same."""
+    shares: tuple[float, ...] = ()
+    """For each folder of shards in `train`, what part of its shards an epoch takes, to mix several by weight;
+    the next epoch goes on with others. Nothing: all of each."""
     dev: str
-    """Manifest to choose by: checkpoints, settings, when to stop. Never the test set. For a language model
-    also plain text (.txt)."""
+    """Manifest or folder of shards to choose by: checkpoints, settings, when to stop. Never the test set. For
+    a language model also plain text (.txt)."""
     text: tuple[str, ...] = ()
     """More files of plain text, a sentence a line, for a language model to learn from."""
     max_unknown: float = pydantic.Field(default=0.2, ge=0, le=1)
@@ -43,6 +44,16 @@ class DataConfig(Config):
         if not value:
             raise ValueError("expected the path of a manifest, or a list of one or more")
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> DataConfig:
+        if self.shares and len(self.shares) != len(self.train_paths):
+            raise ValueError(
+                f"shares has {len(self.shares)} numbers, but train {len(self.train_paths)} paths"
+            )
+        if not all(0 < share <= 1 for share in self.shares):
+            raise ValueError(f"shares = {list(self.shares)}: expected numbers above 0, of which 1 is all")
+        return self
 
     @property
     def train_paths(self) -> tuple[str, ...]:
@@ -188,10 +199,7 @@ class RunConfig(Config):
             )
         if self.model.reads_audio and self.data.text:
             raise ValueError("data.text is for a language model; remove it, or set model.type: language")
-        if self.model.reads_audio and self.batches.max_tokens != BatchConfig().max_tokens:
-            raise ValueError(
-                "batches.max_tokens is for a language model; remove it (max_seconds limits a batch)"
-            )
+        self.batches.refuse_idle(not makes_labels, "texts to learn", "max_tokens")
         self.text.refuse_idle(self.model.reads_text, "a model of texts", "training")
         self.text.refuse_idle(self.model.makes_text, "a speech model", "scoring")
         self.model.check_run(self)
@@ -205,4 +213,15 @@ class RunConfig(Config):
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-        return load_config(cls, find_shipped(path), overrides, RETIRED)
+        return load_config(cls, find_shipped(path), overrides, _find_retired)
+
+
+def _find_retired(tree: dict[str, Any]) -> dict[str, Any]:
+    """Settings of earlier versions, as saved runs have them; any other value of these is an unknown key."""
+    retired = {"batches.feature_cache": None, "model.encoder.pyramid_layers": 0}
+    batches, model = tree.get("batches"), tree.get("model")
+    if isinstance(batches, dict) and isinstance(model, dict):
+        is_saved = "num_workers" in batches and "window_shards" not in batches  # before that setting
+        if is_saved and model.get("type") != "language":
+            retired["batches.max_tokens"] = 4000  # did nothing then
+    return retired

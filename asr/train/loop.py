@@ -75,6 +75,8 @@ class TrainingState:
     epoch: int = 0
     batches_done: int = 0
     """Of this epoch, by all processes together."""
+    window: tuple[int, int] = (0, 0)
+    """Of folders of shards: which window of the epoch comes next, and the batches of the epoch before it."""
     first_world_size: int = 1
     """Processes that the training was started with, which with train.accumulate give an update's batches."""
     data_hashes: dict[str, str] = field(default_factory=dict)
@@ -140,11 +142,12 @@ def _train(config: RunConfig, process: Process) -> Path:
         StopSignal(process.is_main) as stop,
     ):
         while state.step < settings.steps and not has_stalled(state, settings.patience):
-            for batches in data.epoch(state.epoch, state.batches_done):
+            for batches in data.epoch(state.epoch, state.batches_done, state.window):
                 started = time.monotonic()
                 outcome = learner.update(batches, state.step)
                 state.step += 1
                 state.batches_done += len(batches) * process.world_size
+                state.window = data.find_window(state.batches_done)
                 state.seconds += time.monotonic() - started
                 state.audio_seconds += outcome.audio_seconds
                 state.bad_updates = 0 if outcome.is_finite else state.bad_updates + 1
@@ -184,7 +187,7 @@ def _train(config: RunConfig, process: Process) -> Path:
                 if is_last or (validates and has_stalled(state, settings.patience)):
                     break
             else:
-                state.epoch, state.batches_done = state.epoch + 1, 0
+                state.epoch, state.batches_done, state.window = state.epoch + 1, 0, (0, 0)
         stop.restore_interrupt()  # from here on nothing is lost
         return finish(output_dir, system, data, state, monitor, process)
 

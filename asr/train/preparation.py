@@ -9,19 +9,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asr.audio import reading as audio_files
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
-from asr.batches.order import Shard
+from asr.batches.order import BatchConfig, Shard
+from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.batches.text_loader import TextLoader
 from asr.data.labels import Labels
-from asr.data.manifest import Manifest, Utterance, read_manifest
+from asr.data.manifest import Manifest, Utterance
 from asr.data.sentences import read_sentences, read_text_file
+from asr.data.shards import ShardFolder, hash_index, is_shards, read_audio, read_data
+from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.files import hash_file
@@ -40,6 +43,9 @@ from asr.transcription.families import find_family
 logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
+# Of each folder of shards: enough for a tokenizer, for the share of unknown tokens and for global CMVN, which
+# must not read a corpus of any size before the first update.
+MAX_SAMPLED_UTTERANCES = 200_000
 NUM_PLOTTED = 4  # dev utterances whose attention is drawn
 
 
@@ -65,18 +71,23 @@ class TrainingData:
                 first_world_size, process.world_size, self._accumulate,
             )  # fmt: skip
         shard = Shard(process.rank, process.world_size, first_world_size)
-        self._train: BatchLoader | TextLoader
-        self._dev: BatchLoader | TextLoader
+        self._train: BatchLoader | ShardLoader | TextLoader
+        self._dev: BatchLoader | ShardLoader | TextLoader
         build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
         self._train, self._dev = build(system, shard)
 
-    def epoch(self, epoch: int, batches_done: int) -> Iterator[list[Batch]]:
+    def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update: `accumulate` of them, fewer in the last of the epoch.
 
-        `batches_done`: those of this epoch that all processes together have learnt from.
+        `batches_done`: those of this epoch that all processes together have learnt from; `window`: what
+        `find_window` gave for them.
         """
         group: list[Batch] = []
-        for batch in self._train.epoch_batches(epoch, batches_done):
+        if isinstance(self._train, ShardLoader):
+            batches = self._train.epoch_batches(epoch, batches_done, WindowStart(*window))
+        else:
+            batches = self._train.epoch_batches(epoch, batches_done)
+        for batch in batches:
             group.append(batch)
             if len(group) == self._accumulate:
                 yield group
@@ -84,13 +95,17 @@ class TrainingData:
         if group:
             yield group
 
+    def find_window(self, batches_done: int) -> tuple[int, int]:
+        """Of the epoch in progress: the window of the next batch, and the batches before that window."""
+        return self._train.find_window(batches_done) if isinstance(self._train, ShardLoader) else (0, 0)
+
     def dev_batches(self) -> Iterator[Batch]:
         return self._dev.evaluation_batches()
 
     @property
     def longest_seconds(self) -> float | None:
         """Length of the longest training utterance; None for a language model."""
-        return self._train.longest_seconds if isinstance(self._train, BatchLoader) else None
+        return None if isinstance(self._train, TextLoader) else self._train.longest_seconds
 
     def largest_batch(self) -> Batch:
         return self._train.largest_batch()
@@ -112,7 +127,7 @@ class TrainingData:
 
 def require_file(key: str, path: str) -> None:
     """Refuse a path of the config that is not there, by the name of its setting."""
-    if not os.path.exists(path):
+    if not (is_address(path) or os.path.exists(path)):  # an address is asked when it is read
         raise UserError(
             f"{key} = {path}: not found (seen from {os.getcwd()}); prepare it, or correct the path"
         )
@@ -125,8 +140,11 @@ def _require_training_files(config: RunConfig) -> None:
         require_file(f"data.text.{index}", path)
 
 
-def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoader, BatchLoader]:
-    """Build the loaders of the training and of the dev manifest."""
+AudioLoader = BatchLoader | ShardLoader
+
+
+def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[AudioLoader, AudioLoader]:
+    """Build the loaders of the training and of the dev set, each of manifests or of shards."""
     config = system.config
     inputs = Inputs(
         system.front_end,
@@ -140,11 +158,37 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[BatchLoade
     if (labels := config.model.find_labels(config.text)) is not None:
         assert isinstance(system.model, LabelModel)
         inputs = replace(inputs, labels=labels, step_times=make_clock(config.features, system.model).times)
-        find_unseen_labels(config.data.dev, read_manifest(config.data.dev), labels, system.tokenizer)
-    load = partial(BatchLoader, config=config.batches, seed=config.seed, shard=shard)
+        find_unseen_labels(config.data.dev, read_data(config.data.dev), labels, system.tokenizer)
+
+    check_sources(config)
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
-    train = load(Manifest.open(*config.data.train_paths), inputs, skipped_path=skipped_path)
-    return train, load(Manifest.open(config.data.dev), inputs, skipped_path=skipped_path)
+    options: dict[str, Any] = {"seed": config.seed, "shard": shard, "skipped_path": skipped_path}
+
+    def load(paths: Sequence[str], shares: Sequence[float] = ()) -> AudioLoader:
+        if not any(map(is_shards, paths)):
+            return BatchLoader(Manifest.open(*paths), inputs, config.batches, **options)
+        folders = [ShardFolder.open(path) for path in paths]
+        return ShardLoader(folders, inputs, config.batches, shares=shares, **options)
+
+    return load(config.data.train_paths, config.data.shares), load([config.data.dev])
+
+
+def check_sources(config: RunConfig) -> None:
+    """Refuse manifests mixed with shards, and settings for shards where there are none."""
+    packed = [path for path in config.data.train_paths if is_shards(path)]
+    if packed and len(packed) < len(config.data.train_paths):
+        raise UserError(
+            f"data.train = {config.data.train_name}: manifests and folders of shards do not mix; pack the "
+            "manifests too, by `asr manifest pack`"
+        )
+    if not packed and config.data.shares:
+        raise UserError(
+            f"data.shares is for folders of shards, and {config.data.train_name} is none; remove it"
+        )
+    if not packed and config.batches.window_shards != BatchConfig().window_shards:
+        raise UserError(
+            f"batches.window_shards is for folders of shards, and {config.data.train_name} is none; remove it"
+        )
 
 
 def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader, TextLoader]:
@@ -205,8 +249,10 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:
-    """Hash the files that a training reads its utterances and texts from. Their audio is not hashed."""
-    return {path: hash_file(path) for path in (*config.data.train_paths, config.data.dev, *config.data.text)}
+    """Hash the files that a training reads its utterances and texts from. Their audio is not hashed, but the
+    index of a folder of shards has the hashes of these."""
+    paths = (*config.data.train_paths, config.data.dev, *config.data.text)
+    return {path: hash_index(path) if is_shards(path) else hash_file(path) for path in paths}
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
@@ -300,8 +346,15 @@ def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterat
     _require_training_files(config)
     paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:
-        return itertools.chain.from_iterable(read_sentences(path, config.text) for path in paths)
-    return (name for item in read_manifest(*paths) for name in labels.names(item))
+        return itertools.chain.from_iterable(
+            read_sentences(path, config.text, MAX_SAMPLED_UTTERANCES) for path in paths
+        )
+    return (name for item in read_sample(*paths) for name in labels.names(item))
+
+
+def read_sample(*paths: str) -> Iterator[Utterance]:
+    """Read manifests, and the first shards of folders: each is a mixture of its corpus."""
+    return read_data(*paths, max_packed=MAX_SAMPLED_UTTERANCES)
 
 
 class AudioOf:
@@ -312,15 +365,9 @@ class AudioOf:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         sample_rate = self._config.features.sample_rate
-        for utterance in read_manifest(*self._config.data.train_paths):
+        for utterance in read_sample(*self._config.data.train_paths):
             try:
-                audio: np.ndarray = audio_files.read(
-                    utterance.audio,
-                    sample_rate,
-                    start=utterance.start,
-                    duration=utterance.duration,
-                    channel=utterance.channel_index,
-                )
+                audio: np.ndarray = read_audio(utterance, sample_rate)
             except UserError as error:
                 logger.warning("utterance %s does not count in the statistics: %s", utterance.id, error)
                 continue

@@ -1,0 +1,243 @@
+"""The batches of folders of shards, planned window by window: memory does not grow with the corpus."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from asr.batches.augment import AugmentationCounter, Augmenter
+from asr.batches.builder import Batch, BatchBuilder, Inputs
+from asr.batches.loader import (
+    SkipLog,
+    check_settings,
+    count_tokens,
+    load_batches,
+    report_left_out,
+    select_training_set,
+)
+from asr.batches.order import (
+    WHOLE,
+    BatchConfig,
+    Shard,
+    group_by_length,
+    order_batches,
+    order_shards,
+    too_few_batches,
+)
+from asr.data.shards import PackedUtterance, ShardFolder, ShardWindow
+from asr.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class RowKey(NamedTuple):
+    """All that a worker needs to read an utterance: its shard, and its line in the index of that."""
+
+    source: int
+    shard: int
+    line: bytes
+
+
+class ShardRows:
+    """The utterances of folders of shards by their keys."""
+
+    def __init__(self, folders: Sequence[ShardFolder]) -> None:
+        self._folders = folders
+
+    def __getitem__(self, key: RowKey) -> PackedUtterance:
+        return self._folders[key.source].shards[key.shard].parse(key.line)
+
+
+class WindowStart(NamedTuple):
+    """A window of an epoch, and how many batches of all processes come before it."""
+
+    window: int = 0
+    batches: int = 0
+
+
+PlannedBatch = list[RowKey]
+
+
+class ShardLoader:
+    """Loads the batches of one or more folders of shards that are this process's.
+
+    As `BatchLoader` does for a manifest: faults, steps and ranks are the same.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[ShardFolder],
+        inputs: Inputs,
+        config: BatchConfig,
+        *,
+        shares: Sequence[float] = (),
+        seed: int = 0,
+        shard: Shard = WHOLE,
+        skipped_path: Path | None = None,
+    ) -> None:
+        """`shares`: what part of the shards of each folder an epoch takes; nothing: all."""
+        check_settings(inputs, config)
+        self._folders = folders
+        self._inputs = inputs
+        self._config = config
+        self._shares = shares or [1.0] * len(folders)
+        self._seed = seed
+        self._shard = shard
+        self.name = " + ".join(folder.address for folder in folders)
+        for folder in folders:
+            if not len(folder):
+                raise UserError(f"{folder.address}: no utterance in its shards")
+        features = inputs.front_end.config
+        self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
+        self._skip_log = SkipLog(self.name, sum(map(len, folders)), skipped_path)
+        self._starts: list[WindowStart] = []
+
+    @property
+    def longest_seconds(self) -> float:
+        """Length of the longest training utterance, or the limit of these, at its original speed."""
+        longest = max(folder.longest_seconds for folder in self._folders)
+        return min(longest, self._config.max_utterance_seconds)
+
+    def find_window(self, batches_done: int) -> WindowStart:
+        """The window that the next batch of the epoch in progress is in: where a resume may begin to read."""
+        return next(
+            (start for start in reversed(self._starts) if start.batches <= batches_done), WindowStart()
+        )
+
+    def epoch_batches(self, epoch: int, start: int = 0, window: WindowStart | None = None) -> Iterator[Batch]:
+        """The batches of an epoch, but for the first `start` of all processes: as if these had come too.
+
+        `window`: what `find_window` gave for `start`; without it the windows before are planned again.
+        """
+        counter = AugmentationCounter(self._inputs.augment)
+        planned = self._plan_epoch(epoch, window or WindowStart())
+        items = (
+            (epoch, list(keys)) for keys in self._take(planned, start - (window or WindowStart()).batches)
+        )
+        for batch in load_batches(self._builder(), items, self._config.num_workers, self._skip_log):
+            counter.add(batch.applied[:: batch.num_views])
+            yield batch
+        counter.log(epoch)
+
+    def evaluation_batches(self) -> Iterator[Batch]:
+        """Every utterance once in all processes together, as it is; in each window the longest first."""
+        windows = order_windows(self._folders, self._config.window_shards)
+        planned = (keys for shards in windows for keys in self._plan_evaluation(self._open(shards)))
+        items = ((None, list(keys)) for keys in self._take(planned, 0))
+        yield from load_batches(self._builder(), items, self._config.num_workers, self._skip_log)
+
+    def largest_batch(self) -> Batch:
+        """The largest one of the first window, padding included, to try out whether memory is enough."""
+        for number in range(len(self._order(0))):
+            if planned := self._plan_window(0, number):
+                largest = max(planned, key=self._padded_seconds)
+                return next(load_batches(self._builder(), [(0, largest)], 0, self._skip_log))
+        raise self._nothing_to_learn()
+
+    def _padded_seconds(self, keys: PlannedBatch) -> float:
+        rows = ShardRows(self._folders)
+        return len(keys) * max(rows[key].duration for key in keys)
+
+    def _nothing_to_learn(self) -> UserError:
+        return UserError(
+            f"{self.name}: none of the {sum(map(len, self._folders))} utterances can be trained on"
+        )
+
+    def _builder(self) -> BatchBuilder:
+        return BatchBuilder(ShardRows(self._folders), self._inputs, self._augmenter)
+
+    # --- plans --------------------------------------------------------------------------------
+
+    def _order(self, epoch: int) -> list[np.ndarray]:
+        counts = [len(folder.shards) for folder in self._folders]
+        return order_shards(counts, self._shares, self._config.window_shards, self._seed, epoch)
+
+    def _open(self, shards: np.ndarray) -> OpenedWindow:
+        return OpenedWindow(self._folders, shards)
+
+    def _plan_epoch(self, epoch: int, first: WindowStart) -> Iterator[PlannedBatch]:
+        """The batches of all processes from a window on; the next window is read while one is used."""
+        self._starts = []
+        numbers = range(first.window, len(self._order(epoch)))
+        count, multiple = first.batches, self._shard.multiple
+        waiting: list[PlannedBatch] = []  # fewer than all processes need for a step
+        waiting_since = first.batches
+        with ThreadPoolExecutor(1, thread_name_prefix="asr-window") as reader:
+            coming = reader.submit(self._plan_window, epoch, first.window)
+            for number in numbers:
+                planned = coming.result()
+                if number + 1 in numbers:
+                    coming = reader.submit(self._plan_window, epoch, number + 1)
+                self._starts.append(WindowStart(number, count))
+                count += len(planned)
+                for keys in planned:
+                    waiting.append(keys)
+                    if (waiting_since + len(waiting)) % multiple == 0:
+                        yield from waiting
+                        waiting_since += len(waiting)
+                        waiting = []
+        if count < multiple:
+            raise too_few_batches(count, multiple) if count else self._nothing_to_learn()
+        logger.info("epoch %d: %d batches in %d windows", epoch, count - len(waiting), numbers.stop)
+        if waiting:
+            logger.info(
+                "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
+                epoch, sum(map(len, waiting)), len(waiting), multiple,
+            )  # fmt: skip
+
+    def _plan_window(self, epoch: int, number: int) -> list[PlannedBatch]:
+        window = self._open(self._order(epoch)[number])
+        chosen = select_training_set(window.rows, self._inputs, self._config)
+        if epoch == 0 and number == 0:
+            report_left_out(f"{self.name}, the first {len(window.shards)} shards", window.rows, chosen)
+        if not len(chosen.positions_N):
+            return []
+        seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
+        groups = order_batches(seconds_N, self._config, self._seed, epoch, number, chosen.tokens_N)
+        return [window.keys(chosen.positions_N[group]) for group in groups]
+
+    def _plan_evaluation(self, window: OpenedWindow) -> list[PlannedBatch]:
+        seconds_N = np.array([item.duration for item in window.rows])
+        tokens_N = None
+        if self._config.max_tokens is not None:
+            tokens_N = count_tokens(window.rows, self._inputs)
+        groups = group_by_length(seconds_N, self._config, None, tokens_N)
+        return [window.keys(group) for group in groups[::-1]]
+
+    def _take(self, planned: Iterator[PlannedBatch], start: int) -> Iterator[PlannedBatch]:
+        """This process's batches behind the first `start`: equally many for all, the last perhaps empty."""
+        rank, world_size = self._shard.rank, self._shard.world_size
+        left = itertools.islice(planned, start, None)
+        while step := list(itertools.islice(left, world_size)):
+            yield step[rank] if rank < len(step) else []
+
+
+class OpenedWindow:
+    """A few shards of several folders, with their indexes read."""
+
+    def __init__(self, folders: Sequence[ShardFolder], shards: np.ndarray) -> None:
+        self.shards = shards
+        self.rows = ShardWindow([folders[source].shards[shard] for source, shard in shards])
+
+    def keys(self, positions: np.ndarray) -> PlannedBatch:
+        """The keys of the utterances at these positions."""
+        keys = []
+        for position in positions.tolist():
+            number, line = self.rows.row(position)
+            source, shard = self.shards[number].tolist()
+            keys.append(RowKey(source, shard, line))
+        return keys
+
+
+def order_windows(folders: Sequence[ShardFolder], window_shards: int) -> list[np.ndarray]:
+    """All shards in their order, a few at a time."""
+    shards = [
+        (source, number) for source, folder in enumerate(folders) for number in range(len(folder.shards))
+    ]
+    return [np.array(shards[start : start + window_shards]) for start in range(0, len(shards), window_shards)]

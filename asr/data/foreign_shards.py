@@ -1,0 +1,251 @@
+"""Index tar files that others wrote, webdataset's and lhotse's Shar, where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pydantic
+
+from asr.audio import reading as audio_files
+from asr.data.manifest import build_utterance, parse_json, read_lines
+from asr.data.packing import PackReport, hash_id, write_folder_index, write_shard_index
+from asr.data.records import name_fields
+from asr.data.shards import INDEX_NAME, MAX_MEMBER_BYTES, Failure, PackedUtterance, SafeName, ShardInfo
+from asr.errors import UserError, shorten
+from asr.files import claim_folder, hash_file
+
+AUDIO_SUFFIXES = {"flac", "wav", "opus", "ogg", "mp3", "m4a", "aac", "wma", "sph", "aiff", "au"}
+MAX_RECORD_BYTES = 1_000_000
+_SHAR = re.compile(r"(\w+)\.([0-9]+)\.tar")
+_SCALARS = (str, int, float)
+_CHECK_NAME: pydantic.TypeAdapter[str] = pydantic.TypeAdapter(SafeName)
+
+Member = tuple[str, int, bytes]  # name, where its content begins, content
+
+
+def index_folder(folder: Path, report: Callable[[int], object] = lambda size: None) -> PackReport:
+    """Write an index for each tar file in a folder, or up to two folders below, and that of the folder.
+
+    The tar files stay as they are. Of lhotse's Shar, recording.*.tar is read beside cuts.*.jsonl or
+    cuts.*.jsonl.gz. `report` gets the bytes of each tar file that is done.
+    """
+    paths = [path for depth in ("*", "*/*", "*/*/*") for path in sorted(folder.glob(f"{depth}.tar"))]
+    paths = [path for path in paths if path.is_file() and not _is_other_field(path)]
+    if not paths:
+        raise UserError(f"{folder}: no .tar file there or in a folder below; give the folder of the shards")
+    seen: set[int] = set()
+    infos = []
+    with claim_folder(folder):
+        for path in paths:
+            infos.append(_index_shard(path, folder, seen))
+            report(path.stat().st_size)
+        if not any(info.utterances for info in infos):
+            raise UserError(f"{folder}: no utterance in its tar files; {_describe_first(infos)}")
+        write_folder_index(folder, infos)
+    return PackReport(tuple(infos), 0)
+
+
+def _describe_first(infos: list[ShardInfo]) -> str:
+    messages = [failure.message for info in infos for failure in info.failed]
+    return messages[0] if messages else "expected audio files with a .json or .txt of the same name"
+
+
+def _find_cuts(path: Path) -> Path | None:
+    """The cuts of a tar file of lhotse's Shar; None: it is another one."""
+    match = _SHAR.fullmatch(path.name)
+    if match is None:
+        return None
+    names = (f"cuts.{match[2]}.jsonl.gz", f"cuts.{match[2]}.jsonl")
+    return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
+
+
+def _is_other_field(path: Path) -> bool:
+    """Whether this holds another field of Shar than audio, such as features."""
+    return _find_cuts(path) is not None and not path.name.startswith("recording.")
+
+
+def _index_shard(path: Path, folder: Path, seen: set[int]) -> ShardInfo:
+    name = path.relative_to(folder).as_posix()
+    try:
+        _CHECK_NAME.validate_python(name)
+    except pydantic.ValidationError:
+        raise UserError(
+            f"{path}: expected a name of letters, digits, '.', '-' and '_', which begins with none of the "
+            "marks; rename it"
+        ) from None
+    cuts = _find_cuts(path)
+    read = _read_samples(path) if cuts is None else _read_shar(path, cuts)
+    rows, failed = [], []
+    for id, found in read:
+        if isinstance(found, PackedUtterance) and hash_id(id) in seen:
+            found = UserError(f"{path}: the id {id} stands there twice; each needs its own")
+        if isinstance(found, UserError):
+            failed.append(Failure(id=id, message=str(found)))
+        else:
+            seen.add(hash_id(id))
+            rows.append(found)
+    index_name = name.removesuffix(".tar").replace("/", "-") + ".jsonl"
+    if index_name == INDEX_NAME:
+        raise UserError(f"{path}: its index would be named as that of the folder; rename it")
+    lines = write_shard_index(folder / index_name, rows)
+    return ShardInfo(
+        name=name,
+        index=index_name,
+        utterances=len(rows),
+        seconds=sum(row.duration for row in rows),
+        longest=max((row.duration for row in rows), default=0.0),
+        size=path.stat().st_size,
+        sha256=hash_file(path),
+        index_size=len(lines),
+        index_sha256=hashlib.sha256(lines).hexdigest(),
+        source="",
+        failed=tuple(failed),
+    )
+
+
+def _read_members(path: Path) -> Iterator[Member]:
+    """The files of a tar file in their order."""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # else it keeps all headers
+                if not member.isreg() or member.issparse():
+                    continue
+                if member.size > MAX_MEMBER_BYTES:
+                    raise UserError(
+                        f"{path}: {shorten(member.name)} has {member.size:,} bytes, too many for audio"
+                    )
+                file: IO[bytes] | None = tar.extractfile(member)
+                assert file is not None
+                yield member.name, member.offset_data, file.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UserError(
+            f"{path}: not a plain tar file, or damaged ({error}); a compressed one must be unpacked to .tar, "
+            "since parts of it cannot be read"
+        ) from None
+
+
+# --- webdataset -----------------------------------------------------------------------------------
+
+
+def _read_samples(path: Path) -> Iterator[tuple[str, PackedUtterance | UserError]]:
+    """Samples of webdataset: files that follow each other and share their name up to its first dot."""
+    sample: dict[str, Member] = {}
+    current = None
+    for member in _read_members(path):
+        folder, slash, file_name = member[0].rpartition("/")
+        stem, _, suffix = file_name.partition(".")
+        key = f"{folder}{slash}{stem}"
+        if key != current and sample and current is not None:
+            yield from _read_sample(path, current, sample)
+            sample = {}
+        current = key
+        sample[suffix.lower()] = member
+    if sample and current is not None:
+        yield from _read_sample(path, current, sample)
+
+
+def _read_sample(
+    path: Path, key: str, sample: Mapping[str, Member]
+) -> Iterator[tuple[str, PackedUtterance | UserError]]:
+    audio = next((sample[suffix] for suffix in sample if suffix in AUDIO_SUFFIXES), None)
+    if audio is None:
+        return  # a text of its own, a licence
+    fields: dict[str, Any] = {}
+    id = key
+    try:
+        if "json" in sample:
+            record = parse_json(sample["json"][2][:MAX_RECORD_BYTES])
+            if not isinstance(record, dict):
+                raise UserError(f"{path}: {key}.json is not a JSON object")
+            named = name_fields(record)
+            fields = {
+                name: named.values[name] for name in ("text", "speaker", "language") if name in named.values
+            }
+            id = str(named.values.get("id") or key)
+            own = record.get("extras")
+            others = own if isinstance(own, dict) else named.rest
+            fields["extras"] = _keep_scalars(others)
+        if "text" not in fields and "txt" in sample:
+            fields["text"] = sample["txt"][2][:MAX_RECORD_BYTES].decode("utf-8", "strict").strip()
+        yield id, _describe_member(path, id, audio, fields)
+    except UnicodeDecodeError as error:
+        yield id, UserError(f"{path}: {key}.txt is not UTF-8 text (byte {error.start + 1})")
+    except UserError as error:
+        yield id, error
+
+
+def _keep_scalars(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if value is None or isinstance(value, _SCALARS)}
+
+
+def _describe_member(path: Path, id: str, audio: Member, fields: Mapping[str, Any]) -> PackedUtterance:
+    """An utterance of an audio file in a tar file; as long as that, unless `fields` tell."""
+    name, offset, content = audio
+    if not content:
+        raise UserError(f"{path}/{name}: the file is empty")
+    if "duration" not in fields:
+        fields = {**fields, "duration": _measure(f"{path}/{name}", content)}
+    utterance = build_utterance(f"{path}/{name}", {"id": id, "audio": name, **fields})
+    return PackedUtterance(**utterance.model_dump(), offset=offset, size=len(content))
+
+
+def _measure(name: str, content: bytes) -> float:
+    info = audio_files.read_info(name, content)
+    if info.seconds is not None:
+        return info.seconds
+    return len(audio_files.read(name, info.sample_rate, content=content)) / info.sample_rate
+
+
+# --- lhotse Shar ----------------------------------------------------------------------------------
+
+
+def _read_shar(path: Path, cuts: Path) -> Iterator[tuple[str, PackedUtterance | UserError]]:
+    """Each cut beside its pair of files: the audio and its description."""
+    members = _read_members(path)
+    for number, _, line in read_lines(cuts):
+        cut = parse_json(line)
+        if not isinstance(cut, dict) or not isinstance(cut.get("id"), str):
+            raise UserError(f"{cuts}:{number}: not a cut of lhotse")
+        try:
+            audio, (_, _, described) = next(members), next(members)
+        except StopIteration:
+            raise UserError(
+                f"{path}: ends before the cut {shorten(cut['id'])} of {cuts}; copy both again"
+            ) from None
+        if audio[0].rpartition(".")[0] != cut["id"]:
+            raise UserError(f"{path}: {shorten(audio[0])} stands where the cut {shorten(cut['id'])} belongs")
+        try:
+            yield cut["id"], _describe_member(path, cut["id"], audio, _read_cut(cuts, cut, described))
+        except UserError as error:
+            yield cut["id"], error
+
+
+def _read_cut(cuts: Path, cut: Mapping[str, Any], described: bytes) -> dict[str, Any]:
+    if cut.get("type") not in ("MonoCut", "MultiCut"):
+        raise UserError(
+            f"{cuts}: {cut['id']} is a {shorten(cut.get('type'))}; expected a MonoCut or a MultiCut"
+        )
+    recording = parse_json(described)
+    channels = recording.get("channel_ids") if isinstance(recording, dict) else None
+    fields = {"start": cut.get("start", 0.0), "duration": cut.get("duration")}
+    channel = cut.get("channel")
+    if isinstance(channel, int) and isinstance(channels, list) and len(channels) > 1:
+        fields["channel"] = channel + 1
+    supervisions = [item for item in cut.get("supervisions") or [] if isinstance(item, dict)]
+    texts = [item["text"] for item in supervisions if isinstance(item.get("text"), str)]
+    if texts:
+        fields["text"] = " ".join(texts)
+    for name in ("speaker", "language"):
+        values = {item.get(name) for item in supervisions if isinstance(item.get(name), str)}
+        if len(values) == 1:
+            fields[name] = values.pop()
+    customs = [item["custom"] for item in supervisions if isinstance(item.get("custom"), dict)]
+    fields["extras"] = _keep_scalars(customs[0]) if customs else {}
+    return {name: float(value) if isinstance(value, int) and name in ("start", "duration") else value
+            for name, value in fields.items()}  # fmt: skip

@@ -1,0 +1,295 @@
+"""Utterances in tar shards: the index of a folder and of each shard, and audio by byte ranges.
+
+A folder of shards, here or at an address, has
+
+    index.jsonl               a line for the whole, then one for each shard (`ShardInfo`)
+    shard-000000.tar          audio files, as webdataset and lhotse have them
+    shard-000000.jsonl        a line for each utterance (`PackedUtterance`): where its audio is
+
+Whoever gives the address is trusted, what lies there is not: names that an index gives lead nowhere but below
+its own folder, and sizes and offsets stay within the bounds of their shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from asr.audio import reading as audio_files
+from asr.config import Config, describe_fault
+from asr.data.manifest import MAX_SECONDS, Utterance, read_manifest
+from asr.data.storage import ByteRange, exists, is_address, join_address, read_range, read_ranges, read_start
+from asr.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+INDEX_NAME = "index.jsonl"
+MAX_FOLDER_INDEX_BYTES = 1_000_000_000  # 3 million shards
+MAX_INDEX_BYTES = 500_000_000  # of one shard: a million utterances
+MAX_SHARD_BYTES = 1 << 46
+MAX_MEMBER_BYTES = 1_000_000_000
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"  # no part is "..", none is hidden
+
+# A relative path with plain characters only, in at most two folders: it cannot lead out of its own.
+SafeName = Annotated[str, Field(pattern=rf"^(?:{_PART}/){{0,2}}{_PART}$", max_length=250)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, le=1 << 40)]
+
+
+class PackedUtterance(Utterance):
+    """An utterance whose audio is a part of a tar file. `audio` is a name for messages and opens nothing."""
+
+    offset: int = Field(ge=0, le=MAX_SHARD_BYTES)
+    """The first byte of its audio file in the shard."""
+    size: int = Field(gt=0, le=MAX_MEMBER_BYTES)
+    """Bytes of its audio file."""
+    shard: str = ""
+    """Path or address of the shard. Never read from an index: the reader sets it."""
+    version: str = ""
+    """Hash of the shard."""
+
+    @property
+    def byte_range(self) -> ByteRange:
+        return ByteRange(self.shard, self.offset, self.size, self.version)
+
+
+class Failure(Config):
+    """An utterance that could not be packed, and why."""
+
+    id: str
+    message: str
+
+
+class FolderInfo(Config):
+    """The first line of the index of a folder."""
+
+    format: Literal["asr shards 1"] = "asr shards 1"
+    shards: Count
+    """How many the folder has once it is complete."""
+
+
+class ShardInfo(Config):
+    """One shard in the index of its folder."""
+
+    name: SafeName
+    index: SafeName
+    utterances: Count
+    seconds: float = Field(ge=0)
+    longest: float = Field(ge=0, le=MAX_SECONDS)
+    """Seconds of its longest utterance."""
+    size: int = Field(ge=0, le=MAX_SHARD_BYTES)
+    sha256: Digest
+    index_size: int = Field(ge=0, le=MAX_INDEX_BYTES)
+    index_sha256: Digest
+    source: str = Field(max_length=100)
+    """Hash of the records and settings that it was packed from."""
+    failed: tuple[Failure, ...] = ()
+    """What is not in it."""
+
+
+class TarShard:
+    """One shard of a folder."""
+
+    def __init__(self, folder: str, info: ShardInfo) -> None:
+        self.info = info
+        self.address = join_address(folder, info.name)
+        self._index = ByteRange(join_address(folder, info.index), 0, info.index_size, info.index_sha256)
+
+    @property
+    def index_range(self) -> ByteRange:
+        return self._index
+
+    def check_index(self, content: bytes) -> bytes:
+        """The lines of its index, if they are those that the folder's index describes."""
+        if hashlib.sha256(content).hexdigest() != self.info.index_sha256:
+            raise UserError(
+                f"{self._index.address}: not the index that {INDEX_NAME} of its folder describes; the folder "
+                "was written anew, or copied in part: copy it again, or pack it again"
+            )
+        if content.count(b"\n") != self.info.utterances:
+            raise UserError(
+                f"{self._index.address}: not as many utterances as {INDEX_NAME} tells; pack it again"
+            )
+        return content
+
+    def utterances(self) -> Iterator[PackedUtterance]:
+        """Read its index."""
+        for line in self.check_index(read_range(self._index)).splitlines():
+            yield self.parse(line)
+
+    def parse(self, line: bytes) -> PackedUtterance:
+        """An utterance of a line of the index."""
+        try:
+            item = PackedUtterance.model_validate_json(line)
+        except pydantic.ValidationError as error:
+            raise UserError(f"{self._index.address}: {describe_fault(error)}; pack it again") from None
+        if item.offset + item.size > self.info.size:
+            raise UserError(
+                f"{self._index.address}: utterance {item.id} ends beyond the {self.info.size:,} bytes of "
+                f"{self.info.name}; pack it again"
+            )
+        place = f"{self.address.partition('://')[2] or self.address}/{item.audio}"
+        return item.model_copy(update={"audio": place, "shard": self.address, "version": self.info.sha256})
+
+
+class ShardFolder:
+    """The shards of a folder, here or at an address: some 500 bytes of memory for each."""
+
+    def __init__(self, address: str, shards: Sequence[TarShard]) -> None:
+        self.address = address
+        self.shards = shards
+
+    @classmethod
+    def open(cls, address: str | os.PathLike[str]) -> ShardFolder:
+        """Read the index of the folder."""
+        folder = _find_folder(address)
+        place = join_address(folder, INDEX_NAME)
+        header, infos = parse_folder_index(place, read_start(place, MAX_FOLDER_INDEX_BYTES))
+        if len(infos) != header.shards:
+            raise UserError(
+                f"{place}: {len(infos):,} of {header.shards:,} shards are there; run the same "
+                "`asr manifest pack` again, which goes on where it stopped"
+            )
+        return cls(
+            str(address), [TarShard(folder, info) for info in sorted(infos, key=lambda info: info.name)]
+        )
+
+    def __len__(self) -> int:
+        return sum(shard.info.utterances for shard in self.shards)
+
+    @property
+    def longest_seconds(self) -> float:
+        return max((shard.info.longest for shard in self.shards), default=0.0)
+
+
+class ShardWindow(Sequence[PackedUtterance]):
+    """The utterances of a few shards, kept as the lines of their indexes."""
+
+    def __init__(self, shards: Sequence[TarShard]) -> None:
+        """Reads the indexes, those at addresses at the same time."""
+        self._shards = shards
+        self._contents = []
+        for shard, content in zip(shards, read_ranges([shard.index_range for shard in shards]), strict=True):
+            if isinstance(content, UserError):
+                raise content
+            self._contents.append(shard.check_index(content))
+        self._ends = [_find_line_ends(content) for content in self._contents]
+        self._firsts = np.cumsum([0, *map(len, self._ends)])
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def __iter__(self) -> Iterator[PackedUtterance]:
+        for shard, content in zip(self._shards, self._contents, strict=True):
+            for line in content.splitlines():
+                yield shard.parse(line)
+
+    def __getitem__(self, position: int) -> PackedUtterance:  # type: ignore[override]
+        number, line = self.row(position)
+        return self._shards[number].parse(line)
+
+    def row(self, position: int) -> tuple[int, bytes]:
+        """Which of the shards an utterance is in, and its line there."""
+        number = int(np.searchsorted(self._firsts, position, side="right")) - 1
+        row = position - int(self._firsts[number])
+        ends = self._ends[number]
+        begin = int(ends[row - 1]) + 1 if row else 0
+        return number, self._contents[number][begin : int(ends[row])]
+
+
+def _find_line_ends(content: bytes) -> np.ndarray:
+    return np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
+
+
+def parse_folder_index(place: str, content: bytes) -> tuple[FolderInfo, list[ShardInfo]]:
+    """The index of a folder; a last line without its end, of a writer that was stopped, is left out."""
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    try:
+        if not lines:
+            raise UserError(f"{place}: empty; write it by `asr manifest pack`")
+        header = FolderInfo.model_validate_json(lines[0])
+        infos = [ShardInfo.model_validate_json(line) for line in lines[1:]]
+    except pydantic.ValidationError as error:
+        raise UserError(f"{place}: not an index of shards ({describe_fault(error)}); pack it again") from None
+    names = {info.name for info in infos} | {info.index for info in infos}
+    if len(names) < 2 * len(infos):
+        raise UserError(f"{place}: a file is named twice; pack it again")
+    return header, infos
+
+
+# --- manifests and shards alike -------------------------------------------------------------------
+
+Content = bytes | UserError | None
+"""The audio file of an utterance: its bytes, why there are none, or None where it is a file of its own."""
+
+
+def is_shards(path: str | os.PathLike[str]) -> bool:
+    """Whether a path of the settings is a folder of shards rather than a manifest: any address is."""
+    return is_address(path) or Path(path).is_dir() or Path(path).name == INDEX_NAME
+
+
+def _find_folder(address: str | os.PathLike[str]) -> str:
+    folder = str(address).removesuffix(INDEX_NAME)
+    folder = folder.rstrip("/") if is_address(folder) else os.path.abspath(folder)
+    if not exists(join_address(folder, INDEX_NAME)):
+        raise UserError(
+            f"{address}: no {INDEX_NAME} there, so it is not a folder of shards; write one by "
+            "`asr manifest pack MANIFEST FOLDER`, or index tar files that are there by `asr manifest index`"
+        )
+    return folder
+
+
+def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utterance]:
+    """The utterances of manifests and of folders of shards, one after the other.
+
+    `max_packed`: of each folder, whole shards until there are so many; they are mixtures of the corpus.
+    """
+    for path in paths:
+        if not is_shards(path):
+            yield from read_manifest(path)
+            continue
+        folder = ShardFolder.open(path)
+        count = 0
+        for shard in folder.shards:
+            if max_packed is not None and count >= max_packed:
+                logger.info("%s: %d of %d utterances are looked at", path, count, len(folder))
+                break
+            count += shard.info.utterances
+            yield from shard.utterances()
+
+
+def hash_index(path: str | Path) -> str:
+    """SHA-256 of the index of a folder, which has the hash of each of its shards."""
+    place = join_address(_find_folder(path), INDEX_NAME)
+    return hashlib.sha256(read_start(place, MAX_FOLDER_INDEX_BYTES)).hexdigest()
+
+
+def fetch(utterances: Sequence[Utterance]) -> list[Content]:
+    """The audio files of utterances in shards, fetched together; None for those with a file of their own."""
+    packed = [item for item in utterances if isinstance(item, PackedUtterance)]
+    contents = iter(read_ranges([item.byte_range for item in packed]))
+    return [next(contents) if isinstance(item, PackedUtterance) else None for item in utterances]
+
+
+def read_audio(utterance: Utterance, sample_rate: int, content: Content = None) -> np.ndarray:
+    """The samples of an utterance, as `asr.audio.reading.read` has them. `content`: of `fetch`."""
+    if content is None and isinstance(utterance, PackedUtterance):
+        [content] = fetch([utterance])
+    if isinstance(content, UserError):
+        raise content
+    return audio_files.read(
+        utterance.audio,
+        sample_rate,
+        start=utterance.start,
+        duration=utterance.duration,
+        channel=utterance.channel_index,
+        content=content,
+    )

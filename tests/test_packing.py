@@ -1,0 +1,203 @@
+"""Packing: every utterance once, nothing lost of its samples, a second run goes on, bad files are reported."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+from shard_examples import RATE, pack_noise, write_noise
+
+from asr.audio import reading as audio_files
+from asr.cli import main
+from asr.data import packing
+from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.data.packing import PackSettings, deal, make_key, pack
+from asr.data.shards import ShardFolder, read_audio, read_data
+from asr.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return write_noise(tmp_path_factory.mktemp("corpus"), 12)
+
+
+def hash_all(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "shar"])
+@pytest.mark.parametrize("encoding", ["flac", "copy"])
+def test_every_utterance_comes_back_as_it_was(
+    manifest: Manifest, tmp_path: Path, encoding: str, layout: str
+) -> None:
+    folder = pack_noise(manifest, tmp_path, 3, encoding=encoding, layout=layout)
+    assert 3 <= len(folder.shards) <= 4
+    expected = {item.id: item for item in manifest}
+    for item in read_data(tmp_path):
+        before = expected.pop(item.id)
+        assert item.model_dump(exclude={"audio", "offset", "size", "shard", "version"}) == before.model_dump(
+            exclude={"audio"}
+        )
+        assert np.array_equal(read_audio(item, RATE), audio_files.read(before.audio, RATE))
+    assert not expected
+
+
+def test_members_are_what_webdataset_expects(manifest: Manifest, tmp_path: Path) -> None:
+    """By Python's own tar reader: <id>.flac, then <id>.json, no other kind of member."""
+    pack_noise(manifest, tmp_path, 1)
+    with tarfile.open(tmp_path / "shard-000000.tar") as tar:
+        members = tar.getmembers()
+        assert all(member.isreg() for member in members)
+        names = [member.name for member in members]
+        stems = [name.removesuffix(".flac") for name in names[::2]]
+        assert names[1::2] == [f"{stem}.json" for stem in stems]
+        assert sorted(stems) == [item.id for item in manifest]
+        record = json.load(tar.extractfile(members[1]))  # type: ignore[arg-type]
+        assert record["id"] == stems[0] and record["text"] and record["audio"] == names[0]
+
+
+def test_opus(manifest: Manifest, tmp_path: Path) -> None:
+    pack_noise(manifest, tmp_path, 1, encoding="opus")
+    item = next(iter(read_data(tmp_path)))
+    assert item.audio.endswith(".opus")
+    audio = read_audio(item, RATE)
+    assert len(audio) == round(item.duration * RATE)
+
+
+def test_parts_of_recordings_are_cut_out(tmp_path: Path) -> None:
+    stereo = np.random.default_rng(0).integers(-3000, 3000, (RATE, 2), dtype=np.int16)
+    soundfile.write(tmp_path / "long.wav", stereo, RATE)
+    part = {"audio": str(tmp_path / "long.wav"), "start": 0.25, "duration": 0.5}
+    items = [
+        Utterance(id="left", channel=1, **part), Utterance(id="right", channel=2, **part),
+        Utterance(id="whole", audio=part["audio"], duration=1.0, channel=2),
+    ]  # fmt: skip
+    write_manifest(tmp_path / "m.jsonl", items)
+    pack(Manifest.open(tmp_path / "m.jsonl"), tmp_path / "shards", PackSettings("copy"))
+    found = {item.id: item for item in read_data(tmp_path / "shards")}
+    for name, channel in (("left", 0), ("right", 1)):
+        assert found[name].start == 0 and found[name].channel is None
+        assert np.array_equal(
+            read_audio(found[name], RATE), stereo[RATE // 4 : 3 * RATE // 4, channel] / 32768
+        )
+    assert found["whole"].audio.endswith(".wav") and found["whole"].channel == 2
+    assert np.array_equal(read_audio(found["whole"], RATE), stereo[:, 1] / 32768)
+
+
+def test_a_second_run_goes_on_and_ends_the_same(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_noise(manifest, tmp_path / "whole", 4)
+    written: list[int] = []
+    original = packing.write_shard
+
+    def write(*args: object) -> object:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(args[2])  # type: ignore[arg-type]
+        return original(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(packing, "write_shard", write)
+        pack_noise(manifest, tmp_path / "cut", 4)
+    with pytest.raises(
+        UserError, match=r"2 of [45] shards are there; run the same `asr manifest pack` again"
+    ):
+        ShardFolder.open(tmp_path / "cut")
+    with open(tmp_path / "cut" / "index.jsonl", "ab") as file:
+        file.write(b'{"name": "shard-0000')  # as a kill in the middle of a line leaves it
+    first = tmp_path / "cut" / "shard-000000.tar"
+    stamp = first.stat().st_mtime_ns
+    pack_noise(manifest, tmp_path / "cut", 4)
+    assert first.stat().st_mtime_ns == stamp
+    assert hash_all(tmp_path / "cut") == hash_all(tmp_path / "whole")
+
+
+def test_what_does_not_match_is_written_anew(manifest: Manifest, tmp_path: Path) -> None:
+    pack_noise(manifest, tmp_path / "one", 2)
+    before = hash_all(tmp_path / "one")
+    (tmp_path / "one" / "shard-000001.tar").write_bytes(b"cut short")
+    settings = PackSettings(hours=float(manifest.durations.sum()) / 3600 / 2 * 1.0001)
+    assert pack(manifest, tmp_path / "one", settings).kept == len(before) // 2 - 2
+    assert hash_all(tmp_path / "one") == before
+    assert pack(manifest, tmp_path / "one", PackSettings("opus", hours=settings.hours)).kept == 0
+
+
+@pytest.mark.slow
+def test_processes_change_nothing(manifest: Manifest, tmp_path: Path) -> None:
+    settings = PackSettings(hours=float(manifest.durations.sum()) / 3600 / 4)
+    pack(manifest, tmp_path / "one", settings)
+    pack(manifest, tmp_path / "two", settings, jobs=2)
+    names = set((tmp_path / "one" / "index.jsonl").read_text().splitlines())
+    assert names == set((tmp_path / "two" / "index.jsonl").read_text().splitlines())
+    assert hash_all(tmp_path / "one") == hash_all(tmp_path / "two")
+
+
+def test_bad_files_are_reported_and_stop_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = write_noise(tmp_path / "corpus", 5)
+    Path(manifest[1].audio).write_bytes(b"RIFF, but not really")
+    Path(manifest[3].audio).unlink()
+    status = main(["manifest", "pack", str(tmp_path / "corpus/train.jsonl"), str(tmp_path / "shards")])
+    assert status == 1
+    assert "3 utterances, 0.00 hours in 1 shards" in capsys.readouterr().out
+    assert {item.id for item in read_data(tmp_path / "shards")} == {"u000", "u002", "u004"}
+    [shard] = ShardFolder.open(tmp_path / "shards").shards
+    assert {failure.id for failure in shard.info.failed} == {"u001", "u003"}
+    for item in list(manifest):
+        Path(item.audio).unlink(missing_ok=True)
+    with pytest.raises(UserError, match=r"none of its 5 utterances could be packed; .*cannot read the file"):
+        pack(manifest, tmp_path / "none", PackSettings())
+
+
+def test_the_same_id_twice_is_refused(manifest: Manifest, tmp_path: Path) -> None:
+    items = list(read_manifest(*manifest.paths))
+    write_manifest(tmp_path / "twice.jsonl", [*items, items[4]])
+    with pytest.raises(UserError, match="the id u004 stands there twice"):
+        pack(Manifest.open(tmp_path / "twice.jsonl"), tmp_path / "shards", PackSettings())
+
+
+@given(st.lists(st.floats(0.1, 30), min_size=1, max_size=60), st.floats(0.001, 0.1), st.integers(0, 9))
+def test_each_utterance_is_dealt_once_and_shards_have_their_hours(
+    seconds: list[float], hours: float, seed: int
+) -> None:
+    durations = np.array(seconds)
+    parts = deal(durations, PackSettings(hours=hours, seed=seed))
+    assert sorted(np.concatenate(parts)) == list(range(len(seconds)))
+    assert all(durations[part].sum() <= hours * 3600 + 30 for part in parts)
+
+
+@given(st.text(st.characters(blacklist_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=200))
+def test_keys_lead_nowhere(name: str) -> None:
+    key = make_key(name)
+    assert len(key) <= packing.MAX_KEY_LENGTH
+    assert not set(key) & set("./\\~") and key.isascii()
+    assert key == name or make_key(name + "x") != key
+
+
+def test_hostile_ids_stay_inside(tmp_path: Path) -> None:
+    manifest = write_noise(tmp_path / "corpus", 1)
+    items = [
+        manifest[0].model_copy(update={"id": name})
+        for name in ("../../etc/passwd", "/etc/x", "a.b", "ü" * 150)
+    ]
+    write_manifest(tmp_path / "m.jsonl", items)
+    for layout in packing.LAYOUTS:
+        pack(Manifest.open(tmp_path / "m.jsonl"), tmp_path / layout, PackSettings(layout=layout))
+        assert {item.id for item in read_data(tmp_path / layout)} == {item.id for item in items}
+        [path] = (tmp_path / layout).rglob("*.tar")
+        with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as tar:
+            assert not any("/" in name or ".." in name for name in tar.getnames())

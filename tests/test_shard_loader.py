@@ -1,0 +1,163 @@
+"""Batches of shards: those of a manifest in one window; exact resumes; no rank, worker or process count matters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shard_examples import pack_noise, write_noise
+from test_batches import CONFIG, assert_equal, build_inputs
+
+from asr.batches.augment import AugmentConfig
+from asr.batches.loader import BatchLoader
+from asr.batches.order import Shard, order_shards
+from asr.batches.shard_loader import ShardLoader, WindowStart
+from asr.data.manifest import Manifest, write_manifest
+from asr.data.shards import ShardFolder, read_data
+from asr.errors import UserError
+
+LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ShardFolder:
+    path = tmp_path_factory.mktemp("corpus")
+    return pack_noise(write_noise(path, 60), path / "shards", 6)
+
+
+@pytest.fixture(scope="module")
+def manifest(folder: ShardFolder) -> Manifest:
+    """The same utterances in the same order, each in a file of its own."""
+    path = Path(folder.address).parent / "ordered.jsonl"
+    corpus = {item.id: item for item in Manifest.open(path.with_name("train.jsonl"))}
+    write_manifest(path, [corpus[item.id] for item in read_data(folder.address)])
+    return Manifest.open(path)
+
+
+def build(
+    folder: ShardFolder, *, shard: Shard | None = None, window_shards: int = 2, **config: Any
+) -> ShardLoader:
+    settings = CONFIG.model_copy(update=LIMITS | {"window_shards": window_shards, **config})
+    return ShardLoader([folder], build_inputs(), settings, seed=1, shard=shard or Shard())
+
+
+def names(batches: Any) -> list[tuple[str, ...]]:
+    return [batch.ids for batch in batches]
+
+
+def test_one_window_is_what_a_manifest_is(folder: ShardFolder, manifest: Manifest) -> None:
+    """The same bits in the same order, augmented and as they are."""
+    shards = build(folder, window_shards=len(folder.shards))
+    files = BatchLoader(manifest, build_inputs(), CONFIG.model_copy(update=LIMITS), seed=1)
+    for epoch in (0, 3):
+        assert_equal(shards.epoch_batches(epoch), files.epoch_batches(epoch))
+    assert_equal(shards.evaluation_batches(), files.evaluation_batches())
+    assert shards.longest_seconds == pytest.approx(files.longest_seconds)
+    assert shards.largest_batch().ids == files.largest_batch().ids
+
+
+@pytest.mark.parametrize("window_shards", [1, 2, 4])
+def test_windows_have_each_utterance_once(
+    folder: ShardFolder, manifest: Manifest, window_shards: int
+) -> None:
+    loader = build(folder, window_shards=window_shards)
+    orders = [names(loader.epoch_batches(epoch)) for epoch in (0, 1)]
+    for order in orders:
+        assert sorted(name for ids in order for name in ids) == sorted(item.id for item in manifest)
+    assert orders[0] != orders[1]
+    assert orders[0] == names(loader.epoch_batches(0))
+    evaluated = [name for ids in names(loader.evaluation_batches()) for name in ids]
+    assert sorted(evaluated) == sorted(item.id for item in manifest)
+
+
+def test_resume_in_mid_epoch_is_exact_and_reads_no_window_before(
+    folder: ShardFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every batch of an epoch, by what a checkpoint has: the batches done, and the window of the next."""
+    loader = build(folder)
+    whole = list(loader.epoch_batches(2))
+    windows = [loader.find_window(start) for start in range(len(whole) + 1)]
+    assert len({start.window for start in windows}) == 3
+    planned: list[int] = []
+    original = ShardLoader._plan_window
+
+    def plan(self: ShardLoader, epoch: int, number: int) -> Any:
+        planned.append(number)
+        return original(self, epoch, number)
+
+    monkeypatch.setattr(ShardLoader, "_plan_window", plan)
+    for start in range(0, len(whole), 3):
+        planned.clear()
+        assert_equal(build(folder).epoch_batches(2, start, windows[start]), whole[start:])
+        assert min(planned) == windows[start].window
+    last = len(whole) - 2
+    assert_equal(build(folder).epoch_batches(2, last, WindowStart()), whole[last:])  # of a state without it
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "num_workers"),
+    [(1, 2, 0), (2, 1, 0), (3, 2, 0), (2, 4, 0), pytest.param(2, 2, 2, marks=pytest.mark.slow)],
+)
+def test_ranks_together_see_what_one_process_sees(
+    folder: ShardFolder, first: int, now: int, num_workers: int
+) -> None:
+    """Step s of rank r is batch s * W + r, also of a training that was started with another W, and resumed."""
+    alone = names(build(folder).epoch_batches(1))
+    used = alone[: len(alone) - len(alone) % first]
+    start = 4 * first // 2
+    for skipped in (0, start):
+        ranks = [
+            names(
+                build(folder, shard=Shard(rank, now, first), num_workers=num_workers).epoch_batches(
+                    1, skipped
+                )
+            )
+            for rank in range(now)
+        ]
+        assert len({len(rank) for rank in ranks}) == 1
+        dealt = [ids for step in zip(*ranks, strict=True) for ids in step]
+        assert [ids for ids in dealt if ids] == used[skipped:]
+
+
+def test_too_few_batches_for_the_processes(folder: ShardFolder) -> None:
+    with pytest.raises(UserError, match="fewer than the 100 processes"):
+        list(build(folder, shard=Shard(0, 100)).epoch_batches(0))
+
+
+def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pytest.LogCaptureFixture) -> None:
+    short = build(folder, min_seconds=0.2)
+    ids = {name for batch in short.epoch_batches(0) for name in batch.ids}
+    assert ids == {item.id for item in read_data(folder.address) if item.duration >= 0.2}
+    assert "utterances are left out of training (shorter than batches.min_seconds = 0.2)" in caplog.text
+    with pytest.raises(UserError, match="none of the 60 utterances can be trained on"):
+        list(build(folder, min_seconds=1.0).epoch_batches(0))
+
+
+def test_sources_are_mixed_by_their_shares(folder: ShardFolder, tmp_path: Path) -> None:
+    """A third of one in each epoch, all of it in three, and all of the other in each."""
+    other = pack_noise(write_noise(tmp_path, 10, prefix="x"), tmp_path / "shards", 2)
+    inputs = build_inputs(AugmentConfig())
+    loader = ShardLoader([folder, other], inputs, CONFIG, shares=[1 / 3, 1.0], seed=1)
+    counts: Counter[str] = Counter()
+    for epoch in range(3):
+        ids = [name for batch in loader.epoch_batches(epoch) for name in batch.ids]
+        assert len(set(ids)) == len(ids)
+        assert sum(name.startswith("u") for name in ids) < 45
+        counts.update(ids)
+    assert {name: count for name, count in counts.items() if count != 1} == {
+        f"x{n:03d}": 3 for n in range(10)
+    }
+    assert len(counts) == 70 or len(folder.shards) % 3
+
+
+def test_order_of_shards_by_hand() -> None:
+    """Each epoch takes its share, where the one before stopped; windows are about equal and in order inside."""
+    epochs = [order_shards([10, 3], [0.4, 1.0], 3, 7, epoch) for epoch in range(5)]
+    assert [[len(window) for window in windows] for windows in epochs] == [[3, 2, 2]] * 5
+    taken = [tuple(pair) for windows in epochs for window in windows for pair in window.tolist()]
+    assert Counter(taken) == {(0, n): 2 for n in range(10)} | {(1, n): 5 for n in range(3)}
+    assert all(sorted(window.tolist()) == window.tolist() for windows in epochs for window in windows)
+    assert not all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[1], strict=True))

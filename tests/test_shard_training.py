@@ -1,0 +1,116 @@
+"""Training and evaluation on shards: as on a manifest, and resumed exactly in the middle of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pytest
+from training_examples import assert_equal_bits, read_log, run_until_killed
+
+from asr.cli import main
+from asr.data.manifest import Manifest, write_manifest
+from asr.data.packing import PackSettings, pack
+from asr.data.shards import read_data
+from asr.errors import UserError
+from asr.evaluation.speech import read_references
+from asr.system.checkpoint import find_checkpoints, load_state
+from asr.system.run_config import RunConfig
+from asr.train.loop import train
+from asr.train.preparation import check_sources
+
+TinyRun = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module")
+def shards(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus of tones: train in 6 shards, dev in 2, and manifests in the order of these."""
+    folder = tmp_path_factory.mktemp("shards")
+    for split, count in (("train", 6), ("dev", 2)):
+        manifest = Manifest.open(tones / f"{split}.jsonl")
+        hours = manifest.durations.sum() / 3600 / count * 1.0001
+        pack(manifest, folder / split, PackSettings("copy", hours=float(hours)))
+        corpus = {item.id: item for item in manifest}
+        write_manifest(folder / f"{split}.jsonl", [corpus[item.id] for item in read_data(folder / split)])
+    return folder
+
+
+def on(path: object, *overrides: str) -> list[str]:
+    return [f"data.train={path}/train", f"data.dev={path}/dev", *overrides]
+
+
+def test_settings_of_shards_are_for_shards(tiny_run: TinyRun, shards: Path) -> None:
+    for override, message in (
+        ("data.shares=[0.5]", r"data\.shares is for folders of shards"),
+        ("batches.window_shards=3", r"batches\.window_shards is for folders of shards"),
+        (f"data.train=[{shards}/train, {shards}/train.jsonl]", "manifests and folders of shards do not mix"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_sources(tiny_run(override))
+    check_sources(tiny_run(*on(shards, "data.shares=[0.5]", "batches.window_shards=3")))
+    with pytest.raises(UserError, match="shares has 2 numbers, but train 1 paths"):
+        tiny_run("data.shares=[0.5, 1.0]")
+    with pytest.raises(UserError, match="expected numbers above 0, of which 1 is all"):
+        tiny_run("data.shares=[1.5]")
+
+
+@pytest.mark.slow
+def test_all_shards_in_one_window_train_as_their_manifest(
+    tiny_run: TinyRun, tmp_path: Path, shards: Path
+) -> None:
+    """From here and from an address: the same bits."""
+    names = [f"data.train={shards}/train.jsonl", f"data.dev={shards}/dev.jsonl"]
+    expected = train(tiny_run(f"output_dir={tmp_path}/files", *names))
+    memory = fsspec.filesystem("memory")
+    memory.put(str(shards), "/training", recursive=True)
+    for name, place in (("here", str(shards)), ("there", "memory://training")):
+        run = on(place, f"output_dir={tmp_path}/{name}", "batches.window_shards=9")
+        assert_equal_bits(expected, train(tiny_run(*run)))
+    memory.rm("/training", recursive=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [4, 11])
+def test_resuming_in_mid_epoch_is_exact(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: Path, killed_at: int
+) -> None:
+    settings = on(shards, "batches.window_shards=2", "train.steps=14", "batches.max_tokens=60")
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", *settings))
+    run_until_killed(monkeypatch, killed_at, lambda: train(tiny_run(*settings)))
+    state = load_state(find_checkpoints(tmp_path / "run")[-1])
+    assert state["step"] == killed_at // 3 * 3 and state["batches_done"] > 0
+    assert_equal_bits(whole, train(tiny_run(*settings)))
+    logs = [read_log(tmp_path / name, "train") for name in ("whole", "run")]
+    assert [line["step"] for line in logs[0]] == [line["step"] for line in logs[1]]
+
+
+@pytest.mark.slow
+def test_other_shards_are_refused_by_a_resume(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tones: Path
+) -> None:
+    manifest = Manifest.open(tones / "train.jsonl")
+    pack(manifest, tmp_path / "train", PackSettings("copy"))
+    settings = [f"data.train={tmp_path}/train"]
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run(*settings)))
+    pack(manifest, tmp_path / "train", PackSettings("copy", seed=1))
+    with pytest.raises(UserError, match="changed since the training of"):
+        train(tiny_run(*settings))
+
+
+def test_references_of_shards(shards: Path) -> None:
+    expected = read_references(shards / "dev.jsonl")
+    found = read_references(shards / "dev")
+    assert [(item.id, item.text) for item in found] == [(item.id, item.text) for item in expected]
+
+
+@pytest.mark.slow
+def test_evaluate_scores_shards_as_their_manifest(
+    tiny_run: TinyRun, shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = train(tiny_run("train.steps=3"))
+    tables = []
+    for path in ("dev.jsonl", "dev"):
+        assert main(["evaluate", str(model), str(shards / path), "--output-dir", str(model / path)]) == 0
+        tables.append((model / path / "joint.trn").read_text())
+    assert tables[0] == tables[1]
