@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.whisper.beam_search import Beginning, Rules, begin, sample, search
+from asr.decoding.checks import count_repeats
+from asr.whisper.beam_search import LOOP, Beginning, Rules, _is_loop, begin, sample, search
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.tokenizer import WhisperTokenizer
 
@@ -218,6 +220,43 @@ def test_samples_are_ranked_by_their_likeliest(system: WhisperSystem) -> None:
         )
         means.append(sum(one.log_probability for one in found))
     assert means[1] > means[0]
+
+
+@pytest.mark.parametrize(("max_repeats", "expected"), [(4, 48), (20, 64), (None, 200)])
+def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | None, expected: int) -> None:
+    """Of two rows one goes round three tokens for ever, and one says what no check minds."""
+    system = build_system(False)
+    size, end = len(system.tokenizer), system.tokenizer.end
+    lines = [[1 + place % 3 for place in range(300)], [*range(1, 71), end]]
+    places = iter(range(300))
+
+    def score(count: int) -> Tensor:
+        place, rows = next(places), [0, 1] if count == 2 else [0]
+        return torch.stack([9.0 * torch.eye(size)[lines[row][place]] for row in rows])
+
+    decoder = SimpleNamespace(step=lambda tokens_R1, state: (score(len(tokens_R1))[:, None], {}))
+    state = SimpleNamespace(select_utterances=lambda kept_B: None, select_beams=lambda kept_R: None)
+    rules = SimpleNamespace(end=end, apply=lambda scores_RV, tokens_RU: scores_RV)
+    beginning = Beginning(state, score(2), torch.zeros(2))  # type: ignore[arg-type]
+    model = SimpleNamespace(decoder=decoder)
+    if expected < 70:  # the other row goes on alone
+        lines[0], lines[1] = lines[1], lines[0]
+    found = sample(model, rules, beginning, 200, max_repeats=max_repeats)  # type: ignore[arg-type]
+    assert sorted(len(one.tokens) for one in found) == sorted([expected, 70])
+
+
+@given(
+    st.lists(st.integers(1, 3), max_size=40),
+    st.lists(st.integers(1, 3), min_size=1, max_size=30),
+    st.integers(2, 6),
+)
+def test_only_what_the_checks_refuse_is_a_loop(before: list[int], period: list[int], limit: int) -> None:
+    tokens = before + 8 * period
+    if _is_loop(tokens, limit):
+        assert count_repeats(tokens) > limit
+    else:
+        assert len(period) * 8 < LOOP
+    assert not _is_loop([*tokens, 9], limit)
 
 
 @torch.inference_mode()

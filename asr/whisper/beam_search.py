@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,8 @@ from asr.whisper.tokenizer import WhisperTokenizer
 # V vocabulary, C times among it, L longest text, T steps, D dimension
 
 PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
+LOOP = 48  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
+LOOK_FOR_LOOPS = 16  # tokens between two looks, which a GPU is waited for
 LAST_FIRST_TIME = 50  # the first span of a window begins within 1 s, in steps of 20 ms
 
 
@@ -104,8 +107,12 @@ def sample(
     temperature: float = 0.0,
     samples: int = 1,
     seed: int = 0,
+    max_repeats: int | None = None,
 ) -> list[Found]:
     """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
+
+    A hypothesis that has gone round for LOOP tokens, more than `max_repeats` times, ends there: the checks
+    refuse it anyway, and it would go on to the longest text.
 
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
     on its company: all utterances share the noise that draws.
@@ -132,6 +139,9 @@ def sample(
         sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
         tokens_RL[rows_R, place] = tokens_R
         is_done_R[rows_R] |= tokens_R == rules.end
+        if max_repeats is not None and place % LOOK_FOR_LOOPS == LOOK_FOR_LOOPS - 1:
+            texts = tokens_RL[rows_R, : place + 1].tolist()
+            is_done_R[rows_R] |= torch.tensor([_is_loop(text, max_repeats) for text in texts], device=device)
         running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)
         kept_B = running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
         if len(kept_B) == 0:
@@ -147,6 +157,15 @@ def sample(
     means_BW = (sums_R / (lengths_R + 1)).view(num_utterances, samples)
     best_R = means_BW.argmax(1) + samples * torch.arange(num_utterances, device=device)
     return _read(tokens_RL[best_R], means_BW.flatten()[best_R], rules.end)
+
+
+def _is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
+    """Whether the text ends in a sequence that repeats itself."""
+    for period in range(1, len(tokens) // (max_repeats + 1) + 1):
+        last = tokens[-max(LOOP, period * (max_repeats + 1)) :]
+        if len(last) >= LOOP and last[period:] == last[:-period]:
+            return True
+    return False
 
 
 @torch.inference_mode()

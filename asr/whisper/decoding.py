@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -137,19 +137,23 @@ def decode_windows(
     windows: EncodedWindows,
     config: WhisperDecodingConfig,
     checks: ChecksConfig,
+    give_way: Callable[[], None] = lambda: None,
 ) -> list[WhisperReading]:
     """One reading for each window. What has faults is decoded again, at higher and higher temperatures.
 
-    If nothing is without faults, the likeliest of those with the fewest is taken.
+    If nothing is without faults, the likeliest of those with the fewest is taken. `give_way` is called before
+    each new attempt.
     """
     tried: list[list[tuple[int, float, WhisperReading]]] = [[] for _ in windows.languages]
     open_rows = list(range(len(tried)))
     for temperature in (0.0, *config.temperatures):
         if not open_rows:
             break
+        if temperature:
+            give_way()
         part = windows if len(open_rows) == len(tried) else windows.select(open_rows)
         again = []
-        found, no_speech = _decode_once(model, tokenizer, part, config, temperature)
+        found, no_speech = _decode_once(model, tokenizer, part, config, temperature, checks.max_repeats)
         for row, one, silence in zip(open_rows, found, no_speech, strict=True):
             ids = [token for token in one.tokens if token < tokenizer.end]
             text = tokenizer.decode(ids).strip()
@@ -215,6 +219,7 @@ def _decode_once(
     windows: EncodedWindows,
     config: WhisperDecodingConfig,
     temperature: float,
+    max_repeats: int | None,
 ) -> tuple[list[Found], list[float]]:
     """The tokens of each window, and how likely it is that nobody speaks there."""
     device, limit = windows.encoded_BTD.device, model.config.max_tokens
@@ -227,7 +232,14 @@ def _decode_once(
         return search(model, rules, beginning, max_tokens, config.beam), no_speech
     samples = config.samples if temperature else 1
     found = sample(
-        model, rules, beginning, max_tokens, temperature=temperature, samples=samples, seed=config.seed
+        model,
+        rules,
+        beginning,
+        max_tokens,
+        temperature=temperature,
+        samples=samples,
+        seed=config.seed,
+        max_repeats=max_repeats,
     )
     return found, no_speech
 
