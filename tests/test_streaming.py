@@ -47,6 +47,9 @@ class Listener:
     def in_language(self, request: Any, language: str) -> Any:
         return replace(request, options=language)
 
+    def tentatively(self, request: Any) -> Any:
+        return replace(request, batch_size=1)
+
     def separator_in(self, language: str | None) -> str:
         return "" if language == "ja" else " "
 
@@ -149,6 +152,34 @@ def test_when_late_only_whole_segments_are_decoded() -> None:
     texts = list(transcribe_live(chunks, transcriber, RATE, is_late=lambda: True))
     assert len(decoded) == 2 and all(text.segment is not None for text in texts)
     assert sum(len(text.segment.words) for text in texts if text.segment is not None) == 4
+
+
+def test_a_pause_is_used_to_decode_the_segment_that_it_may_end() -> None:
+    decoded: list[float] = []
+
+    def count(words: list[Word], segment: AudioSegment) -> list[Word]:
+        decoded.append(segment.end)
+        return words
+
+    texts = listen(speak([-6, -9, -12, -6], [0.2, 0.4, 0.2, 1.3]), RATE // 10, Listener(count))
+    (ended,) = [text for text in texts if text.segment is not None]
+    before = texts[texts.index(ended) - 1]
+    assert before.seconds < ended.seconds - 0.15
+    assert ended.segment is not None and len(ended.segment.words) == 4
+    assert len(decoded) == len(texts) - 1, "none at the end of the pause"
+
+
+def test_a_prepared_text_with_warnings_is_decoded_again_at_the_end() -> None:
+    asked: list[int] = []
+
+    class Doubtful(Listener):
+        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+            (found,) = super().recognize(segments, request)
+            asked.append(request.batch_size)  # 1: tentatively
+            return [replace(found, segment=replace(found.segment, warnings=("a loop",)))]
+
+    texts = listen(speak([-6, -9], [0.2, 1.3]), RATE // 10, Doubtful())
+    assert texts[-1].segment is not None and asked[-1] != 1 and set(asked[:-1]) == {1}
 
 
 def test_what_came_before_an_error_is_decoded() -> None:

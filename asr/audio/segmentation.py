@@ -164,8 +164,18 @@ class Segmenter:
         speech_T = np.flatnonzero(self._is_speech_T[self._next - self._first :])
         if not len(speech_T):
             return None
-        start = max(self._next, self._next + int(speech_T[0]) - self._frames(self.config.padding_seconds))
+        start = self._begin(self._next + int(speech_T[0]))
         return self._cut_out(start, self._num_samples / self.frame_samples, None)
+
+    def ending(self) -> AudioSegment | None:
+        """The segment that the present pause will end as it is, unless someone goes on to speak."""
+        is_speech_T = self._is_speech_T[self._next - self._first :]
+        speech_T = np.flatnonzero(is_speech_T)
+        padding = self._frames(self.config.padding_seconds)
+        if self.config.method == "none" or not len(speech_T) or len(is_speech_T) - 1 - speech_T[-1] < padding:
+            return None
+        begin, past = self._next + int(speech_T[0]), self._next + int(speech_T[-1]) + 1
+        return self._cut_out(self._begin(begin), past + padding, None)
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -210,8 +220,8 @@ class Segmenter:
         if not len(speech_T):
             self._next, self._cut_before = max(self._next, known - padding), None
             return None
-        origin, begin = self._next, self._next + int(speech_T[0])
-        start = origin if self._cut_before is not None else max(origin, begin - padding)
+        origin = self._next
+        start = self._begin(origin + int(speech_T[0]))
         limit = start + self._frames(config.max_seconds)
         pauses = _find_pauses(is_speech_T, int(speech_T[0]), self._frames(config.min_pause_seconds))
         for first, past in ((origin + a, origin + b) for a, b in pauses):
@@ -227,6 +237,12 @@ class Segmenter:
             rest = self._num_samples / self.frame_samples  # a part of a frame at the end belongs to it
             return self._emit(start, rest if end == known else end, known)
         return None
+
+    def _begin(self, speech: int) -> int:
+        """First frame of a segment whose speech begins at a frame."""
+        if self._cut_before is not None:
+            return self._next
+        return max(self._next, speech - self._frames(self.config.padding_seconds))
 
     def _cut(self, start: int, limit: int, pauses: list[tuple[int, int]]) -> AudioSegment:
         """Speech goes on past the limit: cut in its longest late pause, else at its quietest place."""

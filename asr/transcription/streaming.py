@@ -2,8 +2,10 @@
 
 The segment that is being spoken is decoded anew, from its start, each time that `step_seconds` more of it
 have come. Words on which two decodings in a row agree are shown as such (local agreement); the last of them
-is still held back, as it may go on. A pause, or the longest segment, ends a segment: it is decoded once more,
-and that text is final, as good as that of a file. When decoding falls behind the audio, only that is done.
+is still held back, as it may go on. A pause, or the longest segment, ends a segment: it is decoded as a
+whole, and that text is final, as good as that of a file. In a pause this is done as soon as the segment is
+the one that a longer pause would end, so that its text is there by then. When decoding falls behind the
+audio, only whole segments are decoded.
 
 Why decoding again, and not an encoder that works by chunks: any model can do it, also one trained on whole
 utterances with full attention and statistics over the utterance. It costs more: a segment of S seconds is
@@ -86,6 +88,8 @@ class LiveTranscriber:
         self._agreed: list[Word] = []
         self._final_until = 0.0  # end of the last word of the segment before
         self._decoded_until = 0.0
+        self._paused_at = 0.0  # end of the newest segment that was decoded in a pause
+        self._prepared: tuple[AudioSegment, Recognized] | None = None
         self._seconds_in: dict[str, float] = {}  # by language, of finished segments
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
@@ -97,19 +101,32 @@ class LiveTranscriber:
             )
         texts = [self._end(segment) for segment in self._segmenter.push(samples_S.astype(np.float32))]
         seconds = self._segmenter.seconds
-        if seconds - self._decoded_until >= self.config.step_seconds and not is_late:
+        if is_late:
+            return texts
+        if (ending := self._segmenter.ending()) is not None:
+            if self._paused_at != ending.end:
+                self._paused_at = self._decoded_until = ending.end
+                texts.append(self._prepare(ending))
+        elif seconds - self._decoded_until >= self.config.step_seconds:
             self._decoded_until = seconds
             if (current := self._segmenter.current()) is not None:
-                texts.append(self._update(current))
+                found = self._recognize_tentatively(current, self._usual_language)
+                texts.append(self._update(found))
         return texts
 
     def finish(self) -> list[LiveText]:
         """After the last chunk: what was not final yet."""
         return [self._end(segment) for segment in self._segmenter.finish()]
 
-    def _update(self, segment: AudioSegment) -> LiveText:
-        """Decode what there is of a segment."""
-        found = self._recognize(segment, self._usual_language)
+    def _prepare(self, ending: AudioSegment) -> LiveText:
+        """Decode a segment that will end unless someone goes on to speak."""
+        found = self._recognize_tentatively(ending, self._language_of_whole)
+        # Without warnings there would have been no second attempts either.
+        self._prepared = None if found.segment.warnings else (ending, found)
+        return self._update(found)
+
+    def _update(self, found: Recognized) -> LiveText:
+        """What is shown after a segment has been decoded before its end."""
         words = self._new_words(found.segment.words)
         num_agreed = _count_common(self._last, words)
         self._last = words
@@ -122,9 +139,10 @@ class LiveTranscriber:
         return LiveText(tuple(self._agreed), tuple(tentative), self._segmenter.seconds, separator=separator)
 
     def _end(self, segment: AudioSegment) -> LiveText:
-        """Decode a whole segment."""
-        is_known = sum(self._seconds_in.values()) >= OPENING_SECONDS
-        whole = self._recognize(segment, self._usual_language if is_known else None)
+        """Decode a whole segment, if that is not done yet."""
+        whole = self._take_prepared(segment)
+        if whole is None:
+            whole = self._recognize(segment, self._language_of_whole)
         if whole.language is not None:
             seconds = segment.end - segment.start
             self._seconds_in[whole.language] = self._seconds_in.get(whole.language, 0.0) + seconds
@@ -138,13 +156,31 @@ class LiveTranscriber:
         ended = keep_words(whole.segment, words, separator)
         return LiveText((), (), self._segmenter.seconds, ended, separator)
 
-    def _recognize(self, segment: AudioSegment, language: str | None) -> Recognized:
+    def _take_prepared(self, segment: AudioSegment) -> Recognized | None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or segment.cut_after is not None:
+            return None
+        ending, found = prepared
+        is_same = ending.start == segment.start and len(ending.audio_S) == len(segment.audio_S)
+        return found if is_same else None
+
+    def _recognize_tentatively(self, segment: AudioSegment, language: str | None) -> Recognized:
+        return self._recognize(segment, language, self.recognizer.tentatively(self.request))
+
+    def _recognize(
+        self, segment: AudioSegment, language: str | None, request: Request | None = None
+    ) -> Recognized:
         """Without a language, it is told by the segment itself."""
-        request = self.request
+        request = request or self.request
         if language is not None:
             request = self.recognizer.in_language(request, language)
         (found,) = self.recognizer.recognize([segment], request)
         return found
+
+    @property
+    def _language_of_whole(self) -> str | None:
+        is_known = sum(self._seconds_in.values()) >= OPENING_SECONDS
+        return self._usual_language if is_known else None
 
     @property
     def _usual_language(self) -> str | None:

@@ -105,6 +105,8 @@ class Transcriber(abc.ABC):
     sample_rate: int
     separator: str
     """Between two words, and two segments."""
+    give_way: Callable[[], None] = staticmethod(lambda: None)
+    """Called between two decodings of a batch, in its thread, where something more urgent may come first."""
     segmentation: SegmentationConfig
     whole_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
@@ -141,6 +143,10 @@ class Transcriber(abc.ABC):
 
     def in_language(self, request: Request, language: str) -> Request:
         """The same request, of speech in this language."""
+        return request
+
+    def tentatively(self, request: Request) -> Request:
+        """The same request for text that the next decoding may change: without second attempts at it."""
         return request
 
     def separator_in(self, language: str | None) -> str:

@@ -139,6 +139,9 @@ class WhisperRecognizer(Transcriber):
     def in_language(self, request: Request, language: str) -> Request:
         return replace(request, options=_options(request).model_copy(update={"language": language}))
 
+    def tentatively(self, request: Request) -> Request:
+        return replace(request, options=_options(request).model_copy(update={"temperatures": ()}))
+
     def separator_in(self, language: str | None) -> str:
         return "" if language in WITHOUT_SPACES else self.separator
 
@@ -204,7 +207,9 @@ class WhisperRecognizer(Transcriber):
     def decode(self, windows: EncodedWindows, config: WhisperDecodingConfig) -> list[WhisperReading]:
         """Decode encoded windows to text."""
         with self._precision():
-            return decode_windows(self.model, self.system.tokenizer, windows, config, self.checks)
+            return decode_windows(
+                self.model, self.system.tokenizer, windows, config, self.checks, self.give_way
+            )
 
     @torch.inference_mode()
     def time(
