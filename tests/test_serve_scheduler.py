@@ -162,6 +162,54 @@ def test_batches_are_as_large_as_the_time_allows() -> None:
     assert scheduler.speed == pytest.approx(2.5)
 
 
+@pytest.mark.parametrize(("is_live", "sizes"), [(False, {4}), (True, {2})])
+def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
+    is_live: bool, sizes: set[int]
+) -> None:
+    fake, now = Fake(), [0.0]
+
+    def take_time(segments: Sequence[AudioSegment]) -> None:
+        now[0] += 0.4 * len(segments)
+
+    fake.fault = take_time
+    scheduler = Scheduler(fake, 8, 1.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    fake.gate.release()
+    Asking(scheduler, Client(is_live=is_live), [0.0]).join(5)
+    Asking(scheduler, Client(), [1.0])
+    wait_for(lambda: len(fake.batches) == 2)
+    for number in (2, 4):
+        Asking(scheduler, Client(), [float(number), number + 1.0, number + 2.0, number + 3.0])
+    wait_for(lambda: num_waiting(scheduler) == 8)
+    fake.gate.release(20)
+    wait_for(lambda: num_waiting(scheduler) == 0)
+    assert {len(batch) for batch in fake.batches[2:]} == sizes
+
+
+def test_live_sessions_pass_a_file_between_two_attempts_at_it() -> None:
+    fake, reports = Fake(), list[BatchReport]()
+
+    def try_again(segments: Sequence[AudioSegment]) -> None:
+        if segments[0].start == 0.0:
+            scheduler.transcriber.give_way()
+            fake.batches.append([segments[0].start])
+            fake.gate.acquire()
+
+    fake.fault = try_again
+    scheduler = make(fake, batch_size=1, report=reports.append)
+    file = Asking(scheduler, Client(), [0.0])
+    wait_for(lambda: fake.batches)
+    Asking(scheduler, Client(), [1.0])
+    live = Asking(scheduler, Client(is_live=True), [2.0])
+    wait_for(lambda: num_waiting(scheduler) == 2)
+    fake.gate.release(2)
+    live.join(5)
+    assert live.texts == ["2"] and not file.texts
+    fake.gate.release(2)
+    file.join(5)
+    wait_for(lambda: len(reports) == 3)
+    assert fake.batches == [[0.0], [2.0], [0.0], [1.0]]
+
+
 def test_only_the_guilty_segment_fails() -> None:
     fake = Fake()
 

@@ -10,8 +10,10 @@ import concurrent.futures
 import copy
 import functools
 import logging
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +26,7 @@ logger = logging.getLogger(__name__)
 # A client gives way to those who were served less; each second of waiting makes up for so many seconds of
 # audio, so that a stream of short clips never holds up a long file for ever.
 PATIENCE = 10.0
+LIVE_SECONDS = 5.0  # that a live session is reckoned with after it has asked
 NEWEST_SHARE = 0.3  # of the newest batch in the running means of speed
 
 
@@ -86,8 +89,10 @@ class Scheduler:
         report: Callable[[BatchReport], None] = lambda batch: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_batch_seconds`: batches are as large as the model is likely to recognize in that time."""
-        self.transcriber = transcriber
+        """`max_batch_seconds`: of one client, and of all while there are live sessions, no more goes into a
+        batch than is likely to be recognized in that time."""
+        self.transcriber = copy.copy(transcriber)
+        self.transcriber.give_way = self._let_live_pass
         self.speed = 0.0
         """Seconds of audio recognized in a second, lately; 0 before the first batch."""
         self._batch_size = batch_size
@@ -99,6 +104,9 @@ class Scheduler:
         self._changed = threading.Condition()
         self._busy_since: float | None = None
         self._is_closed = False
+        self._is_letting_pass = False
+        self._passed_seconds = 0.0
+        self._last_live = -math.inf
         self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
         self._thread.start()
 
@@ -120,6 +128,8 @@ class Scheduler:
         with self._changed:
             if client.is_cancelled or self._is_closed:
                 raise WithdrawnError
+            if client.is_live:
+                self._last_live = now
             self._waiting += waiting
             self._changed.notify_all()
         return [one.result.result() for one in waiting]
@@ -154,11 +164,32 @@ class Scheduler:
                 if self._is_closed:
                     return
                 batch = self._take_batch()
-                started = self._busy_since = self._clock()
-            self._recognize(batch)
-            took = self._clock() - started
+            self._recognize_timed(batch)
             self._busy_since = None
-            self._note(batch, started, took)
+
+    def _recognize_timed(self, batch: list[_Waiting]) -> float:
+        """The seconds that it took, without those of live sessions that it let pass."""
+        started = self._busy_since = self._clock()
+        self._passed_seconds = 0.0
+        self._recognize(batch)
+        took = self._clock() - started - self._passed_seconds
+        self._note(batch, started, took)
+        return took
+
+    def _let_live_pass(self) -> None:
+        """Between two attempts at one batch, what live sessions wait for."""
+        if self._is_letting_pass:
+            return
+        self._is_letting_pass = True
+        passed = self._passed_seconds
+        while True:
+            with self._changed:
+                if self._is_closed or not any(one.client.is_live for one in self._waiting):
+                    break
+                batch = self._take_batch()
+            passed += self._recognize_timed(batch)
+        self._passed_seconds, self._busy_since = passed, self._clock()
+        self._is_letting_pass = False
 
     def _take_batch(self) -> list[_Waiting]:
         """The first in line, and others that may go with it, as they stand in line."""
@@ -171,11 +202,16 @@ class Scheduler:
             return True, one.client.served_seconds - PATIENCE * waited
 
         self._waiting.sort(key=rank)
-        limit = self._batch_size
+        share = self._batch_size
         if self._segment_seconds:
-            limit = min(limit, max(1, round(self._max_batch_seconds / self._segment_seconds)))
-        group = self._waiting[0].group
-        batch = [one for one in self._waiting if one.group == group][:limit]
+            share = min(share, max(1, round(self._max_batch_seconds / self._segment_seconds)))
+        limit = share if now - self._last_live < LIVE_SECONDS else self._batch_size
+        group, counts = self._waiting[0].group, Counter[Client]()
+        batch: list[_Waiting] = []
+        for one in self._waiting:
+            if one.group == group and counts[one.client] < share and len(batch) < limit:
+                batch.append(one)
+                counts[one.client] += 1
         self._waiting = [one for one in self._waiting if one not in batch]
         return batch
 
