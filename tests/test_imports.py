@@ -24,6 +24,7 @@ PACKAGES = [
     "audio",
     "text",
     "data",
+    "jobs",
     "transcripts",
     "features",
     "batches",
@@ -34,7 +35,7 @@ PACKAGES = [
     "transcription",
 ]
 PACKAGES += ["evaluation", "train", "whisper", "recipe", "serve", "cli"]
-TORCH_FREE_PACKAGES = ("", "text", "data", "transcripts", "scoring")
+TORCH_FREE_PACKAGES = ("", "text", "data", "jobs", "transcripts", "scoring")
 MAX_SINGLE_FILES = 8
 # torchaudio is in maintenance: the fewer modules depend on it, the easier it is to replace.
 TORCHAUDIO_ALLOWED = {"features/front_end", "batches/augment", "models/ctc_alignment"}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import add_settings
+from asr.cli.options import add_engine, add_settings, find_pool
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from asr.features.front_end import FeaturesConfig
+    from asr.jobs.ray_pool import PoolOptions
 
 logger = logging.getLogger(__name__)
 
@@ -35,42 +35,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-dir", metavar="DIR", help="write the features of each file to DIR/<name>.npy"
     )
     parser.add_argument("--plot", metavar="PNG", help="draw waveform, log-mel and MFCC of one file")
+    add_engine(parser.add_argument_group("many files", "With --output-dir."))
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     import json
 
-    import numpy as np
-
-    from asr.audio.reading import AudioError, read
-
+    pool = find_pool(args)
     config = _load_config(args.config, args.set)
     files = [Path(name) for name in args.files]
     if args.plot and len(files) > 1:
         raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
+    if pool is not None and (args.plot or not args.output_dir):
+        raise UserError("--engine ray writes to --output-dir DIR and draws nothing; give that, and no --plot")
     outputs = _plan_outputs(files, Path(args.output_dir)) if args.output_dir else {}
+    work = _FeatureWork(config, outputs)
+    rows = (work([path])[0] for path in files) if pool is None else _compute_on_ray(files, work, pool)
     summaries, num_failed = [], 0
     width = max(len(str(path)) for path in files)
-    for path in files:
-        try:
-            audio = read(path, config.sample_rate, allow_silence=True)
-        except AudioError as error:
-            logger.error("%s", error)
+    for path, row in zip(files, rows, strict=True):
+        if "error" in row:
+            message = row["error"]
+            logger.error("%s", message if str(path) in message else f"{path}: {message}")
             num_failed += 1
             continue
-        features = _compute(config, audio)
-        summaries.append(_summarize(path, audio, features, config.sample_rate))
-        if path in outputs:
-            _write(outputs[path], partial(np.save, arr=features, allow_pickle=False))
-            summaries[-1]["output"] = str(outputs[path])
+        summaries.append(row)
         if args.plot:
+            from asr.audio.reading import read
+
+            audio = read(path, config.sample_rate, allow_silence=True)
             _plot(Path(args.plot), path.name, audio, config)
         if not args.json:
-            _print_row(summaries[-1], width, is_first=len(summaries) == 1)
+            _print_row(row, width, is_first=len(summaries) == 1)
     if args.json:
         print(json.dumps({"files": summaries, "num_failed": num_failed}, ensure_ascii=False, indent=2))
     return 1 if num_failed else 0
+
+
+class _FeatureWork:
+    """Computes and writes the features of files; a row for each, a summary or the error."""
+
+    def __init__(self, config: FeaturesConfig, outputs: dict[Path, Path]) -> None:
+        self._config = config
+        self._outputs = outputs
+
+    def __call__(self, files: Sequence[Path]) -> list[dict[str, Any]]:
+        return [self._compute(path) for path in files]
+
+    def _compute(self, path: Path) -> dict[str, Any]:
+        import numpy as np
+
+        from asr.audio.reading import AudioError, read
+        from asr.files import replace_file
+
+        try:
+            audio = read(path, self._config.sample_rate, allow_silence=True)
+        except AudioError as error:
+            return {"error": str(error)}
+        features = _compute(self._config, audio)
+        row = _summarize(path, audio, features, self._config.sample_rate)
+        if (output := self._outputs.get(path)) is not None:
+            with replace_file(output, flush=False) as file:
+                np.save(file, features, allow_pickle=False)
+            row["output"] = str(output)
+        return row
+
+
+def _compute_on_ray(files: list[Path], work: _FeatureWork, options: PoolOptions) -> Iterator[dict[str, Any]]:
+    from asr.audio.reading import read_info
+    from asr.cli.options import limit_threads
+    from asr.jobs.ray_pool import RayPool
+    from asr.jobs.work_units import plan_units
+    from asr.progress import AudioProgress
+
+    def measure(path: Path) -> float:
+        try:
+            return read_info(path).seconds or 0.0
+        except UserError:
+            return 0.0  # what is wrong is said when it is read
+
+    def make_work(threads: int) -> _FeatureWork:
+        limit_threads(threads)
+        return work
+
+    units = plan_units([str(path) for path in files], [measure(path) for path in files])
+    found: dict[int, list[dict[str, Any]]] = {}
+    with (
+        RayPool[Path](options, uses_gpus=False) as pool,
+        AudioProgress(sum(unit.seconds for unit in units)) as progress,
+    ):
+        for number, rows in pool.run([files[unit.start : unit.end] for unit in units], make_work):
+            found[number] = rows
+            progress.advance(units[number].seconds)
+    return (row for number in range(len(units)) for row in found[number])
 
 
 def _load_config(path: str | None, overrides: Sequence[str]) -> FeaturesConfig:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from asr.errors import UserError
+
+if TYPE_CHECKING:
+    from asr.jobs.ray_pool import PoolOptions
 
 
 def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
@@ -73,6 +79,37 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
         "--threads", type=whole_number(0), metavar="N", help="threads of the CPU (default: one for each core)"
     )
     add_device(parser)
+
+
+def add_engine(parser: argparse._ActionsContainer) -> None:
+    """Add where the work is done: in this process, or in several of Ray."""
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: several processes, in units of about 30 minutes of audio, and go on after the failure of "
+        "one (needs the extra `ray`; default: local, this process alone)",
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="the Ray cluster to work on, such as auto or ray://host:10001"
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole_number(1),
+        metavar="N",
+        help="processes of Ray (default: one for each GPU; without GPUs one for each core)",
+    )
+
+
+def find_pool(args: argparse.Namespace) -> PoolOptions | None:
+    """The processes of Ray that are asked for; None: this one alone."""
+    if args.engine == "ray":
+        from asr.jobs.ray_pool import PoolOptions
+
+        return PoolOptions(args.ray, args.workers, getattr(args, "threads", None))
+    if args.ray is not None or args.workers is not None:
+        raise UserError("--ray and --workers go with --engine ray; give it, or leave them out")
+    return None
 
 
 def limit_threads(threads: int | None) -> None:

@@ -8,11 +8,10 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
-from asr.cli.options import add_decoding_options, add_settings, limit_threads
+from asr.cli.options import add_decoding_options, add_engine, add_settings, find_pool, limit_threads
 from asr.cli.whisper_options import RULES, translate_options
 from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
@@ -20,7 +19,6 @@ from asr.errors import UserError
 if TYPE_CHECKING:
     from asr.cli.transcription_job import TranscriptionOptions
     from asr.transcription.audio_paths import Recording
-    from asr.transcription.output_folder import OutputFolder
     from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
@@ -118,9 +116,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="live: read standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as "
         "WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)",
     )
+    ray = parser.add_argument_group("many recordings", "With --output-dir; see docs/scale.md.")
+    add_engine(ray)
+    ray.add_argument(
+        "--status",
+        metavar="DIR",
+        help="of an --output-dir of --engine ray, tell what is done, failed and left, and how long it will "
+        "take",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.status is not None:
+        return _show_status(args)
+
     from asr.transcription.audio_paths import find_recordings
     from asr.transcription.families import find_families
     from asr.transcription.settings import TranscriptionSettings, print_settings
@@ -133,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
             for code, name in known.languages.items():
                 print(f"{code:5}{name}")
         return 0
+    pool = find_pool(args)
     formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
     _refuse_conflicts(args, formats)
     options = _read_options(args)
@@ -145,7 +155,18 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     if args.output_dir is None:
         return _to_standard_output(options, recordings, formats)
-    return _to_folder(options, args.output_dir, recordings, formats)
+    from asr.cli.transcription_folder import transcribe_to_folder
+
+    return transcribe_to_folder(options, args.output_dir, recordings, formats, pool)
+
+
+def _show_status(args: argparse.Namespace) -> int:
+    from asr.cli.ray_engine import show_status
+
+    if args.audio:
+        raise UserError("--status DIR only looks; leave AUDIO out")
+    show_status(args.status)
+    return 0
 
 
 def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
@@ -156,6 +177,14 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
         raise UserError("--plot-attention goes with neither --stream nor --output-dir; leave it out")
     if len(formats) > 1 and not (args.stream or args.output_dir):
         raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
+    if args.engine == "ray":
+        if args.output_dir is None or args.stream or args.plot_attention or "-" in args.audio:
+            raise UserError(
+                "--engine ray reads files and writes to --output-dir DIR; give that, and leave --stream, "
+                "--plot-attention and - out"
+            )
+        if args.device.startswith("cuda:"):
+            raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
     if not args.stream:
         return
     if args.clip is not None:
@@ -258,80 +287,6 @@ def _escape_what_cannot_be_shown() -> None:
     """Write \\u5b57 in place of a character that a terminal without UTF-8 lacks, and raise no error."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _to_folder(
-    options: TranscriptionOptions, output_dir: str, recordings: Sequence[Recording], formats: Sequence[str]
-) -> int:
-    from asr.cli.transcription_job import TranscriptionJob
-    from asr.transcripts.writers import format_transcript
-
-    folder, options = _open_folder(options, output_dir, formats)
-    folder.check(recordings)
-
-    def write(recording: Recording, transcript: Transcript) -> None:
-        subtitles = options.settings.subtitles
-        contents = {name: format_transcript(name, transcript, subtitles) for name in formats}
-        folder.write(recording, contents, is_whole=not transcript.warnings)
-
-    job = TranscriptionJob(options, write, open_log=folder.open_log)
-    wanted = []
-    for recording in recordings:
-        if folder.is_done(recording):
-            job.counts["finished before"] += 1
-            continue
-        try:
-            folder.require_free(recording)
-        except UserError as error:
-            job.fail(recording, str(error))
-        else:
-            wanted.append(recording)
-    if num_done := job.counts["finished before"]:
-        logger.info("%d of %d were finished by an earlier call", num_done, len(recordings))
-    job.transcribe(wanted)
-    return job.finish()
-
-
-def _open_folder(
-    options: TranscriptionOptions, output_dir: str, formats: Sequence[str]
-) -> tuple[OutputFolder, TranscriptionOptions]:
-    """Open the folder. An earlier call's device and precision are kept where none are asked for by name."""
-    from asr.models.precision import Precision, describe_arithmetic, resolve_precision
-    from asr.transcription.families import find_family
-    from asr.transcription.output_folder import OutputFolder
-    from asr.transcription.settings import describe_making
-    from asr.transcription.transcriber import choose_device
-
-    family = find_family(options.model)
-
-    def resolve(options: TranscriptionOptions) -> tuple[OutputFolder, TranscriptionOptions, str]:
-        device = choose_device(options.device)
-        has_int8 = family is not None and family.has_int8
-        precision = resolve_precision(options.settings.precision, device, has_int8)
-        arithmetic = describe_arithmetic(precision, device)
-        making = describe_making(options.model, options.resources, options.settings, arithmetic)
-        folder = OutputFolder(output_dir, formats, making | {"clip": options.clip})
-        return folder, options.with_precision(precision), arithmetic
-
-    folder, resolved, arithmetic = resolve(options)
-    earlier = folder.earlier_arithmetic
-    if earlier is None or earlier == arithmetic:
-        return folder, resolved
-    precision, _, device = earlier.partition(" on ")
-    if precision not in get_args(Precision):
-        return folder, resolved
-    wanted, place = options.settings.precision, options.device
-    if wanted not in ("auto", precision) or place.partition(":")[0] not in ("auto", device):
-        return folder, resolved  # asked for by name: as with any other setting, all is done anew
-    logger.info("%s: goes on in %s, as it was begun", output_dir, earlier)
-    as_begun = options.with_precision(cast("Precision", precision))
-    try:
-        return resolve(replace(as_begun, device=device if place == "auto" else place))[:2]
-    except UserError as error:
-        raise UserError(
-            f"{output_dir}: was begun in {earlier}, which cannot go on here: {error}. Give another "
-            f"--output-dir, or do all anew by --set precision={resolved.settings.precision} --device cpu"
-        ) from None
 
 
 # --- live -----------------------------------------------------------------------------------------

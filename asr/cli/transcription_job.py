@@ -14,19 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asr.audio import reading as audio
-from asr.audio.sources import Source
+from asr.audio.sources import AudioFile, AudioPart, Source
 from asr.cli.options import plural
 from asr.config import Config
 from asr.decoding.fusion import FusionModel
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
 from asr.evaluation.speech import describe_device
+from asr.jobs.work_units import plan_units
 from asr.models.precision import Precision
 from asr.progress import AudioProgress
 from asr.system.decoding_resources import DecodingResources
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
 from asr.transcription.families import find_family
-from asr.transcription.recognizer import AudioPart, Recognizer, Request, Transcriber, load_model
+from asr.transcription.recognizer import Recognizer, Request, Transcriber, load_model
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.settings import TranscriptionSettings, find_options
 from asr.transcripts.transcript import Segment, Transcript
@@ -86,29 +87,32 @@ class TranscriptionJob:
         if not recordings:
             return
         recognizer = load_transcriber(self._options)
-        seconds = [_measure(recording, self._options.clip) for recording in recordings]
-        with AudioProgress(sum(seconds)) as self._progress:
+        seconds = [measure_recording(recording, self._options.clip) for recording in recordings]
+        with self.show_progress(sum(seconds)) as progress:
             left = iter(zip(recordings, seconds, strict=True))
             recording, length = next(left)
-            for result in self._results(recognizer, recordings):
+            for result in self._results(recognizer, recordings, seconds):
                 if isinstance(result, Segment):
                     self._show(recording, result)
                     continue
                 if isinstance(result, UserError):
-                    self.fail(recording, str(result))
-                    self._progress.advance(length)
-                else:
-                    self._take(recording, result)
+                    progress.advance(length)
+                self.take(recording, result)
                 recording, length = next(left, (recording, 0.0))
+
+    @contextlib.contextmanager
+    def show_progress(self, seconds: float) -> Iterator[AudioProgress]:
+        """Show how much of so many seconds of audio is done, and time the work."""
+        with AudioProgress(seconds) as self._progress:
+            yield self._progress
             self._wall_seconds = self._progress.elapsed
 
     def _results(
-        self, recognizer: Transcriber, recordings: Sequence[Recording]
+        self, recognizer: Transcriber, recordings: Sequence[Recording], seconds: Sequence[float]
     ) -> Iterator[Segment | Transcript | UserError]:
-        options, settings = self._options, self._options.settings
+        options = self._options
         if options.plot is not None:
             check_drawing(recognizer, options.plot)
-        resources = load_resources(options, recognizer)
         by_name = {recording.name: recording for recording in recordings}
 
         def open_log(source: Source) -> SegmentLog | None:
@@ -121,30 +125,36 @@ class TranscriptionJob:
                 logger.info("%s: %d segments were finished by an earlier call", recording.path, len(log))
             return log
 
-        request = Request(
-            settings.decoding,
-            resources,
-            options.batch_size,
-            options.for_family,
+        request = replace(
+            make_request(options, recognizer),
             report=self._progress.advance if self._progress is not None else lambda seconds: None,
-            tokens=settings.tokens,
-            channels=settings.channels,
             open_log=open_log,
         )
-        with contextlib.ExitStack() as stack:
-            parts = [_to_part(recording, stack, options.clip) for recording in recordings]
-            for part, result in recognizer.transcribe_events(parts, request):
-                yield result
-                if options.plot is not None and isinstance(result, Transcript):
-                    try:
-                        for path in draw_recording(
-                            recognizer, part, options.plot, Request(settings.decoding, resources)
-                        ):
-                            logger.info("drawn: %s", path)
-                    except UserError as error:
-                        self.fail(recordings[0], str(error))
+        # Unit by unit, as on Ray: the company of a segment in its batch changes the last digit of what some
+        # models compute, so it is the same, and the outputs are the same to the byte.
+        for unit in plan_units([recording.name for recording in recordings], seconds):
+            with open_parts(recordings[unit.start : unit.end], options.clip) as parts:
+                for part, result in recognizer.transcribe_events(parts, request):
+                    yield result
+                    if options.plot is not None and isinstance(result, Transcript):
+                        self._draw(recognizer, part, recordings[0], options.plot, request)
 
-    def _take(self, recording: Recording, transcript: Transcript) -> None:
+    def _draw(
+        self, recognizer: Transcriber, part: AudioFile, recording: Recording, plot: Path, request: Request
+    ) -> None:
+        try:
+            for path in draw_recording(
+                recognizer, part, plot, Request(request.decoding, request.language_model)
+            ):
+                logger.info("drawn: %s", path)
+        except UserError as error:
+            self.fail(recording, str(error))
+
+    def take(self, recording: Recording, transcript: Transcript | UserError) -> None:
+        """Write and count what became of a recording."""
+        if isinstance(transcript, UserError):
+            self.fail(recording, str(transcript))
+            return
         transcript = replace(transcript, id=recording.name, audio=recording.path)
         try:
             self._write(recording, transcript)
@@ -209,6 +219,18 @@ class TranscriptionJob:
         return 1 if self._faults else 0
 
 
+def make_request(options: TranscriptionOptions, recognizer: Transcriber) -> Request:
+    settings = options.settings
+    return Request(
+        settings.decoding,
+        load_resources(options, recognizer),
+        options.batch_size,
+        options.for_family,
+        tokens=settings.tokens,
+        channels=settings.channels,
+    )
+
+
 def load_resources(options: TranscriptionOptions, recognizer: Transcriber) -> FusionModel | None:
     if isinstance(recognizer, Recognizer):
         return options.resources.load(recognizer.system, recognizer.device)
@@ -233,7 +255,7 @@ def load_transcriber(options: TranscriptionOptions) -> Transcriber:
     return recognizer
 
 
-def _measure(recording: Recording, clip: tuple[float, float | None] | None) -> float:
+def measure_recording(recording: Recording, clip: tuple[float, float | None] | None) -> float:
     """Seconds to read, by the header; 0 where it does not say."""
     if recording.path == STANDARD_INPUT:
         return 0.0
@@ -243,6 +265,15 @@ def _measure(recording: Recording, clip: tuple[float, float | None] | None) -> f
         return 0.0  # what is wrong is said when it is read
     start, end = recording.clip or clip or (0.0, None)
     return max(0.0, min(seconds, end or seconds) - start)
+
+
+@contextlib.contextmanager
+def open_parts(
+    recordings: Sequence[Recording], clip: tuple[float, float | None] | None
+) -> Iterator[list[AudioPart]]:
+    """What to read of each recording."""
+    with contextlib.ExitStack() as stack:
+        yield [_to_part(recording, stack, clip) for recording in recordings]
 
 
 def _to_part(

@@ -49,6 +49,10 @@ class OutputFolder:
         self._logs: dict[str, list[SegmentLog]] = {}  # name of a recording -> those of its channels
         self._read_journal()
 
+    @property
+    def made_by(self) -> Mapping[str, Any]:
+        return dict(self._made_by)
+
     def paths(self, recording: Recording) -> dict[str, Path]:
         """Format to file."""
         return {name: self.folder / f"{recording.name}.{name}" for name in self._formats}
@@ -79,7 +83,7 @@ class OutputFolder:
         """Whether all outputs are there, whole, and of this audio, model and settings."""
         made = self._outputs_made(recording)
         outputs = [os.path.relpath(path, self.folder) for path in self.paths(recording).values()]
-        return all(output in made and made[output] == _stamp(self.folder / output) for output in outputs)
+        return all(output in made and made[output] == stamp_file(self.folder / output) for output in outputs)
 
     def write(self, recording: Recording, contents: Mapping[str, str], is_whole: bool = True) -> None:
         """Put the outputs in their places. `contents`: format to text.
@@ -94,7 +98,7 @@ class OutputFolder:
         line = {
             "name": recording.name,
             "audio": os.path.abspath(recording.path),
-            "audio_stamp": _stamp(recording.path),
+            "audio_stamp": stamp_file(recording.path),
             "clip": recording.clip and list(recording.clip),
             "made_by": self._made_by,
             "is_whole": False,
@@ -105,7 +109,7 @@ class OutputFolder:
             with replace_file(path) as file:
                 file.write(contents[name].encode())
         line["is_whole"] = is_whole
-        line["outputs"] = others | {output: _stamp(self.folder / output) for output in line["outputs"]}
+        line["outputs"] = others | {output: stamp_file(self.folder / output) for output in line["outputs"]}
         self._append(line)
         for log in self._logs.pop(recording.name, []):
             log.remove()
@@ -113,7 +117,7 @@ class OutputFolder:
     def open_log(self, recording: Recording, channel: int | None = None) -> SegmentLog:
         """Open the log that keeps its finished segments until its outputs are written."""
         made_by = {"name": recording.name, "channel": channel, "made_by": self._made_by}
-        made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": _stamp(recording.path)}
+        made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": stamp_file(recording.path)}
         made_by |= {"clip": recording.clip and list(recording.clip)}
         file = hashlib.sha256(json.dumps([recording.name, channel]).encode()).hexdigest()[:32]
         log = SegmentLog(self.folder / SEGMENT_LOGS / f"{file}.jsonl", made_by)
@@ -138,7 +142,7 @@ class OutputFolder:
             self._require_ours(path, recording)
 
     def _require_ours(self, path: Path, recording: Recording) -> None:
-        there = _stamp(path)
+        there = stamp_file(path)
         if there is None:
             return
         output = os.path.relpath(path, self.folder)
@@ -208,12 +212,13 @@ class OutputFolder:
 
 
 def _is_same_audio(line: Mapping[str, Any], recording: Recording) -> bool:
-    stamp = _stamp(recording.path)
+    stamp = stamp_file(recording.path)
     is_same_clip = line.get("clip") == (recording.clip and list(recording.clip))
     return stamp is not None and line["audio_stamp"] == stamp and is_same_clip
 
 
-def _stamp(path: str | Path) -> Stamp | None:
+def stamp_file(path: str | Path) -> Stamp | None:
+    """Size and time of change; None where there is no such file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

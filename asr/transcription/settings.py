@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic
@@ -165,15 +166,19 @@ def describe_making(
     model: str, resources: DecodingResources, settings: TranscriptionSettings, arithmetic: str
 ) -> dict[str, object]:
     """All that a transcript depends on, but for the audio; for an OutputFolder."""
-    family = find_family(model)
-    weights = find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
-    files = {"model": weights, **resources.files}
+    files = {"model": find_weights(model), **resources.files}
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]
         for name, path in files.items()
     }
     told = settings.model_dump(mode="json", exclude={"precision"})
     return {"version": __version__, **stamps, "settings": told, "arithmetic": arithmetic}
+
+
+def find_weights(model: str) -> Path:
+    """The file that is another one when the model is."""
+    family = find_family(model)
+    return find_model(model) / "model.safetensors" if family is None else family.find_weights(model)
 
 
 def print_settings(settings: Config) -> None:

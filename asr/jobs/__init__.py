@@ -1,0 +1,1 @@
+"""Long jobs in units: planned once, done by many workers, resumed by what is there"""

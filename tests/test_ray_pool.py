@@ -1,0 +1,225 @@
+"""Every item has one row, whatever dies: by a stand-in for Ray in one process, and by Ray itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.errors import UserError
+from asr.jobs import ray_pool
+from asr.jobs.ray_pool import PoolOptions, RayPool
+
+Row = dict[str, Any]
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+
+class Killed(BaseException):
+    """The process of a worker is gone."""
+
+
+class StandIn:
+    """Ray's functions that the pool uses; each call of a worker is done when its result is asked for."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def __init__(self, cpus: float = 2, gpus: float = 0) -> None:
+        self.resources = {"CPU": cpus, "GPU": gpus}
+        self.options: dict[str, Any] = {}
+        self.is_running = False
+        self.random = random.Random(0)
+
+    def init(self, address: str, **_: Any) -> None:
+        self.is_running = True
+
+    def shutdown(self) -> None:
+        self.is_running = False
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.resources
+
+    def remote(self, kind: Callable[[], Any]) -> Any:
+        def start() -> Any:
+            worker = kind()
+            calls = {
+                name: SimpleNamespace(remote=self.defer(getattr(worker, name))) for name in ("load", "work")
+            }
+            return SimpleNamespace(**calls)
+
+        def options(**given: Any) -> Any:
+            self.options = given
+            return SimpleNamespace(remote=start)
+
+        return SimpleNamespace(options=options)
+
+    def defer(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            def finish() -> Any:
+                try:
+                    return method(*arguments)
+                except Killed:
+                    raise RayError("the actor died") from None
+                except Exception as error:
+                    raise RayTaskError(error) from None
+
+            return finish
+
+        return call
+
+    def wait(self, futures: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return [self.random.choice(futures)], []
+
+    def get(self, future: Any) -> Any:
+        return future()
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    stand_in = StandIn()
+    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: stand_in)
+    return stand_in
+
+
+def run_pool(units: Sequence[Sequence[Any]], make_work: Any, workers: int = 2) -> dict[int, list[Row]]:
+    with RayPool[Any](PoolOptions(workers=workers), uses_gpus=False) as pool:
+        found = list(pool.run(units, make_work))
+    assert len(dict(found)) == len(found) == len(units)
+    return dict(found)
+
+
+@given(data=st.data())
+def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject) -> None:
+    """In company a row depends on all items of the unit that live: it is made without those that kill."""
+    sizes = data.draw(st.lists(st.integers(1, 5), max_size=5))
+    units = [[f"{number}.{index}" for index in range(size)] for number, size in enumerate(sizes)]
+    items = [item for unit in units for item in unit]
+    killers = data.draw(st.sets(st.sampled_from(items))) if items else set()
+    faults = data.draw(st.sets(st.sampled_from(items))) - killers if items else set()
+    unlucky = Counter(
+        {item: 1 for item in items if data.draw(st.booleans())}
+    )  # kill a worker by chance, once
+
+    def work(given: Sequence[str]) -> list[Row]:
+        for item in given:
+            if item in killers or unlucky[item]:
+                unlucky[item] = 0
+                raise Killed
+            if item in faults:
+                raise ZeroDivisionError("a fault of the program")
+        return [{"item": item, "company": list(given)} for item in given]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
+        found = run_pool(units, lambda threads: work)
+    for number, unit in enumerate(units):
+        lives = [item for item in unit if item not in killers | faults]
+        for item, row in zip(unit, found[number], strict=True):
+            if item in killers:
+                assert "ended its worker, 2 times" in row["error"]
+            elif item in faults:
+                assert "ZeroDivisionError: a fault of the program" in row["error"]
+            else:
+                assert row == {"item": item, "company": lives}
+
+
+@pytest.mark.usefixtures("ray")
+def test_items_that_are_too_much_together_are_done_alone() -> None:
+    def work(given: Sequence[str]) -> list[Row]:
+        if len(given) > 1:
+            raise Killed
+        return [{"item": item} for item in given]
+
+    assert run_pool([["a", "b"]], lambda threads: work) == {0: [{"item": "a"}, {"item": "b"}]}
+
+
+@pytest.mark.usefixtures("ray")
+def test_what_the_user_can_mend_ends_the_job() -> None:
+    def refuse(threads: int) -> Any:
+        raise UserError("no such model")
+
+    with pytest.raises(UserError, match="no such model"):
+        run_pool([["a"]], refuse)
+
+    def die(threads: int) -> Any:
+        raise Killed
+
+    with pytest.raises(UserError, match="give fewer --workers"):
+        run_pool([["a"]], die)
+
+
+def test_cores_and_gpus_are_divided(ray: StandIn) -> None:
+    """Two workers fit on two cores beside what else Ray starts: with whole CPUs they would wait for ever."""
+
+    def share(cpus: float, gpus: float, workers: int | None) -> tuple[float, float, int, int]:
+        ray.resources = {"CPU": cpus, "GPU": gpus}
+        with RayPool[Any](PoolOptions(workers=workers), uses_gpus=gpus > 0) as pool:
+            list(pool.run([["a"]], lambda threads: lambda given: [{} for _ in given]))
+            return ray.options["num_cpus"], ray.options["num_gpus"], pool.num_workers, pool.threads
+
+    assert share(2, 0, 2) == (0.9, 0, 2, 1)
+    assert share(2, 0, 4) == (0.45, 0, 4, 1)
+    assert share(16, 0, None) == (0.9, 0, 16, 1)
+    assert share(16, 0, 4) == (1.0, 0, 4, 4)
+    assert share(16, 2, None) == (1.0, 1.0, 2, 8)
+    assert share(16, 1, 3) == (1.0, 0.33, 3, 5)
+    assert not ray.is_running
+
+
+def test_a_gpu_that_is_not_there(ray: StandIn) -> None:
+    with pytest.raises(UserError, match="no GPU"):
+        RayPool[Any](PoolOptions(), uses_gpus=True)
+    assert not ray.is_running
+
+
+# --- Ray itself -----------------------------------------------------------------------------------
+
+
+class KillingWork:
+    """Ends its process at a file named killer, and once for each file named unlucky."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, items: Sequence[str]) -> list[Row]:
+        for item in items:
+            mark = self._folder / item
+            if item.startswith("killer") or (item.startswith("unlucky") and not mark.exists()):
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return [{"item": item, "threads": os.environ["OMP_NUM_THREADS"]} for item in items]
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([os.environ.get("PYTHONPATH", ""), os.path.dirname(__file__)])
+    )
+    units = [["a", "killer", "b"], ["c", "unlucky"], ["killer"], ["d"]]
+    found = run_pool(units, lambda threads: KillingWork(tmp_path))
+    names = [[row.get("item", "left out") for row in found[number]] for number in range(len(units))]
+    assert names == [["a", "left out", "b"], ["c", "unlucky"], ["left out"], ["d"]]
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there() -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with pytest.raises(UserError, match="cannot use this cluster"):
+        RayPool[Any](PoolOptions(address="127.0.0.1:1"), uses_gpus=False)
