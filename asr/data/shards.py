@@ -26,7 +26,15 @@ from pydantic import Field
 from asr.audio import reading as audio_files
 from asr.config import Config, describe_fault
 from asr.data.manifest import MAX_SECONDS, Utterance, read_manifest
-from asr.data.storage import ByteRange, exists, is_address, join_address, read_range, read_ranges, read_start
+from asr.data.storage import (
+    ByteRange,
+    MissingFileError,
+    is_address,
+    join_address,
+    read_range,
+    read_ranges,
+    read_start,
+)
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -150,9 +158,9 @@ class ShardFolder:
     @classmethod
     def open(cls, address: str | os.PathLike[str]) -> ShardFolder:
         """Read the index of the folder."""
-        folder = _find_folder(address)
+        folder, content = _read_folder_index(address)
         place = join_address(folder, INDEX_NAME)
-        header, infos = parse_folder_index(place, read_start(place, MAX_FOLDER_INDEX_BYTES))
+        header, infos = parse_folder_index(place, content)
         if len(infos) != header.shards:
             raise UserError(
                 f"{place}: {len(infos):,} of {header.shards:,} shards are there; run the same "
@@ -236,15 +244,17 @@ def is_shards(path: str | os.PathLike[str]) -> bool:
     return is_address(path) or Path(path).is_dir() or Path(path).name == INDEX_NAME
 
 
-def _find_folder(address: str | os.PathLike[str]) -> str:
+def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
+    """The folder of shards at an address, and the content of its index."""
     folder = str(address).removesuffix(INDEX_NAME)
     folder = folder.rstrip("/") if is_address(folder) else os.path.abspath(folder)
-    if not exists(join_address(folder, INDEX_NAME)):
+    try:
+        return folder, read_start(join_address(folder, INDEX_NAME), MAX_FOLDER_INDEX_BYTES)
+    except MissingFileError:
         raise UserError(
             f"{address}: no {INDEX_NAME} there, so it is not a folder of shards; write one by "
             "`asr manifest pack MANIFEST FOLDER`, or index tar files that are there by `asr manifest index`"
-        )
-    return folder
+        ) from None
 
 
 def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utterance]:
@@ -268,8 +278,7 @@ def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utt
 
 def hash_index(path: str | Path) -> str:
     """SHA-256 of the index of a folder, which has the hash of each of its shards."""
-    place = join_address(_find_folder(path), INDEX_NAME)
-    return hashlib.sha256(read_start(place, MAX_FOLDER_INDEX_BYTES)).hexdigest()
+    return hashlib.sha256(_read_folder_index(path)[1]).hexdigest()
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Content]:

@@ -33,6 +33,10 @@ DEFAULT_CACHE_GB = 10.0
 _UNCHECKED_SHARE = 0.05
 
 
+class MissingFileError(UserError):
+    """There is no such file."""
+
+
 class ByteRange(NamedTuple):
     """A part of a file that is not expected to change."""
 
@@ -50,14 +54,6 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 def join_address(folder: str, name: str) -> str:
     return posixpath.join(folder, name) if is_address(folder) else os.path.join(folder, name)
-
-
-def exists(address: str) -> bool:
-    """Whether there is such a file."""
-    if not is_address(address):
-        return os.path.isfile(address)
-    filesystem, path = _find_filesystem(address)
-    return bool(_retry(address, lambda: filesystem.exists(path)))
 
 
 def read_start(address: str, max_bytes: int) -> bytes:
@@ -122,7 +118,8 @@ def _read_local(path: str, offset: int, size: int) -> bytes:
             file.seek(offset)
             return file.read(size)
     except OSError as error:
-        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
+        raise kind(f"{path}: cannot read the file ({error.strerror})") from None
 
 
 # --- addresses ----------------------------------------------------------------------------------
@@ -195,7 +192,8 @@ def _retry(address: str, attempt: Any) -> Any:
         except Exception as error:  # each file system has its own
             fault = _describe(error)
             if _is_final(error):
-                raise UserError(f"{address}: cannot be read ({fault})") from None
+                kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
+                raise kind(f"{address}: cannot be read ({fault})") from None
             if number == ATTEMPTS:
                 raise UserError(
                     f"{address}: cannot be read, after {ATTEMPTS} attempts ({fault}); is the server there?"

@@ -1,0 +1,126 @@
+"""Shards from a server that is slow and faulty: nothing lost, nothing doubled, the same bits as from the disk."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shard_examples import pack_noise, write_noise
+from test_batches import CONFIG, assert_equal, build_inputs
+
+from asr.batches.order import BatchConfig
+from asr.batches.shard_loader import ShardLoader
+from asr.data import storage
+from asr.data.manifest import Manifest
+from asr.data.shards import ShardFolder, hash_index, read_data
+from asr.errors import UserError
+
+pytestmark = pytest.mark.slow
+TOOLS = Path(__file__).resolve().parent.parent / "tools"
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return write_noise(tmp_path_factory.mktemp("corpus"), 120)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(storage, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setenv("ASR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ASR_CACHE_GB", "0")
+    monkeypatch.syspath_prepend(str(TOOLS))
+
+
+def load(folder: ShardFolder, num_workers: int) -> ShardLoader:
+    config: dict[str, Any] = {"max_seconds": 1.5, "max_utterance_seconds": 1.0, "window_shards": 2}
+    settings: BatchConfig = CONFIG.model_copy(update=config | {"num_workers": num_workers})
+    return ShardLoader([folder], build_inputs(), settings, seed=1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_faulty_server_changes_nothing(manifest: Manifest, tmp_path: Path, num_workers: int) -> None:
+    pytest.importorskip("aiohttp", reason="reads https://")
+    from faulty_server import serve
+
+    here = pack_noise(manifest, tmp_path / "shards", 8)
+    with serve(tmp_path / "shards", faults=0.25, delay=0.005) as server:
+        there = ShardFolder.open(f"http://127.0.0.1:{server.server_port}")
+        assert hash_index(there.address) == hash_index(here.address)
+        for epoch in (0, 1):
+            expected = load(here, 0).epoch_batches(epoch)
+            assert_equal(load(there, num_workers).epoch_batches(epoch), expected)
+        assert all(server.counts[fault] for fault in ("503", "500", "429", "broken", "short"))
+
+
+def test_only_the_ranges_that_are_needed(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch costs its audio and the indexes of two windows; with the cache, the second time nothing."""
+    pytest.importorskip("aiohttp", reason="reads https://")
+    from faulty_server import serve
+
+    monkeypatch.setenv("ASR_CACHE_GB", "0.01")
+    here = pack_noise(manifest, tmp_path / "shards", 8)
+    with serve(tmp_path / "shards") as server:
+        there = ShardFolder.open(f"http://127.0.0.1:{server.server_port}")
+        counts = []
+        for _ in range(2):
+            server.counts.clear()
+            batches = load(there, 0).epoch_batches(0)
+            next(batches)
+            batches.close()
+            counts.append(server.counts["bytes"])
+        total = sum(shard.info.size for shard in here.shards)
+        indexes = sum(shard.info.index_size for shard in here.shards)
+        assert 0 < counts[0] < indexes + 0.1 * total and counts[1] == 0
+
+
+def test_a_server_that_is_gone_or_lacks_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp", reason="reads https://")
+    from faulty_server import serve
+
+    monkeypatch.setattr(storage, "ATTEMPTS", 2)
+    monkeypatch.setattr(storage, "TIMEOUT_SECONDS", 0.3)
+    with serve(tmp_path) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(UserError, match=r"no index\.jsonl there"):
+            list(read_data(f"{address}/shards"))
+        with pytest.raises(UserError, match=r"a\.tar: cannot be read \("):
+            storage.read_range(storage.ByteRange(f"{address}/a.tar", 0, 10))
+    with pytest.raises(UserError, match="cannot be read, after 2 attempts"):
+        storage.read_range(storage.ByteRange(f"{address}/a.tar", 0, 10))
+    silent = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=silent.accept, daemon=True).start()
+    with pytest.raises(UserError, match="cannot be read, after 2 attempts"):
+        storage.read_range(storage.ByteRange(f"http://127.0.0.1:{silent.getsockname()[1]}/a.tar", 0, 10))
+    silent.close()
+
+
+def test_an_object_store(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = pytest.importorskip("moto.server", reason="a local S3")
+    s3fs = pytest.importorskip("s3fs", reason="reads s3://")
+    here = pack_noise(manifest, tmp_path / "shards", 8)
+    store = server.ThreadedMotoServer(port=0)
+    store.start()
+    host, port = store.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    try:
+        files = s3fs.S3FileSystem()
+        files.mkdir("corpora")
+        files.put(str(tmp_path / "shards"), "corpora/noise", recursive=True)
+        there = ShardFolder.open("s3://corpora/noise")
+        assert_equal(load(there, 2).epoch_batches(0), load(here, 0).epoch_batches(0))
+        with pytest.raises(UserError, match=r"s3://corpora/none: no index\.jsonl there"):
+            ShardFolder.open("s3://corpora/none")
+    finally:
+        store.stop()

@@ -1,0 +1,112 @@
+"""Serve a folder over HTTP with byte ranges, slowly and with faults: errors, broken and short answers.
+
+python tools/faulty_server.py FOLDER --faults 0.1 --delay 0.02
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--faults", type=float, default=0.1, help="share of the answers (default: 0.1)")
+    parser.add_argument("--delay", type=float, default=0.02, help="seconds before an answer (default: 0.02)")
+    arguments = parser.parse_args()
+    with serve(arguments.folder, arguments.faults, arguments.delay) as server:
+        print(f"http://127.0.0.1:{server.server_port}", flush=True)
+        threading.Event().wait()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, folder: Path, faults: float, delay: float) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.faults, self.delay = folder, faults, delay
+        self.counts: Counter[str] = Counter()
+        self.random = random.Random(0)
+        self.lock = threading.Lock()
+
+    def draw_fault(self) -> str | None:
+        with self.lock:
+            if self.random.random() >= self.faults:
+                return None
+            fault = self.random.choice(["503", "500", "429", "broken", "short"])
+            self.counts[fault] += 1
+            return fault
+
+
+@contextlib.contextmanager
+def serve(folder: Path, faults: float = 0.0, delay: float = 0.0) -> Iterator[Server]:
+    """A server in a thread; its port is `server_port`, its faults are counted in `counts`."""
+    server = Server(folder, faults, delay)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_HEAD(self) -> None:
+        self._answer(has_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(has_body=True)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, has_body: bool) -> None:
+        path = self.server.folder / self.path.lstrip("/")
+        if ".." in path.parts or not path.is_file():
+            self.send_error(404)
+            return
+        time.sleep(self.server.delay)
+        fault = self.server.draw_fault()
+        if fault is not None and fault.isdigit():
+            self.send_error(int(fault))
+            return
+        size = path.stat().st_size
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        begin, past = (int(asked[1]), min(int(asked[2]) + 1, size)) if asked else (0, size)
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(past - begin))
+        if asked:
+            self.send_header("Content-Range", f"bytes {begin}-{past - 1}/{size}")
+        self.end_headers()
+        if not has_body:
+            return
+        with open(path, "rb") as file:
+            file.seek(begin)
+            content = file.read(past - begin)
+        self.server.counts["bytes"] += len(content)
+        if fault is not None:  # the promised length never comes
+            content = content[: len(content) // 2]
+            self.close_connection = True
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(content)
+            if fault == "broken":
+                self.connection.close()
+
+
+if __name__ == "__main__":
+    main()
