@@ -58,7 +58,10 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
     values += [number for numbers in counts.values() for number in numbers]
     totals = sum_over_processes(values, process)
     tokens, words = max(totals[0], 1.0), max(totals[1], 1.0)
-    means = {name: total / tokens for name, total in zip(names, totals, strict=False) if name in sums}
+    # Also in a process that had no batch, where there are fewer than processes.
+    means = {
+        name: total / tokens for name, total in zip(names, totals, strict=False) if total or name in sums
+    }
     means = {name: mean for name, mean in means.items() if name in model.reported}
     scores = model.score(means, tokens_per_word=tokens / words)
     rest = iter(totals[len(names) :])
