@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 # What changes neither the trained weights nor the scores, and what is hashed by content: paths.
 _NOT_HASHED = (
-    *("output_dir", "data.", "train.device", "train.threads", "train.tensorboard", "train.log_every"),
+    *("output_dir", "data.", "train.device", "train.threads", "train.loggers", "train.log_every"),
     "batches.num_workers",
 )
 

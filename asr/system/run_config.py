@@ -116,6 +116,11 @@ class TrainConfig(Config):
     """Gradients are scaled down to this norm."""
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     """Of matrix products. auto: bf16 where the processor has instructions for it, else float32."""
+    reduce_dtype: Literal["float32", "bf16"] = "float32"
+    """Of gradients on their way between processes, which bf16 halves."""
+    sharded: bool = False
+    """For a model that one device does not hold: of several processes, each keeps a part of the weights,
+    their gradients and moments (FSDP). The encoder's layers are gathered one by one as they are needed."""
     average_decay: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Use a moving average of the weights (0.999, say) to validate and as the result; null: the weights."""
     compile: bool = False
@@ -145,8 +150,17 @@ class TrainConfig(Config):
     """Stop after so many validations without a new best one; null: never."""
     max_bad_updates: int = pydantic.Field(default=20, gt=0)
     """Stop after so many updates in a row whose loss or gradient was not finite; each is skipped."""
-    tensorboard: bool = False
-    """Write the log for TensorBoard too (package tensorboard)."""
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = pydantic.Field(default=(), strict=False)
+    """Trackers that show what log.jsonl has (extra `tracking`); one that fails stops nothing."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _read_earlier(cls, section: Any) -> Any:
+        """Earlier versions had TensorBoard alone. Behind here a list is one of Python, not of JSON."""
+        if isinstance(section, dict) and isinstance(section.get("tensorboard"), bool):
+            section = {"loggers": ["tensorboard"] if section["tensorboard"] else [], **section}
+            del section["tensorboard"]
+        return section
 
 
 class RunConfig(Config):

@@ -1,11 +1,10 @@
-"""Progress of a training: bar with ETA, log.jsonl, TensorBoard, the learning curve."""
+"""Progress of a training: bar with ETA, log.jsonl, trackers, the learning curve."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,8 +17,9 @@ from asr.errors import UserError
 from asr.evaluation.plots import draw_learning_curve
 from asr.files import replace_file
 from asr.models.model import name_means
-from asr.system.run_config import TrainConfig
+from asr.system.run_config import RunConfig
 from asr.train.learner import Outcome
+from asr.train.trackers import Trackers
 
 logger = logging.getLogger(__name__)
 
@@ -43,26 +43,24 @@ def show_progress() -> Iterator[None]:
 
 
 class Monitor:
-    """Writes numbers to log.jsonl, to the terminal and, where asked for, to TensorBoard.
+    """Writes numbers to log.jsonl, to the terminal and to the trackers.
 
     Silent in all processes but the main one.
     """
 
-    def __init__(self, output_dir: Path, start_step: int, config: TrainConfig, *, is_main: bool) -> None:
+    def __init__(self, config: RunConfig, start_step: int, *, is_main: bool) -> None:
         self.is_main = is_main
-        self._path = output_dir / "log.jsonl"
+        self._path = Path(config.output_dir) / "log.jsonl"
         self._bar: tqdm[Any] | None = None
-        self._writer: Any = None
-        self._since = time.monotonic()
+        self._trackers: Trackers | None = None
         if not is_main:
             return
         _forget_after(self._path, start_step)
         # None: a bar on a terminal only. Elsewhere the log lines show progress.
         self._bar = tqdm(
-            total=config.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
+            total=config.train.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
         )
-        if config.tensorboard:
-            self._writer = _open_tensorboard(output_dir / "tensorboard", start_step)
+        self._trackers = Trackers(config, start_step)
 
     def __enter__(self) -> Monitor:
         return self
@@ -72,8 +70,8 @@ class Monitor:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        if self._writer is not None:
-            self._writer.close()
+        if self._trackers is not None:
+            self._trackers.close()
 
     def advance(self) -> None:
         """Count one update."""
@@ -89,10 +87,8 @@ class Monitor:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
         shown = ", ".join(f"{name} {_format(value)}" for name, value in values.items())
         self.say(f"{kind} {step}: {shown}")
-        if self._writer is not None:
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+        if self._trackers is not None:
+            self._trackers.record(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def say(self, message: str) -> None:
         """Write a line to standard error without breaking the bar."""
@@ -177,14 +173,3 @@ def _forget_after(path: Path, step: int) -> None:
             kept.append(line + "\n")
     with replace_file(path) as file:
         file.write("".join(kept).encode())
-
-
-def _open_tensorboard(folder: Path, start_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError(
-            "train.tensorboard = True, but the package tensorboard is not installed: "
-            "pip install tensorboard, or set train.tensorboard=false"
-        ) from None
-    return SummaryWriter(str(folder), purge_step=start_step + 1)
