@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -314,6 +315,21 @@ def test_error_rates_of_dev_are_those_of_all_utterances_together(
     assert scores["wer"] == scores["wer_decoder"] == pytest.approx(1 - len(lengths) / sum(lengths))
 
 
+def test_a_process_without_dev_batches_has_the_scores_of_all(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there are fewer batches than processes."""
+    process = Process(0, 1, torch.device("cpu"))
+    system = prepare_system(tiny_run(), process)
+    sums: list[list[float]] = []
+    monkeypatch.setattr(
+        dev_scores, "sum_over_processes", lambda values, process: sums.append(list(values)) or sums[0]
+    )
+    batches = TrainingData(system, process).dev_batches()
+    scores = dev_scores.compute_dev_scores(system, batches, process)
+    assert dev_scores.compute_dev_scores(system, [], process) == scores and sums[0] != sums[1]
+
+
 def test_changed_settings_are_refused(tiny_run: TinyRun) -> None:
     train(tiny_run("train.steps=3"))
     with pytest.raises(UserError, match=r"other settings \(optim.learning_rate: 0.003 then, 0.1 now"):
@@ -410,7 +426,9 @@ def test_checkpoints_of_earlier_versions_go_on(
     assert_equal_bits(whole, train(tiny_run(*settings)))
 
 
-@pytest.mark.parametrize(("first", "accumulate", "now"), [(2, 1, 1), (2, 2, 4), (4, 1, 2), (3, 2, 2)])
+@pytest.mark.parametrize(
+    ("first", "accumulate", "now"), [(2, 1, 1), (2, 2, 4), (4, 1, 2), (3, 2, 2), (4, 1, 3), (2, 3, 4)]
+)
 def test_another_number_of_processes_learns_from_the_same_batches(
     tiny_run: TinyRun, first: int, accumulate: int, now: int
 ) -> None:
@@ -435,10 +453,15 @@ def test_another_number_of_processes_learns_from_the_same_batches(
         assert updates(now, done * first * accumulate) == expected[done:]
 
 
-def test_processes_that_cannot_share_an_update_are_refused(tiny_run: TinyRun) -> None:
+def test_processes_that_cannot_share_an_update_equally_are_said(
+    tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
+) -> None:
     system = prepare_system(tiny_run("train.accumulate=3"), Process(0, 1, torch.device("cpu")))
-    with pytest.raises(UserError, match=r"2 processes and train.accumulate = 3, so an update has 6 batches"):
-        TrainingData(system, Process(0, 4, torch.device("cpu")), first_world_size=2)
+    TrainingData(system, Process(0, 4, torch.device("cpu")), first_world_size=2)
+    assert (
+        "an update has 6 batches (2 processes at the start, train.accumulate = 3), which 4 proc"
+        in caplog.text
+    )
 
 
 def test_what_a_killed_training_left_is_removed(tiny_run: TinyRun, tmp_path: Path) -> None:
@@ -612,6 +635,34 @@ def test_one_utterance_too_large_is_named(tiny_run: TinyRun) -> None:
         halve_largest(batches[:1])
 
 
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the weights of its own update, whatever becomes of them meanwhile."""
+    settings = ("train.steps=5", "train.validate_every=5", "train.keep_best=1")
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run(f"output_dir={tmp_path}/whole", *settings)))
+    write, update = checkpoint.save_file, Learner.update
+    goes_on = threading.Event()
+
+    def save_file(tensors: Any, path: Path) -> None:
+        assert goes_on.wait(60)
+        write(tensors, path)
+
+    def update_then_write(self: Learner, batches: Sequence[Batch], step: int) -> Outcome:
+        outcome = update(self, batches, step)
+        if step == 3:
+            assert not find_checkpoints(tmp_path / "run")
+            goes_on.set()
+        return outcome
+
+    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    monkeypatch.setattr(Learner, "update", update_then_write)
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run(*settings)))
+    for name in ("model", "training"):
+        files = [tmp_path / run / f"checkpoints/step-00000003/{name}.safetensors" for run in ("whole", "run")]
+        assert_equal_bits(*files)
+
+
 def test_full_disk_leaves_the_last_checkpoint(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -645,12 +696,6 @@ def test_two_views_need_masks_and_halve_in_pairs(tiny_run: TinyRun) -> None:
     assert sizes == [[8, 8], [4, 4], [2, 2]]
     with pytest.raises(UserError, match="single utterance"):
         halve_largest(batches[:1])
-
-
-def test_tensorboard_missing_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UserError, match="pip install tensorboard"):
-        train(tiny_run("train.tensorboard=true"))
 
 
 # --- precision and processes --------------------------------------------------------------------
@@ -797,7 +842,8 @@ def test_a_bar_on_a_terminal_counts_updates_and_is_not_broken_by_lines(
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with monitor.Monitor(tmp_path, 3, tiny_run("train.steps=5").train, is_main=True) as shown:
+    config = tiny_run("train.steps=5", f"output_dir={tmp_path}")
+    with monitor.Monitor(config, 3, is_main=True) as shown:
         shown.advance()
         shown.advance()
         shown.say("saved")

@@ -60,6 +60,23 @@ class Batch:
         """Frames with the padding; tokens where there is no audio."""
         return self.features_BTF.shape[:2].numel() or self.tokens_BU.numel()
 
+    def take(self, rows: Sequence[int]) -> Batch:
+        """Only these rows, in this order, as often as they are named; no frames that are padding for all."""
+        share = float(self.feature_lengths_B[rows].sum() / self.feature_lengths_B.sum().clamp(min=1))
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in rows),
+            texts=tuple(self.texts[row] for row in rows),
+            applied=tuple(self.applied[row] for row in rows) if self.applied else (),
+            skipped=(),
+            audio_seconds=share * self.audio_seconds,
+            features_BTF=self.features_BTF[rows, : int(self.feature_lengths_B[rows].max())],
+            feature_lengths_B=self.feature_lengths_B[rows],
+            tokens_BU=self.tokens_BU[rows],
+            token_lengths_B=self.token_lengths_B[rows],
+            speech_spans_B2=None if self.speech_spans_B2 is None else self.speech_spans_B2[rows],
+        )
+
     def to(self, device: torch.device | str) -> Batch:
         """On the device; from pinned memory, the copy runs beside the computation."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))

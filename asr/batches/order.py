@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pydantic
@@ -52,6 +53,9 @@ class BatchConfig(Config):
         return self
 
 
+Planned = TypeVar("Planned")
+
+
 @dataclass(frozen=True)
 class Shard:
     """Which of the global batches this process takes: of each W of them in a row, rank r takes the r-th."""
@@ -60,17 +64,31 @@ class Shard:
     world_size: int = 1
     first_world_size: int | None = None
     """Of the processes that the training was started with, if others: an epoch keeps their batches."""
+    batches_per_update: int | None = None
+    """What all processes learn from before they go on; None: a batch each."""
 
     @property
     def multiple(self) -> int:
         """An epoch has a multiple of so many batches."""
         return self.first_world_size or self.world_size
 
+    @property
+    def update_size(self) -> int:
+        """Batches that all processes share out among them at a time."""
+        return self.batches_per_update or self.world_size
+
+    def share(self, update: Sequence[Planned], nothing: Planned) -> Sequence[Planned]:
+        """This process's batches of an update: as many as others have, some of them perhaps `nothing`."""
+        num_empty = -len(update) % self.world_size
+        return [*update, *[nothing] * num_empty][self.rank :: self.world_size]
+
     def take(self, batches: list[np.ndarray], start: int = 0) -> list[np.ndarray]:
-        """Select this process's batches: equally many for all processes, perhaps one without utterances."""
-        left = batches[start:]
-        num_empty = -len(left) % self.world_size
-        return [*left, *[np.empty(0, dtype=np.int64)] * num_empty][self.rank :: self.world_size]
+        """Select this process's batches: equally many for all processes, perhaps some without utterances."""
+        updates = (
+            batches[first : first + self.update_size]
+            for first in range(start, len(batches), self.update_size)
+        )
+        return [own for update in updates for own in self.share(update, np.empty(0, dtype=np.int64))]
 
 
 WHOLE = Shard()  # a single process takes all

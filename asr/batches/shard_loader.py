@@ -211,11 +211,10 @@ class ShardLoader:
         return [window.keys(group) for group in groups[::-1]]
 
     def _take(self, planned: Iterator[PlannedBatch], start: int) -> Iterator[PlannedBatch]:
-        """This process's batches behind the first `start`: equally many for all, the last perhaps empty."""
-        rank, world_size = self._shard.rank, self._shard.world_size
+        """This process's batches behind the first `start`: equally many for all, some perhaps empty."""
         left = itertools.islice(planned, start, None)
-        while step := list(itertools.islice(left, world_size)):
-            yield step[rank] if rank < len(step) else []
+        while update := list(itertools.islice(left, self._shard.update_size)):
+            yield from self._shard.share(update, [])
 
 
 class OpenedWindow:

@@ -6,18 +6,23 @@
     tokenizer.json
     state.json            step, scores, versions
 
+In checkpoints of a sharded training, model-00000-of-00002.safetensors and so on hold parts of the tensors:
+some rows of each, in the order of the parts.
 Folders are written aside and renamed, so that one which exists is whole. Nothing in them is unpickled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Generic, cast
 
 import torch
@@ -67,16 +72,59 @@ def save_checkpoint(
 
     Versions in `state` stay: a copy of a model was made by what made the model.
     """
+    write_checkpoint(folder, system, state, copy_tensors(system, weights, training))
+
+
+def copy_tensors(
+    system: System[Model],
+    weights: Mapping[str, Tensor] | None = None,
+    training: Mapping[str, Tensor] | None = None,
+    part: tuple[int, int] = (0, 1),
+) -> dict[str, dict[str, Tensor]]:
+    """Copy what the files of a checkpoint will hold to memory, so that training may go on meanwhile.
+
+    `part`: which part the weights are, and of how many.
+    """
+    index, count = part
     weights = system.model.state_dict() if weights is None else weights
     tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in weights.items()}
-    tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in system.front_end.state_dict().items()}
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    if index == 0:
+        statistics = system.front_end.state_dict()
+        tensors |= {f"{FRONT_END_PREFIX}{name}": tensor for name, tensor in statistics.items()}
+    suffix = ".safetensors" if count == 1 else f"-{index:05d}-of-{count:05d}.safetensors"
+    files = {f"model{suffix}": tensors}
+    if training is not None:
+        files[f"training{suffix}"] = dict(training)
+    # Copies too since safetensors refuses two names for one memory, as tied embeddings have.
+    return {
+        file: {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
+        for file, own in files.items()
+    }
+
+
+def write_checkpoint(
+    folder: Path,
+    system: System[Model],
+    state: Mapping[str, Any],
+    files: Mapping[str, dict[str, Tensor]],
+    completes: Callable[[], bool] | None = None,
+) -> None:
+    """Write the folder, whole or not at all. `files`: from `copy_tensors`.
+
+    `completes`: where they are a part, waits until the other processes have written theirs too; whether this
+    process completes the folder.
+    """
+    writer = os.getpid() if completes is None else "parts"
+    temporary = folder.with_name(f".{folder.name}.{writer}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        _save_tensors(temporary / "model.safetensors", tensors)
-        if training is not None:
-            _save_tensors(temporary / "training.safetensors", training)
+        if completes is None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True, exist_ok=completes is not None)
+        for name, tensors in files.items():
+            with usual_mode(temporary / name):
+                save_file(tensors, temporary / name)
+        if completes is not None and not completes():
+            return
         (temporary / "config.yaml").write_text(dump_config(system.config), encoding="utf-8")
         system.tokenizer.save(temporary / "tokenizer.json")
         (temporary / "state.json").write_text(json.dumps({**versions(), **state}, indent=2), encoding="utf-8")
@@ -93,6 +141,30 @@ def save_checkpoint(
             f"{folder}: cannot write this checkpoint ({reason}); those before it are as they were. "
             "Make room and run the same command again: it goes on from the last one"
         ) from None
+
+
+class BackgroundWriter:
+    """Writes checkpoints beside the training, one after the other."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> BackgroundWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()  # waits
+
+    def wait(self) -> None:
+        """Wait until what was submitted is on the disk; raises what went wrong there."""
+        if self._last is not None:
+            self._last.result()
+
+    def submit(self, write: Callable[[], None]) -> None:
+        self._last = self._thread.submit(write)
 
 
 def remove_unfinished(output_dir: Path) -> None:
@@ -151,13 +223,30 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
+    return dict(read_tensors(path))
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a file, or of the parts in its place, one after the other."""
+    parts = [path] if path.exists() else _find_parts(path)
+    if parts and parts[0] != path and len(parts) != int(parts[0].stem.rpartition("-")[2]):
+        raise UserError(f"{path.parent}: {len(parts)} parts, named as {parts[0].name}; some are missing")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(safe_open(part, framework="pt")) for part in parts or [path]]
+            keys = [set(file.keys()) for file in files]
+            for name in sorted(set().union(*keys)):
+                rows = [file.get_tensor(name) for file, own in zip(files, keys, strict=True) if name in own]
+                yield name, rows[0] if len(rows) == 1 else torch.cat(rows)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; give the folder of a run or of a checkpoint") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a whole safetensors file ({error}); take another checkpoint") from None
+
+
+def _find_parts(path: Path) -> list[Path]:
+    digits = "[0-9]" * 5
+    return sorted(path.parent.glob(f"{path.stem}-{digits}-of-{digits}{path.suffix}"))
 
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
@@ -190,10 +279,9 @@ def find_checkpoints(output_dir: Path) -> list[Path]:
 def find_model(path: str | Path) -> Path:
     """The folder to load for a run (its final model, else its last checkpoint) or for a checkpoint itself."""
     path = find_shipped(path)
-    if (path / "model.safetensors").is_file():
-        return path
-    if (path / "model" / "model.safetensors").is_file():
-        return path / "model"
+    for folder in (path, path / "model"):
+        if (folder / "model.safetensors").is_file() or _find_parts(folder / "model.safetensors"):
+            return folder
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]
     families = [] if path.exists() else [extension.FAMILY for extension in find_extensions("family")]
@@ -231,14 +319,6 @@ def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, f
                 f"but config.yaml asks for {tuple(expected[name].shape)}"
             )
     module.load_state_dict(own)
-
-
-def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    # Copies, since safetensors refuses two names for one memory, as tied embeddings have.
-    with usual_mode(path):
-        save_file(
-            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path
-        )
 
 
 def _flush_to_disk(path: Path) -> None:

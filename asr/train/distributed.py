@@ -17,6 +17,8 @@ from asr.errors import UserError
 
 Result = TypeVar("Result")
 
+BUCKET_BYTES = 25_000_000  # of gradients that are sent together
+
 
 @dataclass(frozen=True)
 class Process:
@@ -95,23 +97,68 @@ def gather_over_processes(names: list[str], process: Process) -> list[str]:
     return [name for part in gathered for name in part]
 
 
-def sum_gradients(parameters: Iterable[Tensor], process: Process) -> None:
-    """Add up the gradients of all processes, in one message.
+class GradientSum:
+    """Adds up the gradients of all processes, in buckets that travel while the next are computed.
 
     Not DistributedDataParallel: that counts backward passes, and these may differ from process to process
     when one of them runs out of memory and halves a batch.
     """
-    if process.world_size == 1:
-        return
-    parameters = list(parameters)
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+
+    def __init__(self, parameters: Iterable[Tensor], process: Process, dtype: torch.dtype) -> None:
+        """`dtype`: of the gradients on their way."""
+        self._dtype = dtype
+        self._buckets: list[list[Tensor]] = []
+        self._sent: list[tuple[Tensor, dist.Work]] = []
+        """Of the first buckets, the gradients that become sums. All processes send them in this order."""
+        self._missing: list[set[Tensor]] | None = None
+        """Of each bucket, what the last backward pass has not come to; None: another pass is running."""
+        if process.world_size == 1:
+            return
+        size = BUCKET_BYTES
+        for parameter in reversed(list(parameters)):  # about the order in which their gradients are ready
+            if size + parameter.nbytes > BUCKET_BYTES:
+                self._buckets.append([])
+                size = 0
+            self._buckets[-1].append(parameter)
+            size += parameter.nbytes
+        self._bucket_of = {p: index for index, bucket in enumerate(self._buckets) for p in bucket}
+        for parameter in self._bucket_of:
+            parameter.register_post_accumulate_grad_hook(self._note)
+
+    def begin_pass(self, *, is_last: bool) -> None:
+        """Announce a backward pass. In the last one, a bucket is sent as soon as its gradients are ready.
+
+        Passes may be broken off and begun again: what is sent by then is whole, and is not sent twice.
+        """
+        self._missing = [set(bucket) for bucket in self._buckets] if is_last else None
+
+    def finish(self) -> None:
+        """Send what is left, and give each parameter the sum."""
+        self._missing = None
+        while len(self._sent) < len(self._buckets):
+            self._send_next()
+        for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
+            work.wait()
+            for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.copy_(part.view_as(parameter))
+        self._sent = []
+
+    def _note(self, parameter: Tensor) -> None:
+        if self._missing is None:
+            return
+        self._missing[self._bucket_of[parameter]].discard(parameter)
+        while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        bucket = self._buckets[len(self._sent)]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([gradient.flatten().to(self._dtype) for gradient in gradients])
+        work = dist.all_reduce(flat, async_op=True)
+        assert work is not None
+        self._sent.append((flat, work))
 
 
 def wait_for_all(process: Process) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,8 +20,9 @@ from asr.models import Model
 from asr.models.model import Losses
 from asr.models.precision import is_fast
 from asr.system.run_config import RunConfig
-from asr.train.distributed import Process, sum_gradients, sum_over_processes
+from asr.train.distributed import GradientSum, Process, sum_over_processes
 from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
+from asr.train.sharding import make_completer, own_parts, shard_model, split_like, whole, whole_weights
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,19 @@ class Learner:
         self.config = config
         self.process = process
         self.precision = precision
+        self.is_sharded = config.train.sharded and process.world_size > 1
+        """Then all processes pass through the model together, also those that have nothing to learn from."""
+        self._nothing: Batch | None = None
+        """One that counts nothing, to pass through the model with."""
+        reduce_dtype = DTYPES[config.train.reduce_dtype]
+        self.completes_checkpoint: Callable[[], bool] | None = None
+        if self.is_sharded:
+            shard_model(model, config.train, reduce_dtype)
+            self.completes_checkpoint = make_completer(process)
+        else:
+            model.to(process.device)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.gradient_sum = GradientSum([] if self.is_sharded else self.parameters, process, reduce_dtype)
         self.optimizer = build_optimizer(model, config.optim)
         decay = config.train.average_decay
         self.average = None if decay is None else MovingAverage(model, decay)
@@ -77,14 +91,13 @@ class Learner:
         if not num_utterances:  # all files of all processes were broken: there is no gradient
             return Outcome(True, {}, 0.0, 0.0, 0.0, rate)
         sums = self._accumulate_gradients(list(batches), max(num_tokens, 1.0), step)
+        self.gradient_sum.finish()
         # All names in all processes: one whose batches were empty has no sums of its own.
         names = self.model.reported
         summed = sum_over_processes([sums.get(name, 0.0) for name in names], self.process)
         sums = {name: value for name, value in zip(names, summed, strict=True) if value or name in sums}
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        sum_gradients(parameters, self.process)
         self.scaler.unscale_(self.optimizer)
-        norm = float(nn.utils.clip_grad_norm_(parameters, config.train.clip_norm, foreach=True))
+        norm = float(whole(nn.utils.clip_grad_norm_(self.parameters, config.train.clip_norm, foreach=True)))
         is_finite = math.isfinite(norm) and math.isfinite(sums.get("total", 0.0))
         if is_finite:
             self.scaler.step(self.optimizer)
@@ -100,22 +113,42 @@ class Learner:
         Returns its seconds.
         """
         started = time.monotonic()
-        self._accumulate_gradients([batch], float(max(self._count_targets(batch), 1)), step=0)
+        self._nothing = replace(batch.take(range(batch.num_views)), ids=())
+        self._accumulate_gradients([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
         self.optimizer.zero_grad(set_to_none=True)
         return time.monotonic() - started
 
-    @contextlib.contextmanager
-    def weights_to_use(self) -> Iterator[None]:
-        """Give the model the averaged weights, if any are kept, within the block."""
-        if self.average is None:
-            yield
-            return
-        raw = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        self.model.load_state_dict(self.average.weights)
+    def fits(self, batch: Batch) -> bool:
+        """Try a batch as `try_batch` does; whether memory holds it as a whole."""
         try:
-            yield
+            self._run_batches([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
         finally:
-            self.model.load_state_dict(raw)
+            self.optimizer.zero_grad(set_to_none=True)
+        return True
+
+    @contextlib.contextmanager
+    def weights_to_use(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+        """Give the model these weights within the block, else the averaged ones, if any are kept."""
+        if weights is None and self.average is not None:
+            weights = self.average.weights
+        raw = {}
+        if weights is not None:
+            raw = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            self._take(weights.items())
+        try:
+            with whole_weights(self.model):
+                yield
+        finally:
+            if weights is not None:
+                self.model.load_state_dict(raw)
+
+    def _take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: split_like(tensor, own[name]) for name, tensor in weights})
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         return torch.autocast(
@@ -125,25 +158,38 @@ class Learner:
     def _count_targets(self, batch: Batch) -> int:
         return self.model.count_targets(batch.token_lengths_B)
 
-    def _accumulate_gradients(self, batches: list[Batch], num_tokens: float, step: int) -> dict[str, float]:
-        """Add up gradients of the loss per token. Returns the sums that the model reports."""
-        batches = [batch for batch in batches if len(batch)]
+    def _accumulate_gradients(
+        self, batches: list[Batch], num_tokens: float, step: int, *, sends: bool = True
+    ) -> dict[str, float]:
+        """Add up gradients of the loss per token. Returns the sums that the model reports.
+
+        `sends`: each gradient goes to the other processes as soon as it is ready.
+        """
+        nothing = [self._nothing] if self.is_sharded and self._nothing is not None else []
+        batches = [one for batch in batches for one in ([batch] if len(batch) else nothing)]
         while True:
             try:
-                return self._run_batches(batches, num_tokens, step)
+                return self._run_batches(batches, num_tokens, step, sends)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
+                if self.is_sharded:
+                    raise UserError(
+                        "out of memory, and with train.sharded a batch is not halved, since all processes "
+                        "would have to: lower batches.max_seconds, or take more processes"
+                    ) from None
             # Outside of the handler, which would keep the tensors of the failed pass alive.
             self.optimizer.zero_grad(set_to_none=True)
             if self.process.device.type == "cuda":
                 torch.cuda.empty_cache()
             batches = halve_largest(batches)
 
-    def _run_batches(self, batches: list[Batch], num_tokens: float, step: int) -> dict[str, float]:
+    def _run_batches(
+        self, batches: list[Batch], num_tokens: float, step: int, sends: bool
+    ) -> dict[str, float]:
         self.model.train()
         sums: Counter[str] = Counter()
-        for batch in batches:
+        for index, batch in enumerate(batches, start=1):
             batch = batch.to(self.process.device)
             with self.autocast():
                 losses: Losses = self._forward(
@@ -154,41 +200,58 @@ class Learner:
                     step,
                     batch.speech_spans_B2,
                 )
-            scaled: Tensor = self.scaler.scale(losses.total / num_tokens)
+            scaled: Tensor = self.scaler.scale(losses.total * (len(batch) > 0) / num_tokens)
+            self.gradient_sum.begin_pass(is_last=sends and index == len(batches))
             scaled.backward()
             parts = {"total": losses.total.detach()} | losses.parts
             values = torch.stack([part.double() for part in parts.values()]).tolist()  # one wait for the GPU
-            sums.update(dict(zip(parts, values, strict=True)))
+            sums.update(dict(zip(parts, values, strict=True)) if len(batch) else {})
         return dict(sums)
 
     # --- state ----------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """State that only training needs: tensors, and the few numbers of the gradient scaler."""
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
+        """Weights to use; tensors that only training needs; the few numbers of the gradient scaler.
+
+        Of a sharded model, what this process has to save of them.
+        """
+        weights = raw = self.model.state_dict()
         tensors = {
             f"optimizer.{index}.{name}": value
             for index, moments in self.optimizer.state_dict()["state"].items()
             for name, value in moments.items()
         }
         if self.average is not None:
-            tensors |= {f"raw.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        return tensors, self.scaler.state_dict()
+            weights = self.average.weights
+            tensors |= {f"raw.{name}": tensor for name, tensor in raw.items()}
+        if self.is_sharded:
+            weights, tensors = (own_parts(one, is_main=self.process.is_main) for one in (weights, tensors))
+        return weights, tensors, self.scaler.state_dict()
 
-    def load(self, weights: dict[str, Tensor], tensors: dict[str, Tensor], scaler: dict[str, float]) -> None:
-        """Restore `state`. `weights` are those to use: the average where one is kept."""
+    def load(
+        self,
+        weights: Iterable[tuple[str, Tensor]],
+        tensors: Iterable[tuple[str, Tensor]],
+        scaler: dict[str, float],
+    ) -> None:
+        """Restore `state`, tensor by tensor."""
+        self._take(weights)
         if self.average is not None:
-            self.average.weights = {name: tensor.to(self.process.device) for name, tensor in weights.items()}
-            weights = {
-                key.removeprefix("raw."): value for key, value in tensors.items() if key.startswith("raw.")
-            }
-        self.model.load_state_dict(weights)
+            self.average = MovingAverage(self.model, self.average.decay)
+        own = self.model.state_dict()
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         state = self.optimizer.state_dict()
         state["state"] = {}
-        for key, value in tensors.items():
+        for key, value in tensors:
             kind, _, rest = key.partition(".")
-            if kind == "optimizer":
+            if kind == "raw":
+                with torch.no_grad():
+                    own[rest].copy_(split_like(value, own[rest]))
+            elif kind == "optimizer":
                 index, _, name = rest.partition(".")
-                state["state"].setdefault(int(index), {})[name] = value
+                like = parameters[int(index)]
+                moments = state["state"].setdefault(int(index), {})
+                moments[name] = split_like(value, like) if value.shape == like.shape else value
         self.optimizer.load_state_dict(state)
         for parameter, moments in self.optimizer.state.items():
             for name, value in moments.items():
@@ -212,9 +275,9 @@ def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> P
     return chosen
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Recognise out of memory: on a GPU PyTorch has a type for it, on a CPU only words."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
 def halve_largest(batches: list[Batch]) -> list[Batch]:
@@ -232,24 +295,5 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
         num_utterances,
     )
     middle = num_utterances // 2 * batch.num_views
-    return [*batches[:largest], *_split(batch, middle), *batches[largest + 1 :]]
-
-
-def _split(batch: Batch, middle: int) -> tuple[Batch, Batch]:
-    def part(rows: slice) -> Batch:
-        share = float(batch.feature_lengths_B[rows].sum() / batch.feature_lengths_B.sum().clamp(min=1))
-        return replace(
-            batch,
-            ids=batch.ids[rows],
-            texts=batch.texts[rows],
-            applied=batch.applied[rows],
-            skipped=(),
-            audio_seconds=share * batch.audio_seconds,
-            features_BTF=batch.features_BTF[rows, : int(batch.feature_lengths_B[rows].max())],
-            feature_lengths_B=batch.feature_lengths_B[rows],
-            tokens_BU=batch.tokens_BU[rows],
-            token_lengths_B=batch.token_lengths_B[rows],
-            speech_spans_B2=None if batch.speech_spans_B2 is None else batch.speech_spans_B2[rows],
-        )
-
-    return part(slice(None, middle)), part(slice(middle, None))
+    halves = [batch.take(rows) for rows in (range(middle), range(middle, len(batch)))]
+    return [*batches[:largest], *halves, *batches[largest + 1 :]]

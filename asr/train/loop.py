@@ -25,13 +25,16 @@ from asr.models import Model
 from asr.system.checkout import find_commit
 from asr.system.checkpoint import (
     MODEL_PREFIX,
+    BackgroundWriter,
     System,
     average_weights,
+    copy_tensors,
     find_checkpoints,
     load_state,
-    load_tensors,
+    read_tensors,
     remove_unfinished,
     save_checkpoint,
+    write_checkpoint,
 )
 from asr.system.run_config import HIGHER_IS_BETTER, RunConfig
 from asr.train.dev_scores import compute_dev_scores, plot_dev_attention
@@ -138,15 +141,16 @@ def _train(config: RunConfig, process: Process) -> Path:
     log = Averages()
 
     with (
-        Monitor(output_dir, state.step, settings, is_main=process.is_main) as monitor,
+        Monitor(system.config, state.step, is_main=process.is_main) as monitor,
         StopSignal(process.is_main) as stop,
+        BackgroundWriter() as writer,
     ):
         while state.step < settings.steps and not has_stalled(state, settings.patience):
             for batches in data.epoch(state.epoch, state.batches_done, state.window):
                 started = time.monotonic()
                 outcome = learner.update(batches, state.step)
                 state.step += 1
-                state.batches_done += len(batches) * process.world_size
+                state.batches_done += data.batches_per_update
                 state.window = data.find_window(state.batches_done)
                 state.seconds += time.monotonic() - started
                 state.audio_seconds += outcome.audio_seconds
@@ -161,14 +165,11 @@ def _train(config: RunConfig, process: Process) -> Path:
                 is_last = state.step == settings.steps
                 if state.step % settings.log_every == 0 or is_last:
                     monitor.record(state.step, "train", {"epoch": state.epoch} | log.take())
-                if (
-                    settings.plot_every is not None
-                    and state.step % settings.plot_every == 0
-                    and process.is_main
-                ):
+                if settings.plot_every is not None and state.step % settings.plot_every == 0:
                     with learner.weights_to_use():
-                        folder = output_dir / "attention" / f"step-{state.step:08d}"
-                        plot_dev_attention(system, data.batch_to_plot(), folder, process)
+                        if process.is_main:
+                            folder = output_dir / "attention" / f"step-{state.step:08d}"
+                            plot_dev_attention(system, data.batch_to_plot(), folder, process)
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
                     with learner.weights_to_use():
@@ -178,8 +179,9 @@ def _train(config: RunConfig, process: Process) -> Path:
                     note_score(state, scores, settings.select_by, settings.keep_best)
                 is_asked = sum_over_processes([stop.number], process)[0] > 0
                 if validates or state.step % settings.save_every == 0 or is_asked:
-                    save(output_dir, system, learner, state)
+                    save(output_dir, system, learner, state, writer)
                 if is_asked:
+                    wait_for_checkpoint(writer, process)
                     monitor.say(
                         f"stopped and saved at update {state.step}; the same command goes on from there"
                     )
@@ -188,8 +190,9 @@ def _train(config: RunConfig, process: Process) -> Path:
                     break
             else:
                 state.epoch, state.batches_done, state.window = state.epoch + 1, 0, (0, 0)
+        wait_for_checkpoint(writer, process)
         stop.restore_interrupt()  # from here on nothing is lost
-        return finish(output_dir, system, data, state, monitor, process)
+        return finish(output_dir, system, learner, data, state, monitor)
 
 
 # --- start and end ------------------------------------------------------------------------------
@@ -200,7 +203,6 @@ def start_or_resume(
 ) -> tuple[Learner, TrainingState]:
     """Start afresh, or load the last checkpoint of the same config."""
     settings = system.config.train
-    system.model.to(process.device)
     checkpoints = find_checkpoints(output_dir)
     if not checkpoints:
         precision = choose_precision(settings.precision, process)
@@ -222,9 +224,9 @@ def start_or_resume(
     require_same_data(fields.setdefault("data_hashes", data_hashes), data_hashes, last)
     state = TrainingState(**fields)
     learner = Learner(system.model, system.config, process, state.precision)
-    weights = load_tensors(last / "model.safetensors")
-    weights = {k.removeprefix(MODEL_PREFIX): v for k, v in weights.items() if k.startswith(MODEL_PREFIX)}
-    learner.load(weights, load_tensors(last / "training.safetensors"), state.scaler)
+    weights = read_tensors(last / "model.safetensors")
+    weights = ((k.removeprefix(MODEL_PREFIX), v) for k, v in weights if k.startswith(MODEL_PREFIX))
+    learner.load(weights, read_tensors(last / "training.safetensors"), state.scaler)
     logger.info("going on from %s", last)
     if settings.steps > before.train.steps:
         report_extension(system.config, before.train.steps, state)
@@ -252,8 +254,9 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
 
 def require_same_config(config: RunConfig, before: RunConfig, checkpoint: Path) -> None:
     """Refuse settings other than those that a training was started with, unless they change no update."""
-    free = {"train.device", "train.threads", "train.tensorboard", "train.log_every", "batches.num_workers"}
-    free |= {"data.max_unknown"} | ({"train.steps"} if config.train.steps > before.train.steps else set())
+    free = {"train.device", "train.threads", "train.loggers", "train.log_every", "train.sharded"}
+    free |= {"batches.num_workers", "data.max_unknown"}
+    free |= {"train.steps"} if config.train.steps > before.train.steps else set()
     changed = [
         f"{key}: {then!r} then, {now!r} now"
         for key, (then, now) in find_differences(before, config).items()
@@ -276,19 +279,35 @@ def require_same_data(stored: dict[str, str], current: dict[str, str], checkpoin
         )
 
 
-def save(output_dir: Path, system: System[Model], learner: Learner, state: TrainingState) -> None:
-    """Write the checkpoint of this update, then drop those that are neither the last nor among the best."""
-    tensors, state.scaler = learner.state()
-    if learner.process.is_main:
-        folder = output_dir / "checkpoints" / step_name(state.step)
+def save(
+    output_dir: Path, system: System[Model], learner: Learner, state: TrainingState, writer: BackgroundWriter
+) -> None:
+    """Write the checkpoint of this update beside the training, then drop those that are neither the last nor
+    among the best."""
+    weights, tensors, state.scaler = learner.state()
+    process = learner.process
+    if not (process.is_main or learner.is_sharded):
+        return
+    folder = output_dir / "checkpoints" / step_name(state.step)
+    kept = {folder.name} | {step_name(ranked.step) for ranked in state.best}
+    writer.wait()  # whose copy in memory goes before the next is made
+    part = (process.rank, process.world_size) if learner.is_sharded else (0, 1)
+    files, stored = copy_tensors(system, weights, tensors, part), dataclasses.asdict(state)
+
+    def write() -> None:
         if not folder.exists():
-            weights = None if learner.average is None else learner.average.weights
-            save_checkpoint(folder, system, dataclasses.asdict(state), weights, tensors)
-        kept = {folder.name} | {step_name(ranked.step) for ranked in state.best}
-        for old in find_checkpoints(output_dir):
+            write_checkpoint(folder, system, stored, files, learner.completes_checkpoint)
+        for old in find_checkpoints(output_dir) if process.is_main else ():
             if old.name not in kept:
                 shutil.rmtree(old)
-    wait_for_all(learner.process)
+
+    writer.submit(write)
+
+
+def wait_for_checkpoint(writer: BackgroundWriter, process: Process) -> None:
+    """Wait, in all processes, until the last checkpoint is whole: one that ends ends the others."""
+    writer.wait()
+    wait_for_all(process)
 
 
 def step_name(step: int) -> str:
@@ -298,24 +317,24 @@ def step_name(step: int) -> str:
 def finish(
     output_dir: Path,
     system: System[Model],
+    learner: Learner,
     data: TrainingData,
     state: TrainingState,
     monitor: Monitor,
-    process: Process,
 ) -> Path:
     """Save the best checkpoint or the average of the best, whichever does better on the dev set.
 
     Where the dev set has no say, it is the average.
     """
-    folder = output_dir / "model"
+    folder, process = output_dir / "model", learner.process
     select_by = system.config.train.select_by
     steps = [ranked.step for ranked in state.best]
     candidates = [steps] if len(steps) == 1 or select_by == "updates" else [steps[:1], steps]
     results = []
     for candidate in candidates:
         weights = average_weights([output_dir / "checkpoints" / step_name(step) for step in candidate])
-        system.model.load_state_dict(weights)
-        scores = compute_dev_scores(system, data.dev_batches(), process)
+        with learner.weights_to_use(weights):
+            scores = compute_dev_scores(system, data.dev_batches(), process)
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -53,24 +54,24 @@ class TrainingData:
     """The batches of a run, as the training loop asks for them."""
 
     def __init__(self, system: System[Model], process: Process, first_world_size: int | None = None) -> None:
-        """`first_world_size`: of the processes that the training was started with. With any other number that
-        divides the batches of an update, each update has the same batches as with those."""
+        """`first_world_size`: of the processes that the training was started with. With any other number,
+        each update has the same batches as with those."""
         first_world_size = first_world_size or process.world_size
-        batches_per_update = system.config.train.accumulate * first_world_size
-        self._accumulate, rest = divmod(batches_per_update, process.world_size)
-        if rest:
-            raise UserError(
-                f"this training was started with {first_world_size} processes and train.accumulate = "
-                f"{system.config.train.accumulate}, so an update has {batches_per_update} batches, which "
-                f"{process.world_size} processes cannot share equally; go on with a number that divides them"
-            )
+        self.batches_per_update = system.config.train.accumulate * first_world_size
+        self._accumulate = math.ceil(self.batches_per_update / process.world_size)
         if process.world_size != first_world_size:
             logger.info(
                 "started with %d processes, going on with %d, each with %d batches to an update: the same "
                 "batches in the same order",
                 first_world_size, process.world_size, self._accumulate,
             )  # fmt: skip
-        shard = Shard(process.rank, process.world_size, first_world_size)
+        if self.batches_per_update % process.world_size:
+            logger.warning(
+                "an update has %d batches (%d processes at the start, train.accumulate = %d), which %d "
+                "processes cannot share equally: some wait for others; a number that divides them is faster",
+                self.batches_per_update, first_world_size, system.config.train.accumulate, process.world_size,
+            )  # fmt: skip
+        shard = Shard(process.rank, process.world_size, first_world_size, self.batches_per_update)
         self._train: BatchLoader | ShardLoader | TextLoader
         self._dev: BatchLoader | ShardLoader | TextLoader
         build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
@@ -113,16 +114,7 @@ class TrainingData:
     def batch_to_plot(self) -> Batch:
         """The same few dev utterances each time, out of the longest ones."""
         batch = next(iter(self._dev.evaluation_batches()))
-        rows = slice(0, NUM_PLOTTED)
-        return replace(
-            batch,
-            ids=batch.ids[rows],
-            texts=batch.texts[rows],
-            features_BTF=batch.features_BTF[rows],
-            feature_lengths_B=batch.feature_lengths_B[rows],
-            tokens_BU=batch.tokens_BU[rows],
-            token_lengths_B=batch.token_lengths_B[rows],
-        )
+        return batch.take(range(min(NUM_PLOTTED, len(batch))))
 
 
 def require_file(key: str, path: str) -> None:
