@@ -30,8 +30,12 @@ FIELD = "extras.word_times"
 
 @pytest.fixture(scope="module")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_words(tmp_path_factory.mktemp("talker") / "model", decoder=False)
+
+
+def save_words(folder: Path, *settings: str, decoder: bool = True) -> Path:
     """Random weights; words of tones as tokens."""
-    folder = save_talker(tmp_path_factory.mktemp("talker") / "model", decoder=False)
+    save_talker(folder, *settings, decoder=decoder)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["tokens"][5:9] = list(TONES_HZ)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -68,6 +72,35 @@ def test_words_are_where_they_sound(talker: Path, corpus: Path, monkeypatch: pyt
             "extras.t",
         )
         true = read_spans(utterance, FIELD)
+        assert faults == {} and found.labels == true.labels
+        assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
+        assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
+
+
+def test_words_are_where_the_decoder_attends(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder without CTC, whose last layer attends in the middle of each word."""
+    system = load_system(save_words(tmp_path / "listener", "model.ctc_weight=0.0"))
+    decoder = system.model.decoder
+    assert decoder is not None and system.model.ctc_head is None
+    score, clock = decoder.score_reference, make_clock(system.config.features, system.model)
+    for utterance in read_manifest(corpus / "dev.jsonl"):
+        true = read_spans(utterance, FIELD)
+
+        def score_reference(*arguments: Any, true: Any = true) -> Any:
+            scores_BNV, weights = score(*arguments)
+            (last,) = weights
+            attention_BHNT = torch.full_like(weights[last], 1e-6)
+            for row, (begin, end) in enumerate(zip(true.begins_K, true.ends_K, strict=True)):
+                step = round(((begin + end) / 2 - clock.first) / clock.seconds_per_step)
+                attention_BHNT[:, :, row, step] = 1.0
+            return scores_BNV, {last: attention_BHNT}
+
+        monkeypatch.setattr(decoder, "score_reference", score_reference)
+        times, faults = align_utterances(system, [utterance], device=CPU, by="attention")
+        aligned = utterance.model_copy(update={"extras": {"t": times[utterance.id]}})
+        found = read_spans(aligned, "extras.t")
         assert faults == {} and found.labels == true.labels
         assert found.begins_K == pytest.approx(true.begins_K, abs=0.03)
         assert found.ends_K == pytest.approx(true.ends_K, abs=0.03)
@@ -148,6 +181,8 @@ def test_wrong_use(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     arguments = [corpus / "dev.jsonl", "--output", tmp_path / "out.jsonl"]
     assert align(listener, *arguments) == 2
     assert "needs a CTC head" in capsys.readouterr().err
+    assert align(talker, *arguments, "--by", "attention") == 2
+    assert "needs a decoder that attends" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         align(talker, *arguments, "--batch-size", "0")
     assert "--batch-size: '0': expected" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`asr align MODEL MANIFEST`: word times of the texts, by forced alignment under a CTC head."""
+"""`asr align MODEL MANIFEST`: word times of the texts, by alignment under a CTC head or by attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="folder of a run, or of a checkpoint, with a CTC head")
+    parser.add_argument("model", metavar="MODEL", help="folder of a run, or of a checkpoint")
     parser.add_argument("manifest", metavar="MANIFEST", help="utterances with their texts, as JSON Lines")
     parser.add_argument(
         "--output",
@@ -24,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default="word_times",
         help='where in extras the times go, as "TWO:0.1060-0.4364 SIX:...", in seconds (default: word_times)',
+    )
+    parser.add_argument(
+        "--by",
+        choices=("ctc", "attention"),
+        default="ctc",
+        help="the best path of the CTC head, or where the decoder's last layer attends (default: ctc)",
     )
     add_batch_size(parser, "utterances encoded")
     add_device(parser)
@@ -44,7 +50,12 @@ def run(args: argparse.Namespace) -> int:
     logger.info("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         found, faults = align_utterances(
-            system, utterances, device=device, batch_size=args.batch_size, report=progress.advance
+            system,
+            utterances,
+            device=device,
+            by=args.by,
+            batch_size=args.batch_size,
+            report=progress.advance,
         )
     for message in faults.values():
         logger.error("%s", message)

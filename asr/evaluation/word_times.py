@@ -1,8 +1,9 @@
-"""Times of the words of a manifest, by forced alignment of their texts under a CTC head."""
+"""Times of the words of a manifest, by alignment of their texts under a CTC head or by cross-attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
 from asr.models.clock import make_clock
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
-from asr.transcription.timestamps import align_by_ctc, split_words, time_words
+from asr.transcription.timestamps import align_by_attention, align_by_ctc, split_words, time_words
 
 # B utterances of a batch, T encoded steps, V vocabulary
 
@@ -26,17 +27,23 @@ def align_utterances(
     utterances: Sequence[Utterance],
     *,
     device: torch.device,
+    by: Literal["ctc", "attention"] = "ctc",
     batch_size: int = 8,
     report: Callable[[float], None] = lambda seconds: None,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """id to times, as "TWO:0.1060-0.4364 SIX:...", and id to message of what could not be aligned.
 
-    Words are spelled as in training. Those without a token, texts too long for their audio, and audio too
-    long for the model are faults.
+    By the CTC head, or by the cross-attention of the decoder's last layer. Words are spelled as in training.
+    Those without a token, texts too long for their audio, and audio too long for the model are faults.
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
-    if model.ctc_head is None:
-        raise UserError("alignment needs a CTC head, and this model has none; train with ctc_weight above 0")
+    if by == "ctc" and model.ctc_head is None:
+        raise UserError(
+            "alignment needs a CTC head, and this model has none; train with ctc_weight above 0, or align by "
+            "attention"
+        )
+    if by == "attention" and (model.decoder is None or model.decoder.num_heads == 0):
+        raise UserError("alignment by attention needs a decoder that attends, and this model has none")
     clock, rate = make_clock(system.config.features, model), front_end.config.sample_rate
     times: dict[str, str] = {}
     faults: dict[str, str] = {}
@@ -54,9 +61,11 @@ def align_utterances(
                 ready.append((item, audio))
         encodable, encoded = encode_batch(model.encode, front_end, ready, device, faults)
         if encoded is not None:
-            scores_BTV = model.ctc_log_probabilities(encoded[0])
             texts = [tokens[item.id] for item, _ in encodable]
-            aligned = align_by_ctc(scores_BTV, encoded[1], texts)
+            if by == "ctc":
+                aligned = align_by_ctc(model.ctc_log_probabilities(encoded[0]), encoded[1], texts)
+            else:
+                aligned = align_by_attention(model, *encoded, texts)
             for (item, audio), ids, token_times in zip(encodable, texts, aligned, strict=True):
                 words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
                 times[item.id] = format_spans((word.text, word.start, word.end) for word in words)
