@@ -176,6 +176,48 @@ def test_it_holds_training_alone_and_not_after_its_end(name: str) -> None:
     assert losses(0, False, PRIOR) == losses(0, False, None)
 
 
+@pytest.mark.parametrize(
+    ("encoder", "decoder"),
+    [
+        ({"type": "lstm", "dim": 8, "num_layers": 1}, {"attention": {"score": "dot"}}),
+        (
+            {"type": "lstm", "cell": "tanh", "dim": 8, "num_layers": 1},
+            {"cell": "tanh", "attention": {"score": "additive"}},
+        ),
+        (
+            {"type": "convolutional", "dim": 16, "num_layers": 1, "feed_forward_dim": 16},
+            {"attention": {"score": "scaled_dot"}},
+        ),
+    ],
+    ids=["dot product", "tanh cells", "convolutions"],
+)
+def test_a_narrow_prior_puts_recurrent_attention_on_the_diagonal(
+    encoder: dict[str, Any], decoder: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the score and the cells: random weights alone attend elsewhere."""
+    tree = {"encoder": encoder, "decoder": {"type": "attention", "dim": 16, "num_layers": 1} | decoder}
+    prior = {"width": 0.02, "keep_updates": 2, "end_updates": 5, "trim_silence": False}
+    model = build_model(
+        SpeechModelConfig.model_validate(tree | {"attention_prior": prior}), NUM_FEATURES, VOCAB_SIZE
+    ).train()
+    assert isinstance(model.decoder, Decoder)
+    compute_loss, weights = model.decoder.compute_loss, []
+
+    def watch(targets: Targets, encoded: Any, watched: Any, forcing: Any) -> Any:
+        found = compute_loss(targets, encoded, model.decoder.last_heads, forcing)
+        weights.append(next(iter(found.weights.values())).detach())
+        return found
+
+    monkeypatch.setattr(model.decoder, "compute_loss", watch)
+    batch = make_utterances([160], [7])
+    for step in (0, 5):
+        model(*batch, step=step)
+    held_N, free_N = (found[0, 0].argmax(-1) for found in weights)
+    diagonal_N = torch.arange(8) / 8 * 40
+    assert (held_N - diagonal_N).abs().max() <= 1.5
+    assert (free_N - diagonal_N).abs().max() > 5
+
+
 def test_it_follows_the_speech_that_the_batch_names() -> None:
     """As the penalty does: masks of SpecAugment are no silence."""
     seen = []
