@@ -107,6 +107,7 @@ def write_study(tmp_path: Path, text: str) -> Recipe:
             "baseline: a\nfolds: speaker\nlengths: [long]\nvariants: {a: [], b: []}",
             "longer utterances of speakers left out are not measured",
         ),
+        ("baseline: a\nfolds: 1\nvariants: {a: [], b: []}", "folds = 1"),
         ("baseline: a\nlength_beams: [1]\nvariants: {a: [], b: []}", "there is nothing to decode with them"),
         ("baseline: a\nvariants: {a: [], b: [model.encoder.dims=3]}", "unknown key model.encoder.dims"),
     ],
@@ -240,6 +241,92 @@ def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch
             assert kept == [f"{split}{n}" for n in range(4) if people[split][n] != case.left_out]
 
 
+SPEAKERS = {"train": ("ann", "bob", "cem", "dee"), "dev": ("eva", "ann"), "test": ("fay", "gil")}
+
+
+def write_speakers(data_dir: Path) -> None:
+    for split, speakers in SPEAKERS.items():
+        spoken = [
+            Utterance(id=f"{split}{n}", audio="/a.wav", duration=1.0, text="YES", speaker=speaker)
+            for n, speaker in enumerate(speakers)
+        ]
+        write_manifest(data_dir / f"{split}.jsonl", spoken)
+
+
+def test_cross_validation_deals_the_speakers_of_train_and_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is held out once; nobody is in both parts; test is in none."""
+    monkeypatch.chdir(tmp_path)
+    conf = write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    write_speakers(tmp_path / "data")
+    study = Study(
+        question="which?", system="ctc_lstm", baseline="a", folds=3, variants={"a": (), "b": ("seed=1",)}
+    )
+    variants = {name: SystemConf(path=conf, overrides=study.variants[name]) for name in "ab"}
+    cases = build_cases(study, variants, tmp_path / "data")
+    assert list(cases) == [f"{name}_without_fold_{n}" for name in "ab" for n in (1, 2, 3)]
+    held = {}
+    for case in cases.values():
+        data = load_conf(case.conf).data
+        assert Path(data.train).parent == Path("data/tones") and case.conf.fold is not None
+        assert Path(data.dev).name == case.conf.fold.name, "what is tested chooses the checkpoints too"
+        learned, own = (
+            {(u.id, u.speaker) for u in read_manifest(tmp_path / "data" / Path(path).name)}
+            for path in (data.train, data.dev)
+        )
+        assert not {who for _, who in learned} & {who for _, who in own}
+        assert {id for id, _ in learned | own} == {f"train{n}" for n in range(4)} | {"dev0", "dev1"}
+        assert held.setdefault(case.left_out, own) == own, "the same for all variants"
+    assert sorted(who for own in held.values() for _, who in own) == [
+        "ann",
+        "ann",
+        "bob",
+        "cem",
+        "dee",
+        "eva",
+    ]
+    with pytest.raises(UserError, match=r"train and dev have 5 speakers; lower folds = 6"):
+        build_cases(study.model_copy(update={"folds": 6}), variants, tmp_path / "data")
+
+
+@pytest.mark.slow
+def test_cross_validation(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole tool: figures of all folds together, on utterances of train and dev alone."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_tones_recipe(tmp_path, tones)
+    (folder / "tones" / "recipe.py").write_text(
+        RECIPE.format(tones=tones, fields="").replace("read_manifest(Path", "name_all(split, Path")
+        + "\ndef name_all(split, path):\n"
+        "    for number, utterance in enumerate(read_manifest(path)):\n"
+        "        update = {'id': f'{split}-{number}', 'speaker': f'{split}-{number % 3}'}\n"
+        "        yield utterance.model_copy(update=update)\n"
+    )
+    (folder / "tones" / "folds.yaml").write_text(
+        "question: which?\nsystem: ctc_lstm\nbaseline: long\nfolds: 2\n"
+        "variants: {long: [], short: [train.steps=2]}\n"
+    )
+    options = ("--recipes-dir", "recipes", "--seeds", "0,1", "--publish")
+    assert main(["recipe", "study", "tones/folds", *options]) == 0
+    published_dir = folder / "tones" / "studies" / "folds"
+    published = json.loads((published_dir / "study.json").read_text())
+    known = [
+        u for split in ("train", "dev") for u in read_manifest(tmp_path / f"data/tones-folds/{split}.jsonl")
+    ]
+    assert read_texts(published_dir / "reference.jsonl").keys() == {utterance.id for utterance in known}
+    words = sum(len((utterance.text or "").split()) for utterance in known)
+    assert [variant["words"] for variant in published["variants"]] == [2 * words] * 2, "two seeds"
+    for variant in ("long", "short"):
+        own = [run for run in published["runs"] if run["variant"] == variant]
+        assert sum(run["words"] for run in own) == 2 * words and len(own) == 4
+    (comparison,) = published["comparisons"]
+    assert (comparison["variant"], comparison["baseline"]) == ("short", "long")
+    assert find_wrong_figures(published_dir) == []
+    page = (published_dir / "report.md").read_text()
+    assert "| left out | long: WER % | short: WER % |\n" in page and "| fold_2 | " in page
+    assert "the test set of the corpus is not read" in page
+
+
 @pytest.mark.slow
 def test_leaving_speakers_out(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -293,7 +380,7 @@ def test_publishing_spares_other_folders(tmp_path: Path) -> None:
 
 def test_speakers_must_be_known(tones: Path) -> None:
     with pytest.raises(UserError, match="expected a speaker of each utterance, and two"):
-        find_speakers(tones / "dev.jsonl")
+        find_speakers([tones / "dev.jsonl"])
 
 
 # --- figures ------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ class SystemConf(Config):
 
     path: Path
     overrides: tuple[str, ...] = ()
+    fold: Path | None = None
+    """In cross-validation: the manifest that it is tested on; None: test.jsonl of the recipe."""
 
 
 def share_systems(recipe: str, *overrides: str, sizes: tuple[str, ...] = ()) -> dict[str, SystemConf]:

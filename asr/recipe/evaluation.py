@@ -56,7 +56,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
     else:
         chosen, setup = _read_setup(run, other, system, language_models)
         setups = {chosen: setup}
-    split = _Split.read(run, recognizer, "test", experiment.data_dir / "test.jsonl")
+    split = _Split.read(run, recognizer, "test", run.find_test(experiment.data_dir))
     decoded = split.decode({(name, 0): setup for name, setup in setups.items()})
     for name in setups:
         rates["test"][name] = split.keep(name, decoded[name, 0])
@@ -65,6 +65,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         "name": run.name,
         "system": run.system,
         "seed": run.seed,
+        "is_fold": run.conf.fold is not None,
         "smoke": experiment.smoke,
         "decoding": chosen,
         "decoding_config": setups[chosen].config.model_dump(mode="json"),

@@ -54,7 +54,8 @@ def write_report(experiment: Experiment, results: Results, runs: Mapping[str, Ru
         pictures = draw_attention(trained.folder, shown, folder / "attention" / name)
         for utterance, picture in zip(shown, pictures, strict=False):
             maps.setdefault(utterance.id, {})[name] = picture
-    spoken = {utterance.id: utterance for utterance in read_manifest(experiment.data_dir / "test.jsonl")}
+    tests = {run.find_test(experiment.data_dir) for run in runs.values()}
+    spoken = {utterance.id: utterance for test in tests for utterance in read_manifest(test)}
     worst = {}
     for run in results["runs"]:
         worst[run["name"]] = [

@@ -29,9 +29,13 @@ Texts = dict[str, dict[str, str]]  # id -> text and, where it is known, speaker
 
 def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
     """Score the test hypotheses of all runs, each against the baseline too; write them with results.json."""
-    references = read_texts(runs[0].evaluation_dir / "test.jsonl")
-    for run in runs[1:]:
-        if read_texts(run.evaluation_dir / "test.jsonl") != references:
+    tested = {run.name: read_texts(run.evaluation_dir / "test.jsonl") for run in runs}
+    references: Texts = {}
+    for own in tested.values():
+        references |= {id: fields for id, fields in own.items() if id not in references}
+    for run in runs:
+        own = tested[run.name]
+        if own != ({id: references[id] for id in own} if run.conf.fold else references):
             raise UserError(
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
                 "their error rates cannot be compared; give both the same rules"
@@ -91,7 +95,8 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
     for summary in summaries:
         name, setups = summary["name"], {}
         for setup, known in summary["ways"]["test"].items():
-            found = score_texts(references, read_texts(folder / hypotheses_name(name, setup)))
+            texts = read_texts(folder / hypotheses_name(name, setup))
+            found = score_texts(choose_tested(summary, references, texts), texts)
             setups[setup] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
             if setup == summary["decoding"]:
                 chosen[name] = found
@@ -116,8 +121,11 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
 def _find_opponent(
     run: Mapping[str, Any], baseline: str, summaries: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Find the run of the baseline with the same seed, else its first run; None for the baseline itself."""
-    if run["system"] == baseline:
+    """Find the run of the baseline with the same seed, else its first run; None for the baseline itself.
+
+    None for folds too, which a study puts together before it compares them.
+    """
+    if run["system"] == baseline or run.get("is_fold"):
         return None
     candidates = [other for other in summaries if other["system"] == baseline]
     same_seed = [other for other in candidates if other["seed"] == run["seed"]]
@@ -158,7 +166,12 @@ def _results_files(folder: Path) -> list[Path]:
 def score_run(folder: Path, run: Mapping[str, Any]) -> Score:
     """Score the texts that `compare_runs` has left."""
     hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
-    return score_texts(read_texts(folder / REFERENCES), hypotheses)
+    return score_texts(choose_tested(run, read_texts(folder / REFERENCES), hypotheses), hypotheses)
+
+
+def choose_tested(run: Mapping[str, Any], references: Texts, hypotheses: Texts) -> Texts:
+    """Choose what the run was tested on: its fold in cross-validation, else all."""
+    return {id: references[id] for id in hypotheses} if run.get("is_fold") else references
 
 
 def score_texts(references: Texts, hypotheses: Texts) -> Score:

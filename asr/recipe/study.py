@@ -1,9 +1,9 @@
 """Train variants of one system with the same budget and seeds, and compare them: a study.
 
 A study is a YAML file beside recipe.py; class Study says what it holds. Its variants take the place of the
-recipe's systems, in a study with folds once for each speaker that is left out, and the stages of the recipe
-do the rest. The report has a page with pictures and all figures; published, it stands beside the hypotheses
-that they follow from.
+recipe's systems, in a study with folds once for each speaker or fold that is left out, and the stages of the
+recipe do the rest. The report has a page with pictures and all figures; published, it stands beside the
+hypotheses that they follow from.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import difflib
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 import torch
 
 from asr.config import Config, load_config
 from asr.data.manifest import read_manifest, write_manifest
+from asr.data.subsets import assign_units
 from asr.decoding.methods import Method
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
@@ -66,9 +68,12 @@ class Study(Config):
     """Overrides for each."""
     parameters: int | None = None
     """That each variant has, give or take a tenth; null: they may differ in size."""
-    folds: Literal["speaker"] | None = None
+    folds: Literal["speaker"] | Annotated[int, pydantic.Field(ge=2)] | None = None
     """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
-    neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
+    neither train nor dev has then, and tested on that one; null: trained once, tested on all. A number, for
+    cross-validation: the speakers of train and dev are dealt into so many folds, and each variant is trained
+    as often, each time without one fold, which is its dev and what it is tested on. test.jsonl stays unread,
+    for the system that was chosen."""
     lengths: tuple[str, ...] = ()
     """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
     length_beams: tuple[pydantic.PositiveInt, ...] = ()
@@ -135,7 +140,7 @@ def run_study(experiment: Experiment, study: Study) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """A system to train: a variant, in a study with folds without one of the speakers."""
+    """A system to train: a variant, in a study with folds without one speaker or fold."""
 
     variant: str
     conf: SystemConf
@@ -175,18 +180,52 @@ def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -
     """Build the cases by name. Folds need the prepared manifests, and write parts of them."""
     cases = [Case(variant, conf) for variant, conf in variants.items()]
     if study.folds == "speaker":
-        speakers = find_speakers(data_dir / "test.jsonl")
+        speakers = find_speakers([data_dir / "test.jsonl"])
         cases = [leave_out(case, speaker, data_dir) for case in cases for speaker in speakers]
+    elif study.folds is not None:
+        folds = deal_speakers(data_dir, study.folds)
+        cases = [hold_out(case, fold, who, data_dir) for case in cases for fold, who in folds.items()]
     return {case.name: case for case in cases}
 
 
-def find_speakers(manifest: Path) -> list[str]:
-    speakers = {utterance.speaker for utterance in read_manifest(manifest)}
-    if None in speakers or len(speakers) < 2:
+def find_speakers(manifests: Sequence[Path]) -> dict[str, int]:
+    """Find all speakers in the order of their names, and how long each speaks, in microseconds."""
+    spoken: Counter[str | None] = Counter()
+    for utterance in read_manifest(*manifests):
+        spoken[utterance.speaker] += round(utterance.duration * 1e6)
+    if None in spoken or len(spoken) < 2:
         raise UserError(
-            f"{manifest}: folds leave out speakers; expected a speaker of each utterance, and two"
+            f"{', '.join(map(str, manifests))}: folds leave out speakers; expected a speaker of each "
+            "utterance, and two"
         )
-    return sorted(str(speaker) for speaker in speakers)
+    return {str(speaker): spoken[speaker] for speaker in sorted(map(str, spoken))}
+
+
+def deal_speakers(data_dir: Path, num_folds: int) -> dict[str, set[str]]:
+    """Deal the speakers of train and dev into folds with about as much speech, always the same."""
+    speakers = find_speakers([data_dir / "train.jsonl", data_dir / "dev.jsonl"])
+    if len(speakers) < num_folds:
+        raise UserError(f"{data_dir}: train and dev have {len(speakers)} speakers; lower folds = {num_folds}")
+    shares = {f"fold_{number}": 1 / num_folds for number in range(1, num_folds + 1)}
+    dealt = assign_units(speakers, shares, seed=0)
+    return {fold: {speaker for speaker in speakers if dealt[speaker] == fold} for fold in shares}
+
+
+def hold_out(case: Case, fold: str, speakers: set[str], data_dir: Path) -> Case:
+    """Change the case to train without the fold, to choose by it and be tested on it; write the manifests."""
+    data = load_conf(case.conf).data
+    train = Path(data.train_paths[0])
+    learned, held = train.with_name(f"{train.stem}_without_{fold}.jsonl"), train.with_name(f"{fold}.jsonl")
+    mine = [data_dir / Path(path).name for path in (*data.train_paths, data.dev)]
+    whole = [data_dir / "train.jsonl", data_dir / "dev.jsonl"]
+    write_manifest(data_dir / learned.name, [u for u in read_manifest(*mine) if u.speaker not in speakers])
+    write_manifest(data_dir / held.name, [u for u in read_manifest(*whole) if u.speaker in speakers])
+    paths = {"train": learned, "dev": held}
+    overrides = [f"data.{key}={json.dumps(path.as_posix())}" for key, path in paths.items()]
+    conf = case.conf.model_copy(
+        update={"overrides": (*case.conf.overrides, *overrides), "fold": data_dir / held.name}
+    )
+    return Case(case.variant, conf, fold)
 
 
 def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:

@@ -22,6 +22,7 @@ from asr.recipe.figures import read_batches
 from asr.recipe.results import (
     REFERENCES,
     Texts,
+    choose_tested,
     compare_scores,
     describe_score,
     hypotheses_name,
@@ -45,7 +46,7 @@ RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?
 TRAIN_UTTERANCES = 100  # that are read again at the end: what has been learned by heart?
 
 # Of a run, as study.json has it: what the recipe says of it, with its variant, and in a study with folds the
-# speaker that was left out (else None).
+# speaker or fold that was left out (else None).
 Record = dict[str, Any]
 
 
@@ -84,27 +85,29 @@ def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> Record:
 
 
 def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Texts]) -> Score:
-    """Score all runs as if their utterances were one test set; of a fold, the speaker left out alone."""
-    spoken = {run["name"]: choose_references(run, references) for run in runs}
+    """Score all runs as if their utterances were one test set; of a fold, what was left out alone."""
+    spoken = {run["name"]: choose_references(run, references, hypotheses[run["name"]]) for run in runs}
     return score_texts(
         {f"{run['seed']} {id}": fields for run in runs for id, fields in spoken[run["name"]].items()},
         {f"{run['seed']} {id}": hypotheses[run["name"]][id] for run in runs for id in spoken[run["name"]]},
     )
 
 
-def choose_references(run: Record, references: Texts) -> Texts:
+def choose_references(run: Record, references: Texts, hypotheses: Texts) -> Texts:
     """Choose what a run is tested on."""
+    if run.get("is_fold"):
+        return choose_tested(run, references, hypotheses)
     left_out = run["left_out"]
     return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
 
 
 def write_left_out(folder: Path, runs: Sequence[Record]) -> None:
-    """Write for each variant and seed the texts of all of test, each speaker by the run that left it out."""
+    """Write for each variant and seed the texts of all folds, each by the run that left it out."""
     references = read_texts(folder / REFERENCES)
     texts: dict[str, Texts] = defaultdict(dict)
     for run in runs:
         hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
-        own = {id: hypotheses[id] for id in choose_references(run, references)}
+        own = {id: hypotheses[id] for id in choose_references(run, references, hypotheses)}
         texts[hypotheses_name(f"{run['variant']}-seed-{run['seed']}", "left_out")] |= own
     for name, all_texts in texts.items():
         write_texts(folder / name, all_texts)
@@ -121,7 +124,7 @@ def share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list
 def _score_run(run: Record, references: Texts, hypotheses: Mapping[str, Texts]) -> Record:
     found = pool([run], references, hypotheses)
     figures = describe_score(found) | {"cer": found.character_error_rate}
-    if run["left_out"] is not None:  # and the speakers that it knows
+    if run["left_out"] is not None and not run.get("is_fold"):  # and the speakers that it knows
         known = {id: fields for id, fields in references.items() if fields["speaker"] != run["left_out"]}
         texts = {id: hypotheses[run["name"]][id] for id in known}
         figures["known_speakers"] = describe_score(score_texts(known, texts))

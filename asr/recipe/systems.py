@@ -89,6 +89,10 @@ class Run:
     def evaluation_dir(self) -> Path:
         return self.folder / "evaluation"
 
+    def find_test(self, data_dir: Path) -> Path:
+        """The manifest that it is tested on."""
+        return self.conf.fold or data_dir / "test.jsonl"
+
     @property
     def makes_text(self) -> bool:
         """Whether it recognises speech. Language models and classifiers are trained, but not compared."""

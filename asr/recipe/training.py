@@ -58,7 +58,8 @@ def build_tasks(experiment: Experiment, stage: str) -> list[Task]:
 def check_data(experiment: Experiment) -> None:
     """Check the data of all systems that are still to be trained, before the first of them is."""
     runs = build_runs(experiment)
-    if untrained := [run for run in runs if find_reason_to_run(_train(experiment, run, runs))]:
+    tested = [run for run in runs if run.conf.fold is None]  # folds are apart as they are made
+    if untrained := [run for run in tested if find_reason_to_run(_train(experiment, run, runs))]:
         check_test_split(untrained, experiment.data_dir / "test.jsonl")
 
 
@@ -187,7 +188,7 @@ def _evaluate(experiment: Experiment, run: Run) -> Task:
 
     def inputs() -> dict[str, str]:
         config = run.config
-        manifests = (Path(config.data.dev), experiment.data_dir / "test.jsonl")
+        manifests = (Path(config.data.dev), run.find_test(experiment.data_dir))
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
         found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
         found |= {"speeds": str(experiment.recipe.speeds)} if experiment.recipe.speeds else {}
