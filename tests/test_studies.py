@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_recipe
 
@@ -472,6 +473,24 @@ def test_the_page_of_the_attention_guide_says_what_its_hypotheses_hold() -> None
     assert f"CTC greedily {joined[2]:.1f} %" in page
     dev = [rate(folder, "dev", decoding) for decoding in ("free", "guided")]
     assert "{} and {} % (32 and 31 errors)".format(*dev) in page
+
+
+def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/fsdd/studies/word_times"
+
+    def read_times(name: str) -> np.ndarray:
+        lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        times = " ".join(json.loads(line)["word_times"] for line in lines)
+        return np.array(re.findall(r":([0-9.]+)-([0-9.]+)", times), float)
+
+    rows = re.findall(r"^\| (CTC \+ prior|prior, no CTC) \| (\w+) \| (\d.*) \|$", page, re.MULTILINE)
+    runs = {"CTC + prior": "ctc_prior", "prior, no CTC": "prior_100_500"}
+    assert len(rows) == 3
+    for run, by, figures in rows:
+        errors_W2 = 1000 * abs(read_times(f"{runs[run]}.{by.lower()}") - read_times("reference"))
+        found = [np.quantile(errors_W2[:, side], share) for side in (0, 1) for share in (0.5, 0.9)]
+        assert len(errors_W2) == 750 and figures == " | ".join(f"{error:.0f}" for error in found)
 
 
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:

@@ -70,8 +70,8 @@ _FOLDS = (
 _CROSS_VALIDATION = (
     "Cross-validation by speaker: each system is trained on train and dev without one fold, and `test` is "
     "that fold throughout; the test set of the corpus is not read. The fold chose checkpoints and decoding "
-    "too, so these figures are somewhat too low: they are for choosing among variants. The one that is chosen "
-    "is then trained on all."
+    "too, so these figures are somewhat too low: they are for choosing among variants, of which the best is "
+    "then trained on all."
 )
 _LEARNING = (
     "Loss and WER (greedy, of the decoder where there is one) by the weights of these updates: of dev, and "
