@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import torch
-from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
+from model_examples import NUM_FEATURES, NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import Tensor
 
 from asr.decoding import beam
@@ -52,7 +52,7 @@ def random_encoded(model: SpeechModel, lengths: list[int], seed: int = 0) -> tup
 def build_decoder_of(model: SpeechModel, checks: ChecksConfig | None = None) -> SpeechDecoder:
     """With a tokenizer that names each token by its number."""
     tokenizer = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
-    return SpeechDecoder(model, FrontEnd(FeaturesConfig()), tokenizer, checks)  # type: ignore[arg-type]
+    return SpeechDecoder(model, FrontEnd(FeaturesConfig(num_mels=NUM_FEATURES)), tokenizer, checks)  # type: ignore[arg-type]
 
 
 def search_beams(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from decoding_examples import build_decoder_of
@@ -143,6 +144,25 @@ def test_a_text_without_faults_goes_before_a_likelier_one() -> None:
     encoded = EncodedAudio(build_example("transformer-ctc"), torch.zeros(1, 8, 32), torch.tensor([8]))
     batch = DecodedBatch({0.9: (encoded, [worse]), 1.0: (encoded, [clean]), 1.5: (encoded, [silent])})
     assert batch.best == [(1.0, clean)]
+
+
+def test_all_speeds_go_through_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And give what each gives by itself."""
+    decoder = build_decoder_of(build_example("transformer-ctc"), ChecksConfig.off())
+    batches: list[int] = []
+    search = core.search_encoded
+
+    def count(encoded: EncodedAudio, config: DecodingConfig, lm: FusionModel | None) -> NBest:
+        batches.append(len(encoded.lengths_B))
+        return search(encoded, config, lm)
+
+    monkeypatch.setattr(core, "search_encoded", count)
+    audio = list(np.random.default_rng(0).normal(size=(2, 8000)).astype(np.float32))
+    config = DecodingConfig(method="ctc_beam", speeds=(0.8, 1.0, 1.25))
+    (together,) = decoder.decode_batch(audio, {"": DecodingSetup(config)}).values()
+    assert batches == [6]
+    for encoded, found in together.at_speeds.values():
+        assert found == decoder.decode(encoded, DecodingSetup(config))
 
 
 def test_batches_are_of_equal_length() -> None:

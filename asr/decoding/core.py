@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from asr.audio.reading import change_speed
 from asr.decoding.checks import ChecksConfig, CtcText, Evidence, find_faults, is_agreed, is_speech
 from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, join_encoded
 from asr.decoding.methods import METHODS
 from asr.decoding.search import resolve_method, search_encoded
 from asr.errors import UserError
@@ -76,7 +77,7 @@ class DecodedUtterance:
 class DecodedBatch:
     """A batch decoded by one setup."""
 
-    at_speeds: dict[float, tuple[EncodedAudio, list[DecodedUtterance]]] = field(default_factory=dict)
+    at_speeds: dict[float, tuple[EncodedAudio, list[DecodedUtterance]]]
     seconds: float = 0.0
     """Of computing."""
 
@@ -112,17 +113,22 @@ class SpeechDecoder:
     def decode_batch(
         self, audio: Sequence[np.ndarray], setups: Mapping[Name, DecodingSetup]
     ) -> dict[Name, DecodedBatch]:
-        """Decode by every setup what is encoded once at each speed."""
-        batches = {name: DecodedBatch() for name in setups}
+        """Decode by every setup what is encoded once at each speed; all speeds of a setup in one search."""
+        encoded, encoding_seconds = {}, {}
         for speed in sorted({speed for setup in setups.values() for speed in setup.config.speeds}):
             watch = Stopwatch(self.device)
-            encoded = self.encode(audio, speed)
-            encoding_seconds = watch.read()
-            for name, setup in setups.items():
-                if speed in setup.config.speeds:
-                    watch = Stopwatch(self.device)
-                    batches[name].at_speeds[speed] = encoded, self.decode(encoded, setup)
-                    batches[name].seconds += encoding_seconds + watch.read()
+            encoded[speed] = self.encode(audio, speed)
+            encoding_seconds[speed] = watch.read()
+        batches = {}
+        for name, setup in setups.items():
+            watch = Stopwatch(self.device)
+            speeds = sorted(set(setup.config.speeds))
+            found = iter(self.decode(join_encoded([encoded[speed] for speed in speeds]), setup))
+            at_speeds = {
+                speed: (encoded[speed], list(itertools.islice(found, len(audio)))) for speed in speeds
+            }
+            seconds = watch.read() + sum(encoding_seconds[speed] for speed in speeds)
+            batches[name] = DecodedBatch(at_speeds, seconds)
         return batches
 
     def padded_frames(self, num_samples: int, speed: float = 1.0) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import pydantic
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from asr.config import Config
 from asr.decoding.best_path import BestPaths, find_best_paths
@@ -145,3 +148,22 @@ class EncodedAudio:
         if "ctc_BTV" in self.__dict__:
             chosen.__dict__["ctc_BTV"] = self.ctc_BTV[rows, :longest]
         return chosen
+
+
+def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
+    """The utterances of all parts, one part after the other, padded to the longest."""
+    if len(parts) == 1:
+        return parts[0]
+    longest = max(part.encoded_BTD.size(1) for part in parts)
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([F.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors])
+
+    joined = EncodedAudio(
+        parts[0].model,
+        join([part.encoded_BTD for part in parts]),
+        torch.cat([part.lengths_B for part in parts]),
+    )
+    if all("ctc_BTV" in part.__dict__ for part in parts):
+        joined.__dict__["ctc_BTV"] = join([part.ctc_BTV for part in parts])
+    return joined

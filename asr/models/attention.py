@@ -127,11 +127,12 @@ class Memory:
 
     keys_BHSK: Tensor
     values_BHSK: Tensor
-    mask_BS: Tensor | None
+    bias_BS: Tensor | None
+    """Added to the scores: minus infinity at padding. None: there is no padding."""
 
     def select(self, rows_B: Tensor) -> Memory:
-        mask_BS = None if self.mask_BS is None else self.mask_BS[rows_B]
-        return Memory(self.keys_BHSK[rows_B], self.values_BHSK[rows_B], mask_BS)
+        bias_BS = None if self.bias_BS is None else self.bias_BS[rows_B]
+        return Memory(self.keys_BHSK[rows_B], self.values_BHSK[rows_B], bias_BS)
 
 
 class CrossAttention(nn.Module):
@@ -150,7 +151,8 @@ class CrossAttention(nn.Module):
         keys, values = (
             split_heads(part, self.num_heads) for part in self.project_memory(encoded_BSD).chunk(2, dim=-1)
         )
-        return Memory(keys, values, mask_BS)
+        bias_BS = None if mask_BS is None else _as_bias(mask_BS, keys)
+        return Memory(keys, values, bias_BS)
 
     def forward(
         self, x_BTD: Tensor, memory: Memory, weights_of: Sequence[int] = (), bias_BTS: Tensor | None = None
@@ -163,10 +165,10 @@ class CrossAttention(nn.Module):
         rows, num_queries = x_BTD.shape[:2]
         utterances = len(memory.keys_BHSK)
         queries = split_heads(self.project_queries(x_BTD).view(utterances, -1, x_BTD.size(2)), self.num_heads)
-        mask = None if memory.mask_BS is None else memory.mask_BS[:, None, None, :]
+        mask = None if memory.bias_BS is None else memory.bias_BS[:, None, None, :]
         if bias_BTS is not None:
             bias = bias_BTS.to(queries.dtype).reshape(utterances, 1, -1, bias_BTS.size(-1))
-            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+            mask = bias if mask is None else bias + mask
         dropout = self.dropout if self.training else 0.0
         weights, heads = None, list(weights_of)
         if heads == list(range(self.num_heads)) and not self.training:
@@ -231,7 +233,7 @@ def attention_weights(queries_BHTK: Tensor, keys_BHSK: Tensor, mask: Tensor | No
 def _as_bias(mask: Tensor, scores: Tensor) -> Tensor:
     """Minus infinity where a Boolean mask is False; a bias stays as it is."""
     if mask.dtype != torch.bool:
-        return mask
+        return mask.to(scores.dtype)
     return scores.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
 
 

@@ -128,7 +128,7 @@ class WhisperDecoder(TransformerDecoder):
                 # Each step of decoding reads them again, head by head.
                 memory.keys_BHSK.contiguous(),
                 memory.values_BHSK.contiguous(),
-                None if is_full else memory.mask_BS,
+                None if is_full else memory.bias_BS,
             )
             for memory in state.memories
         ]
