@@ -141,3 +141,49 @@ def test_ids_that_would_leave_the_output_folder_are_refused(name: str, tmp_path:
     write_manifest(tmp_path / "m.jsonl", [Utterance(id=name, audio="/a.wav", duration=1)])
     with pytest.raises(UserError, match="outputs are named by the id"):
         find_recordings([str(tmp_path / "m.jsonl")])
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket() -> str:
+    import fsspec
+
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    for name in ("talks/b.wav", "talks/deep/a.flac", "talks/notes.txt", "talks/../outside.wav", "else.wav"):
+        filesystem.store[f"/bucket/{name}"] = fsspec.implementations.memory.MemoryFile(data=b"1234")
+    return "memory://bucket"
+
+
+def test_files_at_an_address(bucket: str) -> None:
+    """A name that leads out of its folder is left out: whoever writes there chooses it."""
+    assert found(f"{bucket}/talks", recursive=True) == [
+        (f"{bucket}/talks/b.wav", "b"),
+        (f"{bucket}/talks/deep/a.flac", "deep/a"),
+    ]
+    (one,) = find_recordings([f"{bucket}/else.wav"])
+    assert one.name == "else" and one.content is not None
+    assert one.content[:3] == (f"{bucket}/else.wav", 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "recursive", "message"),
+    [
+        ("talks", False, "add --recursive"),
+        ("empty", True, "empty"),
+        ("list.jsonl", False, "a manifest is read here only"),
+        ("none.wav", False, "none.wav: cannot be read"),
+    ],
+)
+def test_addresses_that_are_refused(bucket: str, name: str, recursive: bool, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_recordings([f"{bucket}/{name}"], recursive)
+
+
+def test_an_address_in_a_manifest_is_not_opened(bucket: str, tmp_path: Path) -> None:
+    manifest = tmp_path / "list.jsonl"
+    manifest.write_text(f'{{"id": "a", "audio": "{bucket}/else.wav", "duration": 1.0, "text": null}}\n')
+    (one,) = find_recordings([str(manifest)])
+    assert one.content is None and one.path.startswith(str(tmp_path))

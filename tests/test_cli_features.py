@@ -130,3 +130,26 @@ def test_what_cannot_be_written_is_explained(
 ) -> None:
     assert cli.main(["features", str(speech), option, str(speech / "below a file")]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--engine", "ray"], ["--engine", "ray", "--output-dir", "out", "--plot", "a.png"]]
+)
+def test_what_does_not_go_with_ray(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["features", "a.wav", *words]) == 2
+    assert "give that, and no --plot" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_features_on_ray_are_those_of_one_process(
+    speech: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    (tmp_path / "none.wav").write_bytes(b"no audio")
+    files = [str(tmp_path / "none.wav"), str(speech)]
+    shown = []
+    for name, words in (("alone", []), ("ray", ["--engine", "ray", "--workers", "2"])):
+        assert cli.main(["features", *files, "--output-dir", str(tmp_path / name), *words]) == 1
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert (tmp_path / "alone/speech.npy").read_bytes() == (tmp_path / "ray/speech.npy").read_bytes()

@@ -827,3 +827,42 @@ def test_a_pipe_in_a_shell(talker: str, audio: Path) -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100, cwd=audio)
     assert done.returncode == 0 and is_text(done.stdout.strip()) and len(done.stdout.splitlines()) == 1
     assert "device: " in done.stderr and "%|" not in done.stderr
+
+
+# --- elsewhere ------------------------------------------------------------------------------------
+
+
+def test_addresses_and_shards_are_as_files(
+    talker: str, audio: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outputs are the same, faults are told under the name of the address, and what is done stays so."""
+    import fsspec
+
+    from asr.data.manifest import Manifest, Utterance, write_manifest
+    from asr.data.packing import PackSettings, pack
+
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    for name in ("a.wav", "sub/c.flac"):
+        filesystem.pipe(f"/bucket/{name}", (audio / name).read_bytes())
+    filesystem.pipe("/bucket/none.wav", b"no audio")
+    write_manifest(
+        audio / "list.jsonl",
+        [Utterance(id="a", audio="a.wav", duration=0.6), Utterance(id="c", audio="sub/c.flac", duration=1.2)],
+    )
+    pack(Manifest.open(audio / "list.jsonl"), audio / "shards", PackSettings("copy"))
+    table = ["--format", "tsv", "--output-dir"]
+    assert transcribe(talker, "a.wav", "sub/c.flac", *table, "files") == 0
+    assert transcribe(talker, "shards", *table, "packed") == 0
+    assert transcribe(talker, "memory://bucket", "-r", *table, "bucket") == 1
+    assert "memory://bucket/none.wav: is text" in caplog.text
+    for name in ("a", "c"):
+        expected = (audio / f"files/{name}.tsv").read_text()
+        assert expected == (audio / f"packed/{name}.tsv").read_text()
+    assert (audio / "files/a.tsv").read_text() == (audio / "bucket/a.tsv").read_text()
+    before = (audio / "bucket/a.tsv").stat().st_mtime_ns
+    assert transcribe(talker, "memory://bucket/a.wav", *table, "bucket") == 0
+    assert (audio / "bucket/a.tsv").stat().st_mtime_ns == before
+    filesystem.pipe("/bucket/a.wav", (audio / "b.wav").read_bytes())
+    assert transcribe(talker, "memory://bucket/a.wav", *table, "bucket") == 0
+    assert (audio / "bucket/a.tsv").stat().st_mtime_ns != before

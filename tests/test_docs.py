@@ -22,7 +22,15 @@ from asr.data.manifest import read_manifest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-TUTORIALS = ["transcribe.md", "own-corpus.md", "shards.md", "compare.md", "new-encoder.md", "score.md"]
+TUTORIALS = [
+    "transcribe.md",
+    "own-corpus.md",
+    "shards.md",
+    "compare.md",
+    "new-encoder.md",
+    "score.md",
+    "scale.md",
+]
 
 # All that differs between what the pages show and what is run.
 NOT_RUN = {"make setup", ". .venv/bin/activate"}  # they install
@@ -187,9 +195,11 @@ def test_hugging_face_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_tutorial_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
+    if name == "scale.md":
+        pytest.importorskip("ray", reason="the extra ray is not installed")
     folder = make_checkout(tmp_path)
     environment = make_environment(tmp_path, folder)
-    if name == "transcribe.md":
+    if name in ("transcribe.md", "scale.md"):
         make_recordings(folder)
     for command in commands(DOCS / name):
         if command in NOT_RUN:

@@ -2,9 +2,10 @@
 
     python tools/kill_transcription.py AUDIO... --model MODEL --kills 10
 
-AUDIO is what the command takes, folders too. Each kill is SIGKILL, of a worker or of the driver in turn; a
-driver is started again. At the end every unit must have one part, every recording one row, and the outputs in
-all formats must equal those of one process, byte for byte. How long each took is told, too.
+AUDIO is what the command takes, folders too, and other options are passed on to it. Each kill is SIGKILL, of
+a worker or of the driver in turn; a driver is started again. At the end every unit must have one part, every
+recording one row, and the outputs in all formats must equal those of one process, byte for byte. How long
+each took is told, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PARTS = ".asr-transcribe-parts"
 
 def start(args: argparse.Namespace, output_dir: Path, *more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "asr", "transcribe", *args.audio, "-r", "--model", args.model]
-    command += ["--threads", "1", "--output-dir", str(output_dir), "--format", "all", *more]
+    command += ["--threads", "1", "--output-dir", str(output_dir), "--format", "all", *args.options, *more]
     with open(output_dir.with_suffix(".log"), "ab") as log:
         return subprocess.Popen(command, stderr=log, start_new_session=True)
 
@@ -109,7 +110,7 @@ def main() -> int:
     parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="keep all there (default: a temporary folder)"
     )
-    args = parser.parse_args()
+    args, args.options = parser.parse_known_args()
     args.ray = ["--engine", "ray", "--workers", args.workers]
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.output_dir or Path(temporary)
@@ -126,7 +127,7 @@ def main() -> int:
         assert read_outputs(folder / "ray") == expected, "the outputs on Ray differ"
         print(f"{len(expected):,} outputs are equal", flush=True)
         began = time.perf_counter()
-        counts = kill_at_random(args, folder / "killed", together / 2)
+        counts = kill_at_random(args, folder / "killed", together / 4)
         units, rows = check_parts(folder / "killed")
         assert read_outputs(folder / "killed") == expected, "the outputs after kills differ"
         print(

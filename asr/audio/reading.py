@@ -135,6 +135,7 @@ def read_blocks(
     channel: int | None = None,
     allow_silence: bool = False,
     on_damage: OnDamage | None = None,
+    content: bytes | None = None,
 ) -> Iterator[np.ndarray]:
     """Read the same in blocks of `block_seconds`, of which the last may be shorter.
 
@@ -142,7 +143,16 @@ def read_blocks(
     the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is
     told to `on_damage`, where given, and is an error otherwise.
     """
-    request = _Request(Path(path), sample_rate, start, duration, channel, allow_silence, on_damage=on_damage)
+    request = _Request(
+        Path(path),
+        sample_rate,
+        start,
+        duration,
+        channel,
+        allow_silence,
+        on_damage=on_damage,
+        content=content,
+    )
     if not 1 / sample_rate <= block_seconds <= MAX_READ_SECONDS:
         raise AudioError(
             f"{path}: block_seconds is {block_seconds}, expected one sample to {MAX_READ_SECONDS:,.0f} s"

@@ -39,6 +39,8 @@ class AudioPart:
     """Of the transcript; None: the stem of the path."""
     on_read: Callable[[float], None] | None = None
     """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
+    load: Callable[[], bytes] | None = None
+    """Fetches the file where it lies elsewhere; `path` is then its name in messages."""
     is_utterance: bool = False
     """Whether somebody has cut it out as one utterance, which is cut no further unless it is very long."""
 
@@ -145,7 +147,7 @@ def split_channels(source: Source, channels: Channels) -> list[Source]:
     if channels != "separate":
         return [replace(part, channel=channels - 1)]
     try:
-        num_channels = audio.read_info(part.path).num_channels
+        num_channels = audio.read_info(part.path, _load(part)).num_channels
     except UserError:
         return [part]  # what is wrong is said when it is read
     if not 1 < num_channels <= audio.MAX_MIXED_CHANNELS:
@@ -176,11 +178,16 @@ def read_source(
         channel=part.channel,
         allow_silence=True,
         on_damage=on_damage,
+        content=_load(part),
     ):
         seconds += len(block) / sample_rate
         if part.on_read is not None:
             part.on_read(seconds)
         yield block
+
+
+def _load(part: AudioPart) -> bytes | None:
+    return None if part.load is None else part.load()
 
 
 def _read_content(

@@ -25,7 +25,7 @@ from asr.files import claim_folder, hash_file
 from asr.jobs.ray_pool import PoolOptions, RayPool
 from asr.jobs.work_units import PartFolder, WorkUnit, hash_json, plan_units, read_status
 from asr.transcription.audio_paths import Recording
-from asr.transcription.output_folder import OutputFolder, stamp_file
+from asr.transcription.output_folder import OutputFolder, stamp_recording
 from asr.transcription.settings import find_weights
 from asr.transcripts.transcript import Segment, Transcript
 
@@ -115,7 +115,7 @@ def transcribe_on_ray(
 
 def _describe(recording: Recording) -> str:
     """What the transcript of a recording depends on besides model and settings, for the name of its unit."""
-    return hash_json([recording.name, stamp_file(recording.path), recording.clip, recording.channel])
+    return hash_json([recording.name, stamp_recording(recording), recording.clip, recording.channel])
 
 
 def _make_key(model: str, made_by: Mapping[str, Any]) -> str:

@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AUDIO",
         nargs="*",
         help="audio or video files in any format, manifests (.jsonl, .csv ...) with or without texts, "
-        "quoted patterns, folders with -r, or - for standard input",
+        "quoted patterns, shards, folders and addresses such as s3://bucket/talks with -r, or - for standard "
+        "input",
     )
     parser.add_argument(
         "--model",

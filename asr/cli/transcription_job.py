@@ -11,12 +11,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from asr.audio import reading as audio
 from asr.audio.sources import AudioFile, AudioPart, Source
 from asr.cli.options import plural
 from asr.config import Config
+from asr.data.storage import is_address, read_range
 from asr.decoding.fusion import FusionModel
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
@@ -35,6 +37,8 @@ from asr.transcripts.transcript import Segment, Transcript
 logger = logging.getLogger(__name__)
 
 MAX_FAULTS_SHOWN = 20
+# Of 16 kHz mono; of other formats that of MP3 and Opus with 64 kbit/s is taken.
+BYTES_PER_SECOND = {".wav": 32_000, ".flac": 16_000}
 STANDARD_INPUT_FILE = "standard-input"
 
 
@@ -180,6 +184,8 @@ class TranscriptionJob:
 
     def fail(self, recording: Recording, message: str) -> None:
         message = re.sub(rf"\S*/{STANDARD_INPUT_FILE}", "standard input", message)
+        if is_address(recording.path):
+            message = message.replace(str(Path(recording.path)), recording.path)
         if recording.path not in message:
             message = f"{recording.path}: {message}"
         self._faults.append(message)
@@ -256,9 +262,13 @@ def load_transcriber(options: TranscriptionOptions) -> Transcriber:
 
 
 def measure_recording(recording: Recording, clip: tuple[float, float | None] | None) -> float:
-    """Seconds to read, by the header; 0 where it does not say."""
+    """Seconds to read, by the header; 0 where it does not say; of a file elsewhere, a guess by its size."""
     if recording.path == STANDARD_INPUT:
         return 0.0
+    if recording.content is not None:
+        if recording.clip is not None and recording.clip[1] is not None:
+            return recording.clip[1] - recording.clip[0]
+        return recording.content.size / BYTES_PER_SECOND.get(Path(recording.path).suffix.lower(), 8_000)
     try:
         seconds = audio.read_info(recording.path).seconds or 0.0
     except UserError:
@@ -285,7 +295,10 @@ def _to_part(
     if recording.path != STANDARD_INPUT:
         channel = None if recording.channel is None else recording.channel - 1
         is_utterance = recording.clip is not None
-        return AudioPart(recording.path, start, duration, channel, recording.name, is_utterance=is_utterance)
+        load = None if recording.content is None else partial(read_range, recording.content)
+        return AudioPart(
+            recording.path, start, duration, channel, recording.name, load=load, is_utterance=is_utterance
+        )
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asr-"))) / STANDARD_INPUT_FILE
     with open(path, "wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)

@@ -251,7 +251,7 @@ def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
     try:
         return folder, read_start(join_address(folder, INDEX_NAME), MAX_FOLDER_INDEX_BYTES)
     except MissingFileError:
-        raise UserError(
+        raise MissingFileError(
             f"{address}: no {INDEX_NAME} there, so it is not a folder of shards; write one by "
             "`asr manifest pack MANIFEST FOLDER`, or index tar files that are there by `asr manifest index`"
         ) from None

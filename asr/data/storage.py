@@ -14,8 +14,9 @@ import os
 import posixpath
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ LONGEST_WAIT_SECONDS = 20.0
 TIMEOUT_SECONDS = 60.0  # of one attempt
 CONCURRENT_RANGES = 16  # of one process at a time
 DEFAULT_CACHE_GB = 10.0
+# Of the properties that file systems tell, those that are others when a file is.
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "created")
 # How much a process adds to the cache before it looks at its size again, as a share of that size.
 _UNCHECKED_SHARE = 0.05
 
@@ -54,6 +57,38 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 def join_address(folder: str, name: str) -> str:
     return posixpath.join(folder, name) if is_address(folder) else os.path.join(folder, name)
+
+
+def find_file(address: str) -> ByteRange:
+    """The whole of a file at an address."""
+    filesystem, path = _find_filesystem(address)
+    return _whole_file(address, _retry(address, lambda: filesystem.info(path)))
+
+
+def list_files(folder: str) -> list[ByteRange]:
+    """All files below a folder at an address, in the order of their names.
+
+    What the names are is up to those who write there: one that would lead out of the folder is left out.
+    """
+    filesystem, path = _find_filesystem(f"{folder.rstrip('/')}/")
+    found = _retry(folder, lambda: filesystem.find(path.rstrip("/"), detail=True))
+    files = []
+    for name, info in sorted(found.items()):
+        parts = name.removeprefix(path.rstrip("/")).strip("/").split("/")
+        if {"", ".", ".."} & set(parts) or not name.startswith(path.rstrip("/") + "/"):
+            logger.warning("%s: %r is left out, which is no name below it", folder, name)
+        else:
+            files.append(_whole_file("/".join([folder.rstrip("/"), *parts]), info))
+    return files
+
+
+def _whole_file(address: str, info: Mapping[str, Any]) -> ByteRange:
+    if info.get("type") == "directory" or not isinstance(info.get("size"), int):
+        raise UserError(f"{address}: not a file whose size is known; give the address of a file or folder")
+    version = next((info[name] for name in _VERSIONS if info.get(name) is not None), "")
+    if isinstance(version, datetime):  # some file systems list it as a number
+        version = version.timestamp()
+    return ByteRange(address, 0, info["size"], str(version))
 
 
 def read_start(address: str, max_bytes: int) -> bytes:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
+from asr.data.shards import INDEX_NAME, ShardFolder
+from asr.data.storage import ByteRange, MissingFileError, find_file, is_address, list_files
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class Recording:
     """Start and end in seconds, of an utterance in a manifest; None: the whole file."""
     channel: int | None = None
     """Counted from 1, of an utterance in a manifest; None: as asked for."""
+    content: ByteRange | None = None
+    """Where the bytes of the audio file are, in a shard or at an address; `path` is then its name."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class _Found:
     root: str
     """The folder that was given, for what was found in one; else the folder of the file."""
     utterance: Utterance | None = None
-    """In a manifest."""
+    """In a manifest, or in shards."""
+    content: ByteRange | None = None
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
@@ -77,7 +82,13 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
             found.setdefault(key, item)
     names = _name(list(found.values()))
     return [
-        Recording(item.path, name, _clip(item), None if item.utterance is None else item.utterance.channel)
+        Recording(
+            item.path,
+            name,
+            _clip(item),
+            None if item.utterance is None else item.utterance.channel,
+            item.content,
+        )
         for item, name in zip(found.values(), names, strict=True)
     ]
 
@@ -91,6 +102,10 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
     """Expand folders. What cannot be read is an error later, when the others are read, too."""
     if argument == STANDARD_INPUT:
         yield _Found(STANDARD_INPUT, "")
+    elif is_address(argument):
+        yield from _expand_address(argument, recursive)
+    elif os.path.isfile(os.path.join(argument, INDEX_NAME)):
+        yield from _list_packed(argument)
     elif os.path.isdir(argument) and not recursive:
         if is_only:
             raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
@@ -108,6 +123,38 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
             yield _Found(utterance.audio, "", utterance)
     else:
         yield _Found(argument, os.path.dirname(argument))
+
+
+def _list_packed(folder: str) -> Iterator[_Found]:
+    """The utterances of a folder of shards."""
+    for shard in ShardFolder.open(folder).shards:
+        for packed in shard.utterances():
+            yield _Found(packed.audio, "", packed, packed.byte_range)
+
+
+def _expand_address(address: str, recursive: bool) -> Iterator[_Found]:
+    """A file, a folder of shards, or the files of a folder, at an address such as s3://bucket/talks.
+
+    Only an address of the command line is opened; one that a manifest names is taken for a path.
+    """
+    if _has_audio_suffix(address):
+        yield _Found(address, os.path.dirname(address), content=find_file(address))
+    elif address.endswith(MANIFEST_SUFFIXES) and not address.endswith(f"/{INDEX_NAME}"):
+        raise UserError(f"{address}: a manifest is read here only; copy it, with the audio that it names")
+    elif recursive:
+        files = [file for file in list_files(address) if _has_audio_suffix(file.address)]
+        if not files:
+            raise UserError(f"{address}: no audio file there, by the suffixes of their names")
+        yield from (_Found(file.address, address, content=file) for file in files)
+    else:
+        try:
+            yield from _list_packed(address)
+        except MissingFileError as error:
+            raise UserError(f"{error}; or add --recursive for all audio files there") from None
+
+
+def _has_audio_suffix(address: str) -> bool:
+    return os.path.splitext(address)[1].lower() in AUDIO_SUFFIXES
 
 
 def _search(folder: str) -> Iterator[_Found]:

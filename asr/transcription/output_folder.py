@@ -28,7 +28,7 @@ MAX_NAME_BYTES = 235  # 255, less what the temporary name adds
 JOURNAL = ".asr-transcribe.jsonl"
 SEGMENT_LOGS = ".asr-transcribe-segments"
 
-Stamp = list[int]  # size in bytes and time of change in nanoseconds
+Stamp = list[int | str]  # of a file size in bytes and time of change in nanoseconds
 
 
 class OutputFolder:
@@ -98,7 +98,7 @@ class OutputFolder:
         line = {
             "name": recording.name,
             "audio": os.path.abspath(recording.path),
-            "audio_stamp": stamp_file(recording.path),
+            "audio_stamp": stamp_recording(recording),
             "clip": recording.clip and list(recording.clip),
             "made_by": self._made_by,
             "is_whole": False,
@@ -117,7 +117,7 @@ class OutputFolder:
     def open_log(self, recording: Recording, channel: int | None = None) -> SegmentLog:
         """Open the log that keeps its finished segments until its outputs are written."""
         made_by = {"name": recording.name, "channel": channel, "made_by": self._made_by}
-        made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": stamp_file(recording.path)}
+        made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": stamp_recording(recording)}
         made_by |= {"clip": recording.clip and list(recording.clip)}
         file = hashlib.sha256(json.dumps([recording.name, channel]).encode()).hexdigest()[:32]
         log = SegmentLog(self.folder / SEGMENT_LOGS / f"{file}.jsonl", made_by)
@@ -212,9 +212,16 @@ class OutputFolder:
 
 
 def _is_same_audio(line: Mapping[str, Any], recording: Recording) -> bool:
-    stamp = stamp_file(recording.path)
+    stamp = stamp_recording(recording)
     is_same_clip = line.get("clip") == (recording.clip and list(recording.clip))
     return stamp is not None and line["audio_stamp"] == stamp and is_same_clip
+
+
+def stamp_recording(recording: Recording) -> Stamp | None:
+    """What is different when the audio is; None where there is none."""
+    if recording.content is not None:
+        return [recording.content.offset, recording.content.size, recording.content.version]
+    return stamp_file(recording.path)
 
 
 def stamp_file(path: str | Path) -> Stamp | None:
