@@ -45,7 +45,7 @@ def test_texts_are_no_paths(folder: Path) -> None:
         asr.score("ref.trn", "hip.trn")
     with pytest.raises(UserError, match=r"hip\.trn: cannot read the file"):
         asr.score(Path("ref.trn"), Path("hip.trn"))
-    with pytest.raises(UserError, match="ids and speakers were given besides files"):
+    with pytest.raises(UserError, match="ids, speakers or recordings besides files"):
         asr.score("ref.trn", "hyp.trn", ids=["1"])
 
 

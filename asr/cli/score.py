@@ -25,6 +25,12 @@ logger = logging.getLogger(__name__)
 
 # As in asr.scoring.sclite_formats, which --help must not import.
 FORMATS = ("pra", "dtl", "sgml")
+ALIGNMENTS: dict[str, dict[str, Any]] = {
+    "jiwer": {"align": "jiwer"},
+    "sclite": {"align": "sclite"},
+    "sclite-D": {"align": "sclite", "has_optional_words": True},
+    "speakers": {"align": "jiwer", "speakers_at_once": True},
+}
 NORMALIZATIONS = ("none", "basic", "english")
 LENGTHS = (0, 5, 10, 20, 40)  # the last lengths of the groups of --by length; then all that are longer
 NONE_KNOWN = "(unknown)"
@@ -60,16 +66,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--align",
-        choices=("jiwer", "sclite"),
+        choices=ALIGNMENTS,
         default="jiwer",
-        help="fewest errors, or as NIST sclite counts by default: its costs, no regard to case, the best of "
-        "alternatives such as { a / b } (default: jiwer)",
+        help="jiwer: fewest errors (default). sclite: as NIST sclite counts by default, by its costs, no "
+        "regard to case, the best of alternatives such as { a / b }; sclite-D: the same with its option -D: "
+        "words in brackets in REF, such as (uh), may be missing. speakers: several at once; what each says "
+        "in a recording is joined, and the speakers of HYP are assigned with the fewest errors (cpWER); of "
+        "stm, or of JSON Lines with audio and speaker",
     )
     parser.add_argument(
-        "--optional-words",
-        action="store_true",
-        help="words in brackets in the reference, such as (uh), may be missing, as with option -D of sclite; "
-        "with --align sclite",
+        "--glm",
+        metavar="FILE",
+        help="a global mapping file: rewrite both sides by its rules first and split words at hyphens, as "
+        "NIST hubscr.pl does; with --align sclite or sclite-D",
     )
     parser.add_argument(
         "--show",
@@ -95,9 +104,9 @@ def run(args: argparse.Namespace) -> int:
     from asr.scoring.significance import compare
 
     targets = [_parse_target(path) for path in args.write]
-    settings = {"unit": args.unit, "normalize": args.normalize, "align": args.align}
-    if args.optional_words:
-        settings["has_optional_words"] = True
+    settings = {"unit": args.unit, "normalize": args.normalize, **ALIGNMENTS[args.align]}
+    if args.glm is not None:
+        settings["glm"] = args.glm
     reference, systems, notes = score_files(args.reference, args.hypotheses, **settings)
     for note in notes:
         logger.warning("%s", note)

@@ -54,10 +54,10 @@ def read_as_sclite(reference: str, hypothesis: str, *, has_optional_words: bool 
 
 
 def _find_optional(words: list[str]) -> set[int]:
-    """Which words are in brackets; takes these off."""
+    """Which words are in brackets; takes these off, but for those around nothing, which count as a word."""
     found = {index for index, word in enumerate(words) if _OPTIONAL.fullmatch(word)}
     for index in found:
-        words[index] = words[index][1:-1]
+        words[index] = words[index][1:-1] or words[index]
     return found
 
 

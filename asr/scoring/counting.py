@@ -84,6 +84,7 @@ def score(
     *,
     ids: Sequence[str] | None = None,
     speakers: Sequence[str] | Mapping[str, str] | None = None,
+    recordings: Mapping[str, str] | None = None,
     normalize: Normalization | Callable[[str], str] = "none",
     align: Method = "jiwer",
     unit: Unit = "words",
@@ -95,7 +96,8 @@ def score(
     """Compare texts with what was recognised.
 
     Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
-    missing: its words count as deleted, and `Score.missing` names it. Two paths, or two strings that both
+    missing: its words count as deleted, and `Score.missing` names it. Intervals go by speakers, where they
+    are known, or by `recordings`, the recording of each id. Two paths, or two strings that both
     name existing files, such as ref.trn or kaldi:data/text, are read as `asr score` reads them.
 
     `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
@@ -108,8 +110,8 @@ def score(
     if are_files(references, hypotheses):
         from asr.scoring.scored_files import score_files  # which scores texts by this function
 
-        if ids is not None or speakers is not None:
-            raise UserError("ids and speakers were given besides files, which tell them; leave them out")
+        if ids is not None or speakers is not None or recordings is not None:
+            raise UserError("ids, speakers or recordings besides files, which tell them; leave them out")
         options: dict[str, Any] = {"normalize": normalize, "align": align, "unit": unit}
         options |= {"has_optional_words": has_optional_words}
         options |= {"resamples": resamples, "confidence": confidence, "seed": seed}
@@ -155,6 +157,7 @@ def score(
         references=said,
         hypotheses=heard,
         speakers=None if who is None else tuple(str(speaker) for speaker in who),
+        recordings=None if recordings is None else tuple(recordings[name] for name in names),
         counts_P4=count_pairs(pairs, align),
         align=align,
         unit=unit,

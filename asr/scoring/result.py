@@ -118,6 +118,8 @@ class Score:
     hypotheses: tuple[str | None, ...]
     """None where the hypothesis is missing: all of its reference is deleted then."""
     speakers: tuple[str, ...] | None
+    recordings: tuple[str, ...] | None
+    """Of several speakers at once: what was assigned together is drawn together."""
     counts_P4: np.ndarray
     """Correct, substituted, deleted and inserted units of each utterance."""
     align: Method
@@ -174,11 +176,16 @@ class Score:
     @cached_property
     def groups_P(self) -> np.ndarray:
         """A number for each utterance; those with the same one are drawn together in a resample."""
-        return number_groups(self.speakers, len(self))
+        return number_groups(self.recordings or self.speakers, len(self))
 
     @property
     def resampled_by(self) -> str:
-        """Speaker, if two or more are known: what one says hangs together. Else utterance."""
+        """Speaker, if two or more are known: what one says hangs together. Else utterance.
+
+        Of several speakers at once: recording.
+        """
+        if are_drawn(self.recordings):
+            return "recording"
         return "speaker" if are_drawn(self.speakers) else "utterance"
 
     @cached_property
@@ -219,6 +226,7 @@ class Score:
             references=pick(self.references),
             hypotheses=pick(self.hypotheses),
             speakers=None if self.speakers is None else pick(self.speakers),
+            recordings=None if self.recordings is None else pick(self.recordings),
             counts_P4=self.counts_P4[numbers],
         )
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from asr.errors import UserError
+from asr.scoring.alignments import split_units
 from asr.scoring.counting import Normalization, choose_normalization, score
+from asr.scoring.glm import apply_mapping
 from asr.scoring.matching import (
     compare_styles,
     describe_reference,
@@ -18,6 +20,7 @@ from asr.scoring.matching import (
     scored_ids,
 )
 from asr.scoring.result import RATE_NAMES, Score
+from asr.scoring.speakers import pair_speakers
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.readers import TranscriptFile, read_transcripts, split_format
 
@@ -41,12 +44,17 @@ def score_files(
     hypothesis_paths: Sequence[str],
     *,
     normalize: Normalization | Callable[[str], str] = "none",
+    glm: str | None = None,
+    speakers_at_once: bool = False,
     **options: Any,
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
     """The references, each file of hypotheses with its score, and what a person should know about them.
 
+    `glm` is a global mapping file, whose rules rewrite both sides first. With `speakers_at_once`, all that a
+    speaker says in a recording is one utterance, and hypotheses are assigned to speakers by `pair_speakers`.
     Options are those of `score`.
     """
+    change = choose_normalization(normalize)
     if [reference_path, *hypothesis_paths].count("-") > 1:
         raise UserError("standard input can be read once only; give files for the others")
     names = name_systems(hypothesis_paths)
@@ -54,10 +62,24 @@ def score_files(
     known_ids = () if reference.format == "plain" else reference.entries
     files = [read_transcripts(path, "hypothesis", known_ids) for path in hypothesis_paths]
     reference, files = find_ids(reference, files)
+    if glm is not None:
+        if options.get("align") != "sclite":
+            raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
+        reference = apply_mapping(glm, reference, "reference")
+        files = [apply_mapping(glm, file, "hypothesis") for file in files]
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
+    if speakers_at_once:
+        if options.get("align", "jiwer") != "jiwer":
+            raise UserError(
+                "several speakers at once are assigned by the fewest errors; expected align jiwer"
+            )
+        unit = options.get("unit", "words")
+        reference, files = pair_speakers(reference, files, lambda text: split_units(change(text), unit))
     ids = scored_ids(reference)
     texts = {id: reference.entries[id].text or "" for id in ids}
     speakers = _find_speakers(reference, ids, notes)
+    if speakers_at_once:
+        options["recordings"] = {id: reference.entries[id].recording for id in ids}
     if options.get("align") != "sclite" and (
         count := sum(map(bool, map(_ALTERNATIVES.search, texts.values())))
     ):
@@ -73,7 +95,6 @@ def score_files(
         systems.append(ScoredFile(name, file.path, file.format, found, matched.entries))
         own = [*file.notes, *matched.notes, *_describe_styles(found, is_normalized=normalize != "none")]
         notes += [f"{file.path}: {note}" for note in own]
-    change = choose_normalization(normalize)
     if emptied := sum(bool(text.split()) and not change(text) for text in texts.values()):
         notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
     return reference, systems, notes

@@ -1,0 +1,191 @@
+"""Global mapping files (GLM): rewrite words before scoring, as csrfilt.sh -dh of NIST's toolkit does.
+
+;; the first line shows what begins a comment
+* case_sensitive = 'F'
+OKAY => O. K. / [ ] __ [ ]           a rule, and what must stand to its left and right
+AIN'T => [{ARE NOT / HAVE NOT}] / [ ] __ [ ]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.data.text_lines import BLANKS, open_lines
+from asr.errors import UserError, shorten
+from asr.transcripts.line_formats import Entry, Role
+from asr.transcripts.readers import TranscriptFile
+from asr.transcripts.transcript import Word
+
+PURPOSES: dict[Role, str] = {"reference": "ref", "hypothesis": "hyp"}
+MAX_CONDITION = 100
+
+_TO_UPPER = {letter: letter - 32 for letter in range(ord("a"), ord("z") + 1)}
+_QUOTED = re.compile("[\"']([^\"']*)[\"']")
+_CONDITION = re.compile(r";;\s+INPUT_DEPENDENT_APPLICATION\s*=\s*\"([^\"]*)\"")
+_FIRST_OPTIONAL = re.compile(r"(\(\s+[^()\s]+\s+)([^()\s]+)")
+_HYPHEN = re.compile(r"([^( ])-(?=[^) ])")
+
+
+class Rule(NamedTuple):
+    """`found` becomes `replacement` between `left` and `right`, which stay."""
+
+    found: str
+    replacement: str
+    left: str
+    right: str
+
+
+class GlobalMapping:
+    """The rules of a file for one side and format."""
+
+    def __init__(self, rules: Iterable[Rule], *, is_case_sensitive: bool, copies_the_rest: bool) -> None:
+        self._is_case_sensitive, self._copies_the_rest = is_case_sensitive, copies_the_rest
+        self._rules: dict[str, list[Rule]] = {}
+        for rule in rules:
+            own = rule._replace(
+                found=self._fold(rule.found), left=self._fold(rule.left), right=self._fold(rule.right)
+            )
+            if own.found:
+                self._rules.setdefault(own.found[0], []).append(own)
+
+    def rewrite(self, text: str) -> str:
+        """The text in upper case (A to Z), after the first rule that fits at each place, from left to right.
+
+        A rule sees what was there before, not what others made of it; blanks stand before and behind the
+        text, and around each bracket of optional words. Then words are split at their hyphens.
+        """
+        text = f"  {' '.join(text.split())}  ".translate(_TO_UPPER).replace("(", "( ").replace(")", " )")
+        folded, parts, position = self._fold(text), [], 0
+        while position < len(text):
+            rule = self._find_rule(folded, position)
+            if rule is not None:
+                parts.append(rule.replacement)
+            elif self._copies_the_rest:
+                parts.append(text[position])
+            position += 1 if rule is None else len(rule.found)
+        text = "".join(parts)
+        text = _HYPHEN.sub(r"\1 ", text)
+        while (spread := _FIRST_OPTIONAL.sub(r"\1) ( \2", text)) != text:  # (A B) is (A) (B)
+            text = spread
+        return re.sub(r"\s+\)", ")", re.sub(r"\(\s+", "(", " ".join(text.split())))
+
+    def _find_rule(self, text: str, position: int) -> Rule | None:
+        for rule in self._rules.get(text[position], ()):
+            left = position - len(rule.left)
+            if (
+                text.startswith(rule.found, position)
+                and left >= 0
+                and text.startswith(rule.left, left)
+                and text.startswith(rule.right, position + len(rule.found))
+            ):
+                return rule
+        return None
+
+    def _fold(self, text: str) -> str:
+        return text if self._is_case_sensitive else text.translate(_TO_UPPER)
+
+
+def apply_mapping(path: str | Path, file: TranscriptFile, role: Role) -> TranscriptFile:
+    """Rewrite all texts of a file, or word by word those whose times are known."""
+    kind = file.format if file.format in ("stm", "ctm") else "trn"
+    mapping = read_mapping(path, (kind, PURPOSES[role]))
+    return replace(file, entries={id: _rewrite(mapping, entry) for id, entry in file.entries.items()})
+
+
+def _rewrite(mapping: GlobalMapping, entry: Entry) -> Entry:
+    words = tuple(replace(word, text=mapping.rewrite(word.text)) for word in entry.words)
+    words = tuple(part for word in words for part in _divide(word))
+    if words:
+        return replace(entry, words=words, text=" ".join(word.text for word in words))
+    return replace(entry, text=None if entry.text is None else mapping.rewrite(entry.text), words=())
+
+
+def _divide(word: Word) -> list[Word]:
+    """Its parts, each with as much of the time; alternatives in braces stay together."""
+    parts = [word.text] if "{" in word.text else word.text.split()
+    step = (word.end - word.start) / max(len(parts), 1)
+    starts = [word.start + step * number for number in range(len(parts))]
+    return [
+        replace(word, text=part, start=start, end=start + step)
+        for part, start in zip(parts, starts, strict=True)
+    ]
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def read_mapping(path: str | Path, inputs: Sequence[str] = ("trn",)) -> GlobalMapping:
+    """Read a file, without the sections that are for other inputs (format, ref or hyp) than these."""
+    rules: list[Rule] = []
+    options = {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
+    mark, applies = "", True
+    with open_lines(path) as lines:
+        for number, line in lines.numbered:
+            if number == 1:
+                mark = line.split(maxsplit=1)[0] if line[:1].strip(BLANKS) else ""
+                if not mark or "=>" in line:
+                    raise lines.error(
+                        1, f"{shorten(line)}: expected the mark of comments, such as ;;, and no rule yet"
+                    )
+            if condition := _CONDITION.match(line):
+                applies = _is_met(condition[1], inputs, lines.error(number, f"{shorten(line)}: no pattern"))
+            line = line.rstrip(BLANKS)
+            if number == 1 or not applies or line.startswith(mark):
+                continue
+            if line.startswith("*"):
+                value = _QUOTED.search(line)
+                if value is None:
+                    raise lines.error(number, f"{shorten(line)}: expected * name = 'value'")
+                options |= {name: value[1].upper() for name in options if name in line.upper()}
+                if "FORMAT" in line.upper() and value[1] != "NIST1":
+                    raise lines.error(number, f"format {shorten(value[1])}; only NIST1 is known")
+            elif rule := line.partition(mark)[0].rstrip(BLANKS):
+                if "=>" not in rule:
+                    raise lines.error(number, f"{shorten(rule)}: expected a rule, FOUND => REPLACEMENT")
+                rules.append(parse_rule(rule))
+    yes = ("T", "YES", "TRUE")
+    return GlobalMapping(
+        rules,
+        is_case_sensitive=options["CASE_SENSITIVE"] in yes,
+        copies_the_rest=options["COPY_NO_HIT"] in yes,
+    )
+
+
+def _is_met(pattern: str, inputs: Sequence[str], error: UserError) -> bool:
+    if len(pattern) > MAX_CONDITION:
+        raise error
+    try:
+        return any(re.search(pattern.lower(), name) for name in inputs)
+    except (re.error, RecursionError, OverflowError):
+        raise error from None
+
+
+def parse_rule(line: str) -> Rule:
+    """Read FOUND => REPLACEMENT / LEFT __ RIGHT as rfilter1 does: brackets or quotes around a part keep its
+    blanks, and the last slash that is in no brackets begins the contexts."""
+    arrow, slash, slot = line.index("=>"), line.rfind("/"), -1
+    if slash >= 0:
+        if line.find("]", slash) < line.find("[", slash):  # [ or no bracket after ]: the slash is inside
+            slash = -1
+        else:
+            slot = line.find("_", slash)
+    found = _strip_bounds(line[:arrow].strip(BLANKS))
+    replacement = _read_part(line, arrow, slash)
+    if slot < 0:
+        return Rule(found, replacement, "", "")
+    return Rule(found, replacement, _read_part(line, slash, slot), _read_part(line, slot, -1))
+
+
+def _read_part(line: str, start: int, stop: int) -> str:
+    """What stands behind the word at `start`, up to `stop`, or to the end."""
+    part = (line[start:] if stop < 0 else line[start:stop]).rstrip(BLANKS)
+    words = re.split(f"[{BLANKS}]+", part, maxsplit=1)
+    return _strip_bounds(words[1]) if len(words) > 1 else ""
+
+
+def _strip_bounds(part: str) -> str:
+    return part[1:-1] if len(part) > 1 and part[0] + part[-1] in ("[]", '""') else part
