@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.data import corpora
 from asr.data.corpora import (
+    build_whole,
     compute_fingerprint,
     find_corpus,
     find_files,
     find_folder,
     limit_repeats,
+    note_measured_files,
     read_texts,
     require_count,
     require_fingerprint,
@@ -182,3 +185,44 @@ def test_a_damaged_table_of_texts(tmp_path: Path, content: bytes, message: str) 
         read_texts(tmp_path / "texts")
     (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfa  one two\r\n\nb\tthree\na one two\n")
     assert read_texts(tmp_path / "texts") == {"a": "one two", "b": "three"}
+
+
+# --- going on where it was cut off --------------------------------------------------------------
+
+
+def test_files_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"{number}.wav" for number in range(4)]
+    for number, path in enumerate(paths):
+        soundfile.write(path, np.zeros(800 * (number + 1)), 8000)
+    measured: list[str] = []
+
+    def measure(path: Path) -> float:
+        measured.append(path.name)
+        return float(soundfile.info(path).duration)
+
+    monkeypatch.setattr(corpora, "measure_seconds", measure)
+    notes = tmp_path / ".measured"
+
+    def run(stop: int = 4) -> list[float]:
+        measured.clear()
+        with note_measured_files(notes):
+            seconds = [build_whole(path, id=path.stem).duration for path in paths[:stop]]
+            if stop < 4:
+                raise KeyboardInterrupt
+            return seconds
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stop=2)
+    with pytest.raises(KeyboardInterrupt):
+        run(stop=3)
+    assert measured == ["2.wav"]
+    notes.write_bytes(notes.read_bytes()[:-5])  # killed in the middle of a line
+    assert run() == [0.1, 0.2, 0.3, 0.4]
+    assert measured == ["2.wav", "3.wav"] and not notes.exists()
+    with pytest.raises(KeyboardInterrupt):
+        run(stop=3)
+    soundfile.write(paths[1], np.zeros(4000), 8000)
+    assert run() == [0.1, 0.5, 0.3, 0.4]  # what has changed is measured again, and all behind it
+    assert measured == ["1.wav", "2.wav", "3.wav"]
+    run()
+    assert len(measured) == 4  # of a run that came to its end, nothing is left

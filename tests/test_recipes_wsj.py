@@ -227,7 +227,8 @@ def chime4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     write_prompts(root / "data/WSJ0/wsj0/transcrp", ["01ic0201"])
     for part in ("dt05", "et05"):
         for kind in ("real", "simu"):
-            write_audio(audio / f"isolated/{part}_str_{kind}/M03_22GC0102_STR.CH4.wav")
+            for channel in range(1, 7):
+                write_audio(audio / f"isolated/{part}_str_{kind}/M03_22GC0102_STR.CH{channel}.wav")
             write_audio(audio / f"isolated_1ch_track/{part}_str_{kind}/M03_22GC0102_STR.wav")
             write_text(transcriptions / f"{part}_{kind}.dot_all", f"Said {kind} (M03_22GC0102_STR)")
             write_text(
@@ -253,6 +254,9 @@ def test_chime4(chime4: Corpus, tmp_path: Path, has_track: bool) -> None:
     assert (simulated.text, simulated.speaker) == ("TEXT OF THE POINT 0", "011")
     assert simulated.extras == {"environment": "caf", "kind": "simu"}
     assert ("1ch_track" in sets["dt05_real"]["M03_22GC0102_STR_REAL"].audio) == has_track
+    five = sets["et05_simu_5mics"]["M03_22GC0102_STR_SIMU"]
+    assert five.text == "SAID SIMU"
+    assert Path(five.audio) == tmp_path / "out/audio/et05_simu_5mics/M03_22GC0102_STR.wav"
 
 
 @pytest.mark.parametrize(
@@ -261,6 +265,7 @@ def test_chime4(chime4: Corpus, tmp_path: Path, has_track: bool) -> None:
         (rename("CHiME3/data/transcriptions", "CHiME3/data/texts"), "data/transcriptions is neither here nor"),
         (rename("CHiME3/data/audio/16kHz/isolated_1ch_track/et05_str_real", "x"), "found 0 utterances of et05_real, expected 1"),
         (rename("CHiME3/data/WSJ0", "../WSJ0"), "no file in a folder wsj0 or wsj1"),
+        (remove("CHiME3/data/audio/16kHz/isolated/dt05_str_real/M03_22GC0102_STR.CH5.wav"), "CH5.wav: a channel of M03_22GC0102_STR is missing"),
         (edit("CHiME3/data/transcriptions/et05_simu.dot_all", "M03", "M04"), "et05_simu.dot_all: no transcript of m03_22gc0102_str"),
     ],
 )  # fmt: skip
@@ -291,7 +296,12 @@ def reverb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
             line = f"/{distance}_test/primary_microphone/si_{part}/c3l/c3lc0201_ch1.wav"
             write_audio(root / f"REVERB/REVERB_WSJCAM0_{part}/data{line}")
             write_text(root / f"tasks/taskFiles/1ch/SimData_{part}_for_1ch_{distance}_room1_A", line)
-            write_text(root / f"tasks/taskFiles/8ch/SimData_{part}_for_8ch_{distance}_room1_A", line)
+            for number, letter in enumerate("ABCDEFGH", 1):
+                channel = line.replace("_ch1", f"_ch{number}")
+                write_audio(root / f"REVERB/REVERB_WSJCAM0_{part}/data{channel}")
+                write_text(
+                    root / f"tasks/taskFiles/8ch/SimData_{part}_for_8ch_{distance}_room1_{letter}", channel
+                )
             array = {"near": 1, "far": 2}[distance]
             line = f"/audio/stat/T21/array{array}/5k/AMI_WSJ21-Array{array}-1_T21c0206.wav"
             write_audio(root / f"REVERB/MC_WSJ_AV_{names[part]}{line}")
@@ -329,6 +339,7 @@ def test_reverb(reverb: Corpus, tmp_path: Path) -> None:
         "t21_RealData_et_for_1ch_far_room1_A_t21c0206": "PEOPLE SAY DON'T N."
     }
     assert texts(sets["dt_simu_near"]) == {"c3l_SimData_dt_for_1ch_near_room1_A_c3lc0201": "SAID IT"}
+    assert texts(sets["dt_simu_near_8ch"]) == {"c3l_SimData_dt_for_8ch_near_room1_c3lc0201": "SAID IT"}
     assert len(sets["dev"]) == len(sets["test"]) == 4
     far = sets["test"]["t21_RealData_et_for_1ch_far_room1_A_t21c0206"]
     assert (far.speaker, far.extras["set"]) == ("t21", "et_real_far")
@@ -340,6 +351,7 @@ def test_reverb(reverb: Corpus, tmp_path: Path) -> None:
     [
         (rename("tasks", "../tasks"), "found 0 utterances of dt_simu_near, expected 1"),
         (rename("REVERB/MC_WSJ_AV_Eval", "../Eval"), r"no MC_WSJ_AV_Eval, to which RealData_et_for_1ch_\w+_room1_A belongs"),
+        (remove("tasks/taskFiles/8ch/SimData_et_for_8ch_far_room1_D"), r"7 of 8 channels of c3l_SimData_et_for_8ch_far_room1_c3lc0201"),
         (remove("wsjcam0/data/primary_microphone/etc/si_dt5a.dot"), "no transcript of c3lc0201 in the .dot and .mlf files"),
         (edit("REVERB/MC_WSJ_AV_Dev/mlf/WSJ.mlf", '"*/T21c0206.lab"', ""), r"WSJ\.mlf:3: expected the name of an utterance"),
         (edit("tasks/taskFiles/1ch/SimData_et_for_1ch_far_room1_A", "/far_test", "/../far_test"), "room1_A:1: expected a path such as"),

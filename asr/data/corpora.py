@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from tqdm import tqdm
 
-from asr.audio.reading import read
+from asr.audio.reading import read, write
 from asr.data.archives import extract
-from asr.data.manifest import Utterance, read_lines, shorten
+from asr.data.manifest import MAX_LINE_BYTES, Utterance, parse_json, read_lines, shorten
 from asr.data.manifest_checks import measure_seconds
 from asr.errors import UserError
 
@@ -170,7 +174,9 @@ def _name_of(archive: Path) -> str:
 
 def build_whole(path: Path, **fields: Any) -> Utterance:
     """The utterance that is all of an audio file."""
-    return Utterance(audio=str(path), duration=measure_seconds(path), **fields)
+    notes = _NOTES.get()
+    seconds = measure_seconds(path) if notes is None else notes.measure(path)
+    return Utterance(audio=str(path), duration=seconds, **fields)
 
 
 def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -> Iterator[Utterance]:
@@ -179,6 +185,92 @@ def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -
         yield build_whole(
             path, id=path.stem, text=texts[path.stem], speaker=path.parent.name, language=language
         )
+
+
+def write_beamformed(
+    channels: Mapping[str, Sequence[Path]], folder: Path, sample_rate: int = 16_000
+) -> dict[str, Path]:
+    """Write id.wav of each utterance, the delay and sum of the files of its channels; what is there already,
+    and newer than they are, stays. Returns the files by id."""
+    from asr.audio.beamforming import beamform_files
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for id, paths in tqdm(channels.items(), desc=folder.name, unit=" utterances", disable=None, leave=False):
+        written[id] = folder / f"{id}.wav"
+        if missing := [path for path in paths if not path.is_file()]:
+            raise UserError(f"{missing[0]}: a channel of {id} is missing; get a complete copy")
+        newest = max(path.stat().st_mtime_ns for path in paths)
+        if not written[id].exists() or written[id].stat().st_mtime_ns < newest:
+            write(written[id], beamform_files(paths, sample_rate), sample_rate)
+    return written
+
+
+# --- going on where it was cut off --------------------------------------------------------------
+
+
+class _Notes:
+    """The seconds of files in the order in which they are asked for, one line in memory at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = 0  # of the lines that were read again
+        path.touch()
+        self._earlier: IO[bytes] | None = path.open("rb")
+        self._file: IO[bytes] | None = None
+
+    def measure(self, path: Path) -> float:
+        status = os.stat(path) if os.path.exists(path) else None
+        key = [str(path), *([status.st_size, status.st_mtime_ns] if status else [])]
+        seconds = self._read(key)
+        if seconds is None:
+            seconds = measure_seconds(path)
+            self._write([*key, seconds])
+        return seconds
+
+    def _read(self, key: list[Any]) -> float | None:
+        """What the next line says of this file; from the first line on that is of another, nothing."""
+        if self._earlier is None:
+            return None
+        line = self._earlier.readline(MAX_LINE_BYTES)
+        record = parse_json(line) if line.endswith(b"\n") else None
+        if isinstance(record, list) and record[:-1] == key and isinstance(record[-1], float):
+            self._size += len(line)
+            return record[-1]
+        self._earlier.close()
+        self._earlier = None
+        return None
+
+    def _write(self, record: list[Any]) -> None:
+        if self._file is None:
+            self._file = self._path.open("r+b")
+            self._file.truncate(self._size)
+            self._file.seek(self._size)
+        self._file.write(json.dumps(record).encode() + b"\n")
+
+    def close(self) -> None:
+        for file in (self._earlier, self._file):
+            if file is not None:
+                file.close()
+
+
+_NOTES: ContextVar[_Notes | None] = ContextVar("notes", default=None)
+
+
+@contextlib.contextmanager
+def note_measured_files(path: Path) -> Iterator[None]:
+    """Within, `build_whole` notes in `path` what it measures; cut off and run again, it measures the rest.
+
+    A file is taken for the same by its path, size and time of change. The notes go at the end.
+    """
+    notes = _Notes(path)
+    token = _NOTES.set(notes)
+    try:
+        yield
+    finally:
+        _NOTES.reset(token)
+        notes.close()
+    path.unlink()
 
 
 # --- texts --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Literal
 import pydantic
 
 from asr.config import Config, describe_fault
+from asr.data.corpora import note_measured_files
 from asr.errors import UserError
 from asr.system.checkout import CHECKOUT, SHIPPED
 
@@ -158,10 +159,13 @@ class Recipe(Config):
         return {path.stem: path for path in sorted(self.path.parent.glob("*.yaml"))}
 
     def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> None:
-        """Call `prepare`; report wrong values of a record as an error of its file."""
+        """Call `prepare`, which goes on where it was cut off; report wrong values of a record as an error of
+        its file."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
+        output_dir.mkdir(parents=True, exist_ok=True)
         try:
-            prepare(corpus_dir, output_dir)
+            with note_measured_files(output_dir / ".measured"):
+                prepare(corpus_dir, output_dir)
         except pydantic.ValidationError as error:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if Path(frame.filename) == self.path.absolute()]

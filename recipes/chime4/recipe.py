@@ -1,6 +1,7 @@
 """CHiME-4: sentences of WSJ0 read to a tablet with six microphones in bus, café, pedestrian area, street.
 
-Training is on each microphone by itself, dev and test on the track of one microphone.
+Training is on each microphone by itself, dev and test on the track of one microphone. Besides there are dev
+and test of five microphones (all but the second, which faces backwards) joined by delay and sum.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data.corpora import build_whole, check_counts, find_corpus, read_decoded
+from asr.data.corpora import build_whole, check_counts, find_corpus, read_decoded, write_beamformed
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import UserError
 from asr.recipe.definition import Recipe, share_systems
@@ -28,7 +29,8 @@ Files = dict[str, Path]
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, and their parts dt05_real.jsonl to et05_simu.jsonl."""
+    """Write train.jsonl, dev.jsonl, test.jsonl, and their parts dt05_real.jsonl to et05_simu.jsonl; with
+    audio those of five microphones, dt05_real_5mics.jsonl and so on, if these are there."""
     root = find_corpus(corpus_dir, "data/transcriptions")
     sets = {
         f"{part}_{kind}": _find_track(root, part, kind)
@@ -46,6 +48,10 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     manifests = {name: list(_build(root, name, files)) for name, files in sets.items()}
     manifests["dev"] = manifests["dt05_real"] + manifests["dt05_simu"]
     manifests["test"] = manifests["et05_real"] + manifests["et05_simu"]
+    for name, files in sets.items():
+        if tracks := _find_five(root, name, files):
+            joined = write_beamformed(tracks, output_dir / "audio" / f"{name}_5mics")
+            manifests[f"{name}_5mics"] = list(_build(root, name, joined))
     train = list(_build(root, "tr05_real", real))
     train += (_build_one(id, path, texts[prompts[id]], "SIMU") for id, path in simu.items())
     for name, utterances in {"train": train, **manifests}.items():
@@ -73,6 +79,18 @@ def _find_track(root: Path, part: str, kind: str) -> Files:
             )
         files[match[2]] = root / AUDIO / "isolated" / match[1]
     return files
+
+
+def _find_five(root: Path, name: str, files: Files) -> dict[str, list[Path]]:
+    """The five microphones of each utterance; nothing where the folder of all microphones is missing."""
+    tracks = {}
+    for id in files:
+        place = id.rpartition("_")[2].lower()
+        folder = root / AUDIO / "isolated" / f"{name[:4]}_{place}_{name[5:]}"
+        if not folder.is_dir():
+            return {}
+        tracks[id] = [folder / f"{id}.CH{number}.wav" for number in (1, 3, 4, 5, 6)]
+    return tracks
 
 
 def _find_list(root: Path, name: str) -> Path:

@@ -46,11 +46,15 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, and one manifest for each part of dev and test."""
+    """Write train.jsonl, dev.jsonl, test.jsonl, and one manifest for each part of dev and test.
+
+    Transcripts are read twice, to count and to write: memory holds a line at a time.
+    """
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER: LibriSpeech, or any of its parts such as dev-clean")
-    parts = {name: list(_read_part(folder)) for name, folder in _find_parts(corpus_dir).items()}
-    counts = {name: len(lines) for name, lines in parts.items()}
+    parts = _find_parts(corpus_dir)
+    readers = {name: Counter(_reader(id) for _, id, _ in _read_part(path)) for name, path in parts.items()}
+    counts = {name: own.total() for name, own in readers.items()}
     check_counts(corpus_dir, counts, {name: COUNTS[name] for name in parts})
     roles = {role: [name for name in parts if name.startswith(role)] for role in ("train", "dev", "test")}
     for role, names in roles.items():
@@ -59,11 +63,19 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         logger.warning(
             "%s: without %s; results do not compare with published ones", corpus_dir, ", ".join(missing)
         )
-    splits = {role: [line for name in names for line in parts[name]] for role, names in roles.items()}
-    for role, lines in _fill(splits).items():
+    largest, role_of = _share_readers(
+        {role: sum((readers[name] for name in names), Counter()) for role, names in roles.items()}
+    )
+    for role, names in roles.items():
+        is_shared = role_of and (role == largest or not names)
+        sources = roles[largest] if is_shared else names
+        lines = (line for name in sources for line in _read_part(parts[name]))
+        if is_shared:
+            lines = (line for line in lines if role_of[_reader(line[1])] == role)
         write_manifest(output_dir / f"{role}.jsonl", map(_build_utterance, lines))
     for name in roles["dev"] + roles["test"]:
-        write_manifest(output_dir / f"{name.replace('-', '_')}.jsonl", map(_build_utterance, parts[name]))
+        manifest = output_dir / f"{name.replace('-', '_')}.jsonl"
+        write_manifest(manifest, map(_build_utterance, _read_part(parts[name])))
 
 
 def _find_parts(corpus_dir: Path) -> dict[str, Path]:
@@ -97,26 +109,28 @@ def _read_part(folder: Path) -> Iterator[Line]:
             yield path.parent / f"{id}.flac", id, text
 
 
-def _fill(splits: dict[str, list[Line]]) -> dict[str, list[Line]]:
-    """Where parts are missing, set readers of the largest split aside for the splits that have none."""
-    empty = [role for role, lines in splits.items() if not lines]
+def _share_readers(readers: dict[str, Counter[str]]) -> tuple[str, dict[str, str]]:
+    """Where parts are missing, set readers of the largest split aside for the splits that have none.
+
+    Returns that split, and which split each of its readers goes to; no reader where no split is empty.
+    """
+    largest = max(readers, key=lambda role: readers[role].total())
+    empty = [role for role, own in readers.items() if not own]
     if not empty:
-        return splits
-    largest = max(splits, key=lambda role: len(splits[role]))
-    readers = Counter(_reader(id) for _, id, _ in splits[largest])
+        return largest, {}
     shares: dict[str, float | int | str] = {
-        role: REST if role == "train" else 0.1 for role in splits if role in (*empty, largest)
+        role: REST if role == "train" else 0.1 for role in readers if role in (*empty, largest)
     }
-    if len(shares) > len(readers):
-        raise UserError(f"{len(readers)} readers cannot fill {', '.join(shares)}; add parts of LibriSpeech")
-    chosen = assign_units(readers, shares, seed=0)
+    if len(shares) > len(readers[largest]):
+        raise UserError(
+            f"{len(readers[largest])} readers cannot fill {', '.join(shares)}; add parts of LibriSpeech"
+        )
     logger.warning(
         "no part for %s: the readers of %s are shared out, a tenth of its utterances to each of dev and test",
         " and ".join(empty),
         largest,
     )
-    new = {role: [line for line in splits[largest] if chosen[_reader(line[1])] == role] for role in shares}
-    return splits | new
+    return largest, assign_units(readers[largest], shares, seed=0)
 
 
 def _reader(id: str) -> str:

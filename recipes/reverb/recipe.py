@@ -1,6 +1,7 @@
 """REVERB: sentences of WSJ in British English, in rooms; simulated (WSJCAM0) and real (MC-WSJ-AV).
 
-Training is on clean WSJCAM0, dev and test on one distant microphone, near or far.
+Training is on clean WSJCAM0, dev and test on one distant microphone, near or far; besides on all eight,
+joined by delay and sum, if the task files of eight are there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data.corpora import build_whole, check_counts, find_files, find_folder, read_decoded
+from asr.data.corpora import (
+    build_whole,
+    check_counts,
+    find_files,
+    find_folder,
+    read_decoded,
+    write_beamformed,
+)
 from asr.data.manifest import Utterance, shorten, write_manifest
 from asr.errors import UserError
 from asr.recipe.definition import Recipe, share_systems
@@ -32,12 +40,13 @@ DATA = {  # where the lines of the task files start
     ("Real", "dt"): "MC_WSJ_AV_Dev",
     ("Real", "et"): "MC_WSJ_AV_Eval",
 }
-TASK = re.compile(r"(Sim|Real)Data_(dt|et)_for_1ch_(near|far)_(room\d)_A")  # A is the first microphone
+TASK = re.compile(r"(Sim|Real)Data_(dt|et)_for_([18])ch_(near|far)_(room\d)_([A-H])")  # A: first microphone
 QUOTED = {"YIELD'", "'ROOTS'", "'WHERE", "PEOPLE'", "SIT'", "'DOMINEE", "CHURCH'"}
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl and test.jsonl, and dt_simu_near.jsonl to et_real_far.jsonl."""
+    """Write train.jsonl, dev.jsonl and test.jsonl, and dt_simu_near.jsonl to et_real_far.jsonl; with audio
+    dt_simu_near_8ch.jsonl to et_real_far_8ch.jsonl."""
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, with WSJCAM0, the sets of REVERB and its task files in it")
     texts = {
@@ -48,11 +57,17 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     for path in find_files(corpus_dir, ".mlf"):
         texts.update(read_mlf(path))
     sets: dict[str, dict[str, Path]] = {name: {} for name in COUNTS}
-    for path in find_files(corpus_dir, "_a"):
+    arrays: dict[str, dict[str, list[Path]]] = {name: {} for name in COUNTS}
+    for path in find_files(corpus_dir, *(f"_{letter}" for letter in "abcdefgh")):
         if match := TASK.fullmatch(path.name):
-            sort, part, distance, _ = match.groups()
-            kind = "simu" if sort == "Sim" else "real"
-            sets[f"{part}_{kind}_{distance}"] |= _read_task(corpus_dir, path, DATA[sort, part])
+            sort, part, number, distance, _, letter = match.groups()
+            name = f"{part}_{'simu' if sort == 'Sim' else 'real'}_{distance}"
+            found = _read_task(corpus_dir, path, DATA[sort, part])
+            if number == "8":
+                for id, file in found.items():
+                    arrays[name].setdefault(re.sub(r"_[A-H]_", "_", id), []).append(file)
+            elif letter == "A":
+                sets[name] |= found
     sets["train"] = {
         path.stem.lower(): path
         for path in find_files(corpus_dir, ".wv1")
@@ -60,8 +75,17 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     }
     check_counts(corpus_dir, {name: len(files) for name, files in sets.items()}, COUNTS)
     manifests = {name: list(_build(name, files, texts)) for name, files in sets.items()}
+    for name, channels in arrays.items():
+        if channels:
+            if incomplete := [id for id, paths in channels.items() if len(paths) != 8]:
+                raise UserError(
+                    f"{corpus_dir}: {len(channels[incomplete[0]])} of 8 channels of {incomplete[0]} in the "
+                    "task files; get all of them"
+                )
+            joined = write_beamformed(channels, output_dir / "audio" / f"{name}_8ch")
+            manifests[f"{name}_8ch"] = list(_build(name, joined, texts))
     for split, part in {"dev": "dt_", "test": "et_"}.items():
-        manifests[split] = [u for name, found in manifests.items() if name.startswith(part) for u in found]
+        manifests[split] = [u for name in COUNTS if name.startswith(part) for u in manifests[name]]
     for name, utterances in manifests.items():
         write_manifest(output_dir / f"{name}.jsonl", utterances)
 
