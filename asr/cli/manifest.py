@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")  # as in asr.data.interchange, which --help must not import
+# As in asr.data.interchange, which --help must not import.
+KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")
+SOURCES_ONLY = ("librispeech", "lhotse", "parquet")
 TOP_NAMES = 10
 BAR_WIDTH = 40
 MAX_FAILURES_SHOWN = 20
@@ -31,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("split", _add_split, _split, "split a manifest, by default so that no speaker is in two parts"),
         ("filter", _add_filter, _filter, "keep the utterances that meet all conditions"),
         ("merge", _add_merge, _merge, "join manifests of any kind, whose ids must differ"),
-        ("convert", _add_convert, _convert, "from and to Kaldi folders, NeMo manifests, CSV and TSV tables"),
+        (
+            "convert",
+            _add_convert,
+            _convert,
+            "from and to Kaldi folders, NeMo manifests, CSV and TSV; from LibriSpeech, lhotse and Parquet",
+        ),
         ("pack", _add_pack, _pack, "write the audio into tar shards, with an index, to train from anywhere"),
         (
             "index",
@@ -309,11 +316,15 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
         f"Columns of tables are known by these names, others are kept as extras. {describe_columns()}."
     )
     parser.add_argument("source", metavar="SOURCE", help="file or folder to read")
-    parser.add_argument("target", metavar="TARGET", help="file or folder to write")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="file or folder to write; audio in the cells of Parquet goes into TARGET.audio beside it",
+    )
     parser.add_argument(
         "--from",
         dest="source_kind",
-        choices=(*KINDS, "librispeech"),
+        choices=(*KINDS, *SOURCES_ONLY),
         help="default: by the suffix and the first record",
     )
     parser.add_argument(
@@ -327,13 +338,16 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
     from asr.data.interchange import guess_source_kind, guess_target_kind, read_utterances, write_utterances
 
     source_kind = args.source_kind or guess_source_kind(args.source)
     target_kind = args.target_kind or guess_target_kind(args.target)
     logger.info("%s is read as %s, %s is written as %s", args.source, source_kind, args.target, target_kind)
     _refuse_to_overwrite(args.source, args.target)
-    utterances = read_utterances(args.source, source_kind, args.allow_pipes)
+    audio_dir = Path(args.target).with_suffix(".audio")
+    utterances = read_utterances(args.source, source_kind, args.allow_pipes, audio_dir)
     count = write_utterances(args.target, target_kind, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     return 0

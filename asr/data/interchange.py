@@ -1,5 +1,7 @@
 """Manifests of other toolkits in and out: NeMo JSON Lines, tables such as Common Voice, Kaldi folders.
 
+In only: LibriSpeech, lhotse, Parquet tables of Hugging Face.
+
 What a format cannot hold is an error if it would damage the rest, else a warning with a count.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from asr.data import lhotse_manifests, parquet
 from asr.data.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
 from asr.data.manifest import (
     Utterance,
@@ -37,24 +40,35 @@ from asr.files import replace_file
 logger = logging.getLogger(__name__)
 
 Kind = Literal["jsonl", "nemo", "csv", "tsv", "kaldi"]
-SourceKind = Kind | Literal["librispeech"]
+SourceKind = Kind | Literal["librispeech", "lhotse", "parquet"]
 KINDS: tuple[Kind, ...] = ("jsonl", "nemo", "csv", "tsv", "kaldi")
+SOURCES_ONLY = ("librispeech", "lhotse", "parquet")
 TRANS = ".trans.txt"
 _SCALARS = (str, int, float)
 
 
-def read_utterances(path: str | Path, kind: SourceKind, allow_pipes: bool = False) -> Iterator[Utterance]:
-    """The utterances of a manifest of any kind, with absolute audio paths."""
+def read_utterances(
+    path: str | Path, kind: SourceKind, allow_pipes: bool = False, audio_dir: Path | None = None
+) -> Iterator[Utterance]:
+    """The utterances of a manifest of any kind, with absolute audio paths.
+
+    `audio_dir`: where the audio goes that a Parquet table has in its cells.
+    """
     if kind == "kaldi":
         return read_kaldi(path, allow_pipes)
     if allow_pipes:
         raise UserError(f"{path}: only Kaldi folders have pipes to allow, this is read as {kind}")
+    if kind == "parquet":
+        if audio_dir is None:
+            raise UserError(f"{path}: holds audio; make a manifest of it first, by `asr manifest convert`")
+        return read_parquet(path, audio_dir)
     readers: dict[str, Callable[[str | Path], Iterator[Utterance]]] = {
         "jsonl": read_manifest,
         "nemo": read_nemo,
         "csv": read_csv,
         "tsv": read_tsv,
         "librispeech": read_librispeech,
+        "lhotse": read_lhotse,
     }
     return readers[kind](path)
 
@@ -72,24 +86,33 @@ def write_utterances(path: str | Path, kind: Kind, utterances: Iterable[Utteranc
 
 
 def guess_source_kind(path: str | Path) -> SourceKind:
-    """Folders are Kaldi's or LibriSpeech's, tables have suffixes, of JSON Lines the first record decides."""
+    """Folders are Kaldi's, LibriSpeech's or of Parquet tables, tables have suffixes, of JSON Lines the first
+    record decides."""
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; check the path")
     if path.is_dir():
-        is_kaldi = (path / "wav.scp").exists() or next(path.rglob(f"*{TRANS}"), None) is None
-        return "kaldi" if is_kaldi else "librispeech"
+        if (path / "wav.scp").exists():
+            return "kaldi"
+        if next(path.rglob("*.parquet"), None) is not None:
+            return "parquet"
+        return "kaldi" if next(path.rglob(f"*{TRANS}"), None) is None else "librispeech"
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(TRANS):
         return "librispeech"
     suffix = Path(name).suffix
+    if suffix == ".parquet":
+        return "parquet"
     if suffix in (".csv", ".tsv"):
         return "csv" if suffix == ".csv" else "tsv"
     if suffix not in (".jsonl", ".json"):
         raise UserError(
-            f"{path}: cannot tell the kind of this source; name it by --from: {', '.join(KINDS)}, librispeech"
+            f"{path}: cannot tell the kind of this source; name it by --from: "
+            + ", ".join((*KINDS, *SOURCES_ONLY))
         )
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
+    if lhotse_manifests.is_lhotse(first):
+        return "lhotse"
     return "nemo" if isinstance(first, dict) and "audio_filepath" in first else "jsonl"
 
 
@@ -186,6 +209,24 @@ def read_librispeech(path: str | Path) -> Iterator[Utterance]:
             yield _build(source, record, table.parent, _Ids())
 
 
+# --- lhotse and Parquet -------------------------------------------------------------------------
+
+
+def read_lhotse(path: str | Path) -> Iterator[Utterance]:
+    """Cuts, or supervisions with their recordings beside them."""
+    losses: Counter[str] = Counter()
+    yield from lhotse_manifests.read_lhotse(path, losses)
+    _warn(path, losses)
+
+
+def read_parquet(path: str | Path, audio_dir: Path) -> Iterator[Utterance]:
+    """A table, or a folder of them; the audio of their cells becomes files in `audio_dir`."""
+    losses: Counter[str] = Counter()
+    for source, record in parquet.read_rows(path, audio_dir, losses):
+        yield _build(source, {k: v for k, v in record.items() if v is not None}, "", _Ids())
+    _warn(path, losses)
+
+
 # --- tables -------------------------------------------------------------------------------------
 
 
@@ -198,7 +239,7 @@ def read_tsv(path: str | Path) -> Iterator[Utterance]:
     """A table with a header and without any quoting.
 
     One with client_id and path is from Common Voice: its audio is in `clips/` beside it, and the durations in
-    `clip_durations.tsv`, if that is there.
+    `clip_durations.tsv`, if that is there. One of its spontaneous speech has audio_file, in `audios/`.
     """
     return _read_table(path, "\t")
 
@@ -224,7 +265,10 @@ def _read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
                 f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
             )
         folder, milliseconds = Path(lines.folder), dict[str, str]()
-        if {"client_id", "path"} <= {name.lower() for name in names}:
+        known = {name.lower() for name in names}
+        if {"client_id", "audio_file"} <= known and (folder / "audios").is_dir():
+            folder /= "audios"
+        if {"client_id", "path"} <= known:
             if "duration" not in meanings and (folder / "clip_durations.tsv").exists():
                 milliseconds = _read_clip_durations(folder / "clip_durations.tsv")
             folder /= "clips"

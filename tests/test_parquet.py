@@ -1,0 +1,103 @@
+"""Parquet tables with audio in their cells, as Hugging Face datasets publish them."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.cli import main
+from asr.data.interchange import guess_source_kind, read_utterances
+from asr.data.manifest import Utterance, read_manifest
+from asr.errors import UserError
+
+pyarrow = pytest.importorskip("pyarrow", reason="no package of ours needs pyarrow; pip install pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+
+def make_audio(seconds: float, container: str = "WAV") -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, np.full(round(seconds * 8000), 0.1), 8000, format=container)
+    return file.getvalue()
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+ROWS = [
+    {"file": "/home/x/1-2.flac", "audio": {"bytes": make_audio(0.5, "FLAC"), "path": "1-2.flac"}, "text": "A B",
+     "speaker_id": 7, "id": "1-2", "words": [1, 2]},
+    {"file": None, "audio": {"bytes": make_audio(0.25), "path": None}, "text": "C", "speaker_id": 8, "id": "1-2",
+     "words": None},
+]  # fmt: skip
+
+
+def test_rows_become_utterances(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "data" / "train-0.parquet", ROWS)
+    assert guess_source_kind(path) == guess_source_kind(path.parent) == "parquet"
+    with caplog.at_level(logging.WARNING):
+        assert main(["manifest", "convert", str(path.parent), str(tmp_path / "out.jsonl")]) == 0
+    folder = tmp_path / "out.audio"
+    assert list(read_manifest(tmp_path / "out.jsonl")) == [
+        Utterance(id="1-2", audio=f"{folder}/1-2.flac", duration=0.5, text="A B", speaker="7"),
+        Utterance(id="1-2-1", audio=f"{folder}/1-2-1.wav", duration=0.25, text="C", speaker="8"),
+    ]
+    assert (folder / "1-2.flac").read_bytes() == make_audio(0.5, "FLAC")
+    assert "1 utterances lose words, a list or an object" in caplog.text
+
+
+def test_names_stay_in_their_folder(tmp_path: Path) -> None:
+    names = ["../../up.wav", "/etc/passwd", "..", "a/b c.wav"]
+    rows = [{"audio": {"bytes": make_audio(0.1), "path": name}, "sentence": name} for name in names]
+    found = list(
+        read_utterances(write(tmp_path / "a.parquet", rows), "parquet", audio_dir=tmp_path / "audio")
+    )
+    assert [Path(item.audio).name for item in found] == ["up.wav", "passwd.wav", "utterance.wav", "b_c.wav"]
+    assert {Path(item.audio).parent for item in found} == {tmp_path / "audio"}
+
+
+def test_audio_beside_the_table(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(make_audio(0.5))
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+
+    def read(name: str) -> list[Utterance]:
+        table = pyarrow.table({"audio": pyarrow.array([{"bytes": None, "path": name}], kind), "text": ["A"]})
+        parquet.write_table(table, tmp_path / "t" / "a.parquet")
+        return list(read_utterances(tmp_path / "t" / "a.parquet", "parquet", audio_dir=tmp_path / "audio"))
+
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "in.wav").write_bytes(make_audio(0.5))
+    assert read("in.wav")[0].audio == str(tmp_path / "t" / "in.wav")
+    for name in ("../a.wav", str(tmp_path / "a.wav"), "missing.wav"):
+        with pytest.raises(UserError, match="its audio is neither in the table nor a file beside it"):
+            read(name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"audio": "a.wav", "text": "A"}], "expected one column of audio, each cell with bytes and path"),
+        ([{"a": ROWS[0]["audio"], "b": ROWS[0]["audio"]}], "found a, b among a, b"),
+    ],
+)
+def test_tables_without_audio(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
+    path = write(tmp_path / "a.parquet", rows)
+    with pytest.raises(UserError, match=message):
+        list(read_utterances(path, "parquet", audio_dir=tmp_path))
+
+
+def test_damaged_tables(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", ROWS)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match="not a whole Parquet table"):
+        list(read_utterances(path, "parquet", audio_dir=tmp_path))
+    with pytest.raises(UserError, match="holds audio; make a manifest of it first"):
+        list(read_utterances(path, "parquet"))
