@@ -24,6 +24,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
+from asr.text.units import EOS_ID
 
 
 class Skipped(NamedTuple):
@@ -114,6 +115,8 @@ class Inputs:
     """Where the labels come from that the model is to learn; None: the tokens are those of the text."""
     step_times: Callable[[int], np.ndarray] | None = None
     """The middles of so many encoded steps, in seconds; needed with labels."""
+    num_texts: int = 1
+    """How many texts of an utterance the model learns. Their tokens have EOS_ID between them."""
     has_ctc: bool = True
     """Whether the model learns by CTC, which needs a frame for each token."""
     num_views: int = 1
@@ -258,14 +261,21 @@ def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
     """Nothing where labels are learnt in place of texts."""
     if inputs.labels is not None:
         return []
-    if utterance.text is None:
-        raise UserError(f"utterance {utterance.id} has no text; give it one, or take it out of the manifest")
-    try:
-        return inputs.tokenizer.encode(normalize_for_training(utterance.text, inputs.text))
-    except UserError as error:
-        raise UserError(f"text of utterance {utterance.id}: {error}") from None
+    tokens: list[int] = []
+    for text in utterance.find_texts(inputs.num_texts):
+        try:
+            tokens += [EOS_ID, *inputs.tokenizer.encode(normalize_for_training(text, inputs.text))]
+        except UserError as error:
+            raise UserError(f"text of utterance {utterance.id}: {error}") from None
+    return tokens[1:]
 
 
 def needed_frames(tokens: Sequence[int]) -> int:
-    """CTC needs a frame for each token and for a blank between equal ones; without tokens, one."""
+    """CTC needs a frame for each token and for a blank between equal ones; without tokens, one.
+
+    Of several texts, with EOS_ID between them, each has the frames for itself.
+    """
+    if EOS_ID in tokens:
+        end = tokens.index(EOS_ID)
+        return max(needed_frames(tokens[:end]), needed_frames(tokens[end + 1 :]))
     return max(1, len(tokens) + sum(map(operator.eq, tokens, tokens[1:])))

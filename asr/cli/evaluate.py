@@ -15,7 +15,7 @@ from asr.errors import UserError
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.evaluation.speech import EvaluatedSplit, Normalizer
-    from asr.models import LabelModel
+    from asr.models import LabelModel, MultiSpeakerModel
     from asr.system.checkpoint import System
     from asr.transcription.families import Family
     from asr.transcription.transcriber import Request, Transcriber
@@ -46,15 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-dir",
         metavar="DIR",
         help="write there, for each METHOD of decoding, the hypotheses (METHOD.jsonl), and as scored "
-        "(METHOD.trn and reference.jsonl, in which `asr score` finds the same errors); of a classifier "
-        "the expected and the found labels (labels.jsonl)",
+        "(METHOD.trn and reference.jsonl, in which `asr score` finds the same errors); of several speakers "
+        "at once reference.stm and hypothesis.stm, for `asr score --align speakers`; of a classifier the "
+        "expected and the found labels (labels.jsonl)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     from asr.evaluation.speech import decode_utterances, describe_device
-    from asr.models import LabelModel
+    from asr.models import LabelModel, MultiSpeakerModel
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_any_system, require_speech
     from asr.transcription.families import find_family
@@ -71,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         system = load_any_system(find_model(args.model))
         if isinstance(system.model, LabelModel):
             return run_labels(args, cast("System[LabelModel]", system))
+        if isinstance(system.model, MultiSpeakerModel):
+            return run_multi_speaker(args, cast("System[MultiSpeakerModel]", system))
         utterances, evaluation = prepare_own(args, require_speech(system, args.model))
     transcriber = evaluation.transcriber
     logger.info("device: %s, %s", describe_device(transcriber.device), transcriber.precision)
@@ -204,6 +207,57 @@ def _report(
     return 1 if split.faults else 0
 
 
+def _refuse_decoding(args: argparse.Namespace, reason: str) -> None:
+    for name in ("decoding", "beam", "language_model", "lexicon", "set"):
+        if getattr(args, name):
+            raise UserError(f"--{name.replace('_', '-')} {reason.format(args.model)}; remove it")
+
+
+# --- several speakers at once -------------------------------------------------------------------
+
+
+def run_multi_speaker(args: argparse.Namespace, system: System[MultiSpeakerModel]) -> int:
+    from asr.cli.evaluation_output import print_json, print_speakers
+    from asr.evaluation.mixtures import decode_speakers, score_speakers, write_speakers
+    from asr.evaluation.speech import describe_device, make_normalizer, read_utterances
+    from asr.progress import AudioProgress
+    from asr.transcription.recognizer import choose_device
+
+    _refuse_decoding(args, "is for one speaker; {} decodes the best path of CTC of each")
+    utterances, normalizer = read_utterances(args.manifest), make_normalizer(system.config.text)
+    for utterance in utterances:
+        utterance.find_texts(system.config.model.num_texts)
+    device = choose_device(args.device)
+    logger.info("device: %s", describe_device(device))
+    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
+        split = decode_speakers(
+            system, utterances, device=device, batch_size=args.batch_size, report=progress.advance
+        )
+    for message in split.faults.values():
+        logger.error("%s", message)
+    if not split.texts:
+        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be decoded")
+    score = score_speakers(split, utterances, normalizer)
+    if args.output_dir is not None:
+        write_speakers(args.output_dir, split, utterances, normalizer)
+    if args.json:
+        print_json(
+            {
+                "model": args.model,
+                "manifest": args.manifest,
+                "device": describe_device(device),
+                "failed": split.faults,
+                "score": score.to_dict(),
+                "real_time_factor": split.real_time_factor,
+                "seconds": split.seconds,
+                "audio_seconds": split.audio_seconds,
+            }
+        )
+    else:
+        print_speakers(split, score)
+    return 1 if split.faults else 0
+
+
 # --- classifiers --------------------------------------------------------------------------------
 
 
@@ -216,11 +270,7 @@ def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
     from asr.train.preparation import find_unseen_labels
     from asr.transcription.recognizer import choose_device
 
-    for name in ("decoding", "beam", "language_model", "lexicon", "set"):
-        if getattr(args, name):
-            raise UserError(
-                f"--{name.replace('_', '-')} is about text, but {args.model} is a classifier; remove it"
-            )
+    _refuse_decoding(args, "is about text, but {} is a classifier")
     utterances, labels = read_utterances(args.manifest), system.config.model.find_labels(system.config.text)
     assert labels is not None
     unseen = find_unseen_labels(args.manifest, utterances, labels, system.tokenizer)

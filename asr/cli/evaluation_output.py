@@ -7,6 +7,7 @@ from typing import Any
 
 from asr.cli.options import plural
 from asr.evaluation.classification import LabelledSplit
+from asr.evaluation.mixtures import MultiSpeakerSplit
 from asr.evaluation.speech import DecodedSplit, EvaluatedSplit
 from asr.scoring.confusion import LabelScore, format_label_table
 from asr.scoring.counting import Score
@@ -38,6 +39,15 @@ def _describe_row(name: str, score: Score, decoded: DecodedSplit) -> tuple[str, 
         percent(score.character_error_rate),
         f"{decoded.real_time_factor:.4f}",
         str(len(decoded.warnings)),
+    )
+
+
+def print_speakers(split: MultiSpeakerSplit, score: Score) -> None:
+    print(
+        f"{plural(len(split.texts), 'utterance')} of several speakers, "
+        f"{plural(score.counts.reference_length, 'word')}, {split.audio_seconds:.1f} s of audio, "
+        f"real-time factor {split.real_time_factor:.4f}\n"
+        f"speakers are assigned with the fewest errors\n\n{score}"
     )
 
 

@@ -65,6 +65,17 @@ class Utterance(Config):
         """Counted from 0, as reading audio wants it."""
         return None if self.channel is None else self.channel - 1
 
+    def find_texts(self, count: int = 1) -> list[str]:
+        """What each of so many speakers says: `text`, `extras.text_2` and so on."""
+        names = ["text", *(f"extras.text_{number}" for number in range(2, count + 1))]
+        texts = [self.text, *(self.extras.get(name.removeprefix("extras.")) for name in names[1:])]
+        for name, text in zip(names, texts, strict=True):
+            if not isinstance(text, str):
+                raise UserError(
+                    f"utterance {self.id} has no {name}; give it one, or take it out of the manifest"
+                )
+        return [str(text) for text in texts]
+
 
 _EXPECTED = {
     "id": f"a name of 1 to {MAX_ID_LENGTH} characters without spaces or control characters",

@@ -11,12 +11,20 @@ from asr.errors import UserError
 from asr.text.normalization import TextConfig, normalize_for_training
 
 
-def read_sentences(path: str | Path, config: TextConfig, max_packed: int | None = None) -> Iterator[str]:
-    """Read a manifest, a folder of shards, of which `max_packed` utterances suffice, or a file named .txt."""
+def read_sentences(
+    path: str | Path, config: TextConfig, max_packed: int | None = None, num_texts: int = 1
+) -> Iterator[str]:
+    """Read a manifest, a folder of shards, of which `max_packed` utterances suffice, or a file named .txt.
+
+    Each utterance has `num_texts` texts.
+    """
     if Path(path).suffix == ".txt":
         return read_text_file(path, config)
-    utterances = read_data(path, max_packed=max_packed)
-    texts = ((f"text of utterance {utterance.id}", utterance.text) for utterance in utterances)
+    texts = (
+        (f"text of utterance {utterance.id}", text)
+        for utterance in read_data(path, max_packed=max_packed)
+        for text in (utterance.find_texts(num_texts) if num_texts > 1 else [utterance.text])
+    )
     return _normalize(texts, config)
 
 

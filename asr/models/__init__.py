@@ -15,6 +15,7 @@ from asr.models.label_model import (
 )
 from asr.models.language_model import LanguageModel, LanguageModelConfig
 from asr.models.model import Model, ModelConfig
+from asr.models.multi_speaker import MultiSpeakerConfig, MultiSpeakerModel
 from asr.models.speech_model import SpeechModel, SpeechModelConfig
 
 # The only table from the type in a config to a class; nothing in the training loop names a kind.
@@ -23,6 +24,7 @@ MODELS: dict[type[ModelConfig], Callable[[Any, int, int], Model]] = {
     LanguageModelConfig: LanguageModel,
     RecordingLabelConfig: RecordingLabelModel,
     FrameLabelsConfig: FrameLabelsModel,
+    MultiSpeakerConfig: MultiSpeakerModel,
 }
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ __all__ = [
     "LanguageModelConfig",
     "Model",
     "ModelConfig",
+    "MultiSpeakerConfig",
+    "MultiSpeakerModel",
     "RecordingLabelConfig",
     "RecordingLabelModel",
     "SpeechModel",

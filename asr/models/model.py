@@ -72,6 +72,11 @@ class ModelConfig(Config):
         """Whether texts of the manifest are normalised for it by text.training."""
         return True
 
+    @property
+    def num_texts(self) -> int:
+        """How many texts of an utterance it learns: `text`, `extras.text_2` and so on."""
+        return 1
+
     def find_labels(self, text: TextConfig) -> Labels | None:
         """Source of a classifier's labels; None for a model of tokens."""
         return None

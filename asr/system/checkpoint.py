@@ -182,9 +182,11 @@ def load_system(folder: str | Path) -> System:
 def require_speech(system: System[Model], folder: str | Path) -> System:
     """The same system, if its model makes text of audio."""
     if not isinstance(system.model, SpeechModel):
+        does = "makes no text of audio"
+        if system.config.model.num_texts > 1:
+            does = "writes down several speakers at once, as only asr evaluate can"
         raise UserError(
-            f"{folder}: a model of type {system.config.model.type}, which makes no text of audio; "
-            "give one of type speech"
+            f"{folder}: a model of type {system.config.model.type}, which {does}; give one of type speech"
         )
     return cast(System, system)
 

@@ -215,7 +215,8 @@ class RunConfig(Config):
             raise ValueError("data.text is for a language model; remove it, or set model.type: language")
         self.batches.refuse_idle(not makes_labels, "texts to learn", "max_tokens")
         self.text.refuse_idle(self.model.reads_text, "a model of texts", "training")
-        self.text.refuse_idle(self.model.makes_text, "a speech model", "scoring")
+        makes_text = self.model.makes_text or self.model.num_texts > 1
+        self.text.refuse_idle(makes_text, "a speech model", "scoring")
         self.model.check_run(self)
         for sections in find_extensions("sections"):
             sections.check_run(self)

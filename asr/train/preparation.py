@@ -146,6 +146,7 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[AudioLoade
         partial(subsampled_lengths, factor=system.model.subsampling_factor),
         has_ctc=getattr(system.model, "ctc_head", None) is not None,
         num_views=system.model.num_views,
+        num_texts=config.model.num_texts,
     )
     if (labels := config.model.find_labels(config.text)) is not None:
         assert isinstance(system.model, LabelModel)
@@ -339,7 +340,8 @@ def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterat
     paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:
         return itertools.chain.from_iterable(
-            read_sentences(path, config.text, MAX_SAMPLED_UTTERANCES) for path in paths
+            read_sentences(path, config.text, MAX_SAMPLED_UTTERANCES, config.model.num_texts)
+            for path in paths
         )
     return (name for item in read_sample(*paths) for name in labels.names(item))
 
