@@ -35,11 +35,11 @@ def test_auto(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions, True))
     monkeypatch.setattr(precision, "is_int8_exact", lambda: True)
-    assert resolve_precision("auto", CPU, has_int8=True) == whisper
-    assert resolve_precision("auto", CPU, has_int8=False) == "float32"
+    assert resolve_precision("auto", CPU, prefers_int8=True) == whisper
+    assert resolve_precision("auto", CPU, prefers_int8=False) == "float32"
     assert is_fast("bf16", CPU) is has_bf16
     monkeypatch.setattr(precision, "is_int8_exact", lambda: False)  # a build of PyTorch without them
-    assert resolve_precision("auto", CPU, has_int8=True) == "float32"
+    assert resolve_precision("auto", CPU, prefers_int8=True) == "float32"
 
 
 @pytest.mark.parametrize(("capability", "has_bf16"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
@@ -47,7 +47,7 @@ def test_gpu(capability: tuple[int, int], has_bf16: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = torch.device("cuda")
     assert is_fast("bf16", device) is has_bf16 and not is_fast("int8", device)
-    assert resolve_precision("auto", device, has_int8=True) == "float32"
+    assert resolve_precision("auto", device, prefers_int8=True) == "float32"
 
 
 def test_this_processor_has_names_as_in_the_table() -> None:
@@ -61,10 +61,10 @@ def test_this_processor_has_names_as_in_the_table() -> None:
 def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "is_int8_exact", lambda: False)
     for wanted in ("float32", "bf16", "fp16"):
-        assert resolve_precision(wanted, CPU, has_int8=True) == wanted  # type: ignore[arg-type]
+        assert resolve_precision(wanted, CPU, prefers_int8=True) == wanted  # type: ignore[arg-type]
     with pytest.raises(UserError, match="multiplies no 8 bits exactly"):
-        resolve_precision("int8", CPU, has_int8=True)
+        resolve_precision("int8", CPU, prefers_int8=True)
     with pytest.raises(UserError, match="is for Whisper models"):
-        resolve_precision("int8_bf16", CPU, has_int8=False)
+        resolve_precision("int8_bf16", CPU, prefers_int8=False)
     with pytest.raises(UserError, match="it is for a CPU"):
-        resolve_precision("int8", torch.device("cuda"), has_int8=True)
+        resolve_precision("int8", torch.device("cuda"), prefers_int8=True)

@@ -26,6 +26,7 @@ from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
+from asr.models.int8 import is_int8_exact
 from asr.system.checkpoint import System, load_state, save_checkpoint
 from asr.system.decoding_resources import DecodingResources
 from asr.system.run_config import RunConfig
@@ -380,8 +381,23 @@ def test_half_precision_runs(tiny_run: Callable[..., RunConfig], files: list[Pat
     system = build_system(tiny_run, "transformer-hybrid")
     recognizer = Recognizer(system, "cpu", "bf16", segmentation=SHORT, checks=ChecksConfig.off())
     assert recognizer.transcribe(files[-1]).segments
-    with pytest.raises(UserError, match="int8 is for Whisper models"):
-        Recognizer(system, "cpu", "int8")
+    with pytest.raises(UserError, match="int8_bf16 is for Whisper models"):
+        Recognizer(system, "cpu", "int8_bf16")
+
+
+@pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
+def test_a_model_in_8_bits(tiny_run: Callable[..., RunConfig], files: list[Path]) -> None:
+    found = [
+        Recognizer(build_system(tiny_run, "conformer-hybrid"), "cpu", precision, checks=ChecksConfig.off())
+        for precision in ("float32", "int8")
+    ]
+    audio_S = audio.read(files[-1], 16_000)
+    whole, rounded = (recognizer.decoder.encode([audio_S]).ctc_BTV.exp() for recognizer in found)
+    assert not torch.equal(whole, rounded)
+    torch.testing.assert_close(whole, rounded, rtol=0, atol=0.02)
+    assert found[1].transcribe(files[-1]).arithmetic == "int8 on cpu"
+    with pytest.raises(UserError, match="no layers that can be quantised"):
+        Recognizer(build_system(tiny_run, "lstm-ctc"), "cpu", "int8")
 
 
 @pytest.mark.slow

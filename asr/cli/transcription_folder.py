@@ -79,8 +79,8 @@ def _open_folder(
     def resolve(options: TranscriptionOptions) -> tuple[OutputFolder, TranscriptionOptions, str]:
         is_named = is_elsewhere and options.device in ("cpu", "cuda")
         device = torch.device(options.device) if is_named else choose_device(options.device)
-        has_int8 = family is not None and family.has_int8
-        precision = resolve_precision(options.settings.precision, device, has_int8)
+        prefers_int8 = family is not None and family.prefers_int8
+        precision = resolve_precision(options.settings.precision, device, prefers_int8)
         arithmetic = describe_arithmetic(precision, device)
         making = describe_making(options.model, options.resources, options.settings, arithmetic)
         folder = OutputFolder(output_dir, formats, making | {"clip": options.clip})

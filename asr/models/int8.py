@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from asr.errors import UserError
+
 # M rows, N outputs, K inputs
 
 LARGEST = 127
@@ -53,6 +55,26 @@ class Int8Linear(nn.Module):
         else:
             y_MN = torch.addcmul(self.bias_N, y_MN, scales_M1)
         return y_MN.unflatten(0, x.shape[:-1])
+
+
+def quantise_layers(model: nn.Module) -> None:
+    """Replace, in place, the linear layers in the stacks of encoder and decoder by layers in 8 bits.
+
+    What is before and after a stack stays as it is: subsampling, embeddings, the output.
+    """
+    found = [
+        (parent, name, linear)
+        for path, parent in model.named_modules()
+        for name, linear in parent.named_children()
+        if type(linear) is nn.Linear and "layers" in path.split(".")
+    ]
+    if not found:
+        raise UserError(
+            "precision int8: this model has no layers that can be quantised, as Transformers and Conformers "
+            "have; take float32"
+        )
+    for parent, name, linear in found:
+        setattr(parent, name, Int8Linear(linear.weight, linear.bias))
 
 
 @torch.inference_mode()

@@ -29,20 +29,19 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
     return any(capabilities.get(name, False) for name in FAST_INSTRUCTIONS[precision])
 
 
-def resolve_precision(wanted: Precision, device: torch.device, has_int8: bool) -> Precision:
-    """The precision of inference; `has_int8`: the model can be quantised, as Whisper's can.
+def resolve_precision(wanted: Precision, device: torch.device, prefers_int8: bool) -> Precision:
+    """The precision of inference; `prefers_int8`: the model loses nothing by 8 bits, as Whisper does not.
 
-    auto: 8 bits on a processor with instructions for it, float32 elsewhere. Others are taken or refused.
+    auto: 8 bits for such a model on a processor with instructions for it, float32 elsewhere. Others are taken
+    or refused.
     """
     if wanted == "auto":
-        if not (has_int8 and device.type == "cpu" and is_fast("int8", device) and is_int8_exact()):
+        if not (prefers_int8 and device.type == "cpu" and is_fast("int8", device) and is_int8_exact()):
             return "float32"
         return "int8_bf16" if is_fast("bf16", device) else "int8"
     if wanted.startswith("int8"):
-        if not has_int8:
-            raise UserError(
-                f"precision {wanted} is for Whisper models; take float32, or bf16 or fp16 on a GPU"
-            )
+        if wanted == "int8_bf16" and not prefers_int8:
+            raise UserError(f"precision {wanted} is for Whisper models; take int8 or float32")
         if device.type != "cpu":
             raise UserError(f"precision {wanted} on {device.type}: it is for a CPU; take bf16 or fp16")
         if not is_int8_exact():

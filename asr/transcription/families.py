@@ -31,8 +31,8 @@ class Family(abc.ABC):
     """Name of its section in the settings of transcribing and evaluating."""
     decoding: ClassVar[type[Config]]
     """Type of that section."""
-    has_int8: ClassVar[bool] = False
-    """Whether its models can be quantised."""
+    prefers_int8: ClassVar[bool] = False
+    """Whether precision auto may quantise its models."""
     languages: ClassVar[Mapping[str, str]] = {}
     """Code to name of those that its models know."""
 

@@ -28,6 +28,7 @@ from asr.decoding.rescoring import rescore
 from asr.decoding.search import resolve_method
 from asr.errors import UserError
 from asr.models.decoder import Decoder
+from asr.models.int8 import quantise_layers
 from asr.models.precision import Precision
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
@@ -127,6 +128,8 @@ class Recognizer(Transcriber):
                 "words: decode it with asr evaluate, or train one with model.ctc_weight above 0"
             )
         super().__init__(device, precision)
+        if self.precision == "int8":
+            quantise_layers(system.model)
         self.system = system
         longest = system.config.batches.max_utterance_seconds  # training used none above
         segmentation = segmentation or SegmentationConfig()

@@ -38,7 +38,7 @@ class EvaluationSettings(Config):
     segmentation: SegmentationConfig = SegmentationConfig()
     """Where utterances are cut that are longer than batches.max_utterance_seconds of the training."""
     precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU."""
+    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU."""
 
 
 class ScoringConfig(Config):
@@ -91,8 +91,8 @@ class ReadyEvaluationSettings(FamilySections):
     scoring: ScoringConfig = ScoringConfig()
     """How texts are normalised."""
     precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
-    auto: one of these where the processor has instructions for them, and float32 otherwise."""
+    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
+    auto: Whisper by one of these where the processor has instructions for them, and float32 otherwise."""
 
 
 class TranscriptionSettings(FamilySections):
@@ -111,8 +111,8 @@ class TranscriptionSettings(FamilySections):
     channels: Channels = "mix"
     """Of recordings with several: mix, their mean; separate, each by itself, as a speaker; or one, from 1."""
     precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU. int8 and int8_bf16 are for Whisper on a CPU;
-    auto: one of these where the processor has instructions for them, and float32 otherwise."""
+    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
+    auto: Whisper by one of these where the processor has instructions for them, and float32 otherwise."""
     tokens: bool = False
     """Whether json and jsonl hold the ids of the tokens of each segment."""
 

@@ -112,9 +112,9 @@ class Transcriber(abc.ABC):
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
     checks: ChecksConfig
 
-    def __init__(self, device: str, precision: Precision, has_int8: bool = False) -> None:
+    def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
         self.device = choose_device(device)
-        self.precision = resolve_precision(precision, self.device, has_int8)
+        self.precision = resolve_precision(precision, self.device, prefers_int8)
         self.dtype = DTYPES.get(self.precision, torch.float32)
         self.arithmetic = describe_arithmetic(self.precision, self.device)
 

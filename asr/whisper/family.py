@@ -39,7 +39,7 @@ class WhisperFamily(Family):
     name = "Whisper"
     section = "whisper"
     decoding = WhisperDecodingConfig
-    has_int8 = True
+    prefers_int8 = True
     languages = LANGUAGES
     model_names = tuple(NAMES)
 

@@ -105,7 +105,7 @@ class WhisperRecognizer(Transcriber):
         segmentation: SegmentationConfig | None = None,
         checks: ChecksConfig | None = None,
     ) -> None:
-        super().__init__(device, precision, has_int8=True)
+        super().__init__(device, precision, prefers_int8=True)
         self.system = system
         self.model = system.model.to(self.device).eval()
         if self.precision.startswith("int8"):
