@@ -1,11 +1,12 @@
 """Load on a running `asr serve`: short clips, long files, live sessions, clients that leave, hostile uploads.
 
     asr serve --model base.en --port 8000 &
-    python tools/load_server.py http://127.0.0.1:8000 CLIP.wav LONG.wav --seconds 1800 --clips 4 --live 2
+    python tools/load_server.py http://127.0.0.1:8000 CLIP*.wav LONG.wav --seconds 1800 --clips 4 --live 2
 
 Each client asks again as soon as it has its answer. Prints one JSON object: how many of each kind were
-answered, how long they took, how late live words were, and how long /health took, which tells whether the
-event loop breathes; with --pid, the largest resident memory of the server in the first and in the last third.
+answered, how long they took, how late live words were shown and final (the last word of an item counts from
+its own end, the others wait for it), and how long /health took, which tells whether the event loop breathes;
+with --pid, the largest resident memory of the server in the first and in the last third.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ HOSTILE = [
 class Load:
     """What the clients of all kinds share: the server, what they send, and what they measure."""
 
-    def __init__(self, url: str, model: str, clip: Path, long: Path, seconds: float) -> None:
-        self.url, self.model, self.clip = url.rstrip("/"), model, clip
+    def __init__(self, url: str, model: str, clips: list[Path], long: Path, seconds: float) -> None:
+        self.url, self.model, self.clips = url.rstrip("/"), model, clips
         self.long = long
         self.begun = time.monotonic()
         self.end = self.begun + seconds
@@ -82,7 +83,7 @@ class Load:
     # --- kinds of clients -------------------------------------------------------------------------
 
     def ask_clip(self) -> None:
-        self.post("clip", self.clip.read_bytes())
+        self.post("clip", random.choice(self.clips).read_bytes())
 
     def ask_long(self) -> None:
         self.post("long file", self.long.read_bytes())
@@ -93,7 +94,7 @@ class Load:
 
     def leave(self) -> None:
         """Send a file, or a part of it, and go away."""
-        request = self.make_request(self.clip.read_bytes())
+        request = self.make_request(random.choice(self.clips).read_bytes())
         assert isinstance(request.data, bytes)
         place = urlsplit(self.url)
         with (
@@ -108,8 +109,8 @@ class Load:
         self.counts["left"] += 1
 
     def talk(self) -> None:
-        """The clip as fast as it is spoken; how late words are first shown, and final, after their end."""
-        samples = (reading.read(self.clip, LIVE_RATE) * 32767).astype("<i2")
+        """A clip as fast as it is spoken; how late words are first shown, and final, after their end."""
+        samples = (reading.read(random.choice(self.clips), LIVE_RATE) * 32767).astype("<i2")
         url = f"{self.url.replace('http', 'ws', 1)}/v1/realtime?intent=transcription&model={self.model}"
         size = round(PIECE_SECONDS * LIVE_RATE)
         audio = {"input": {"format": {"type": "audio/pcm", "rate": LIVE_RATE}}}
@@ -146,6 +147,7 @@ class Load:
                     for word, first in zip(event["words"], shown, strict=False):
                         self.times["live word shown"].append(first - word["end"])
                     self.times["live word final"] += [now - word["end"] for word in event["words"]]
+                    self.times["live item final"] += [now - word["end"] for word in event["words"][-1:]]
                     shown, longest = [], 0
                 if event["type"] == "input_audio_buffer.cleared":
                     return
@@ -191,7 +193,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("url")
-    parser.add_argument("clip", type=Path, help="a few seconds of speech; live sessions speak it, too")
+    parser.add_argument(
+        "clip", type=Path, nargs="+", help="a few seconds of speech; live sessions speak it, too"
+    )
     parser.add_argument("long", type=Path, help="minutes of speech")
     parser.add_argument("--model", default="base.en")
     parser.add_argument("--seconds", type=float, default=60.0)
