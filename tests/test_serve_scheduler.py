@@ -185,7 +185,7 @@ def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
     assert {len(batch) for batch in fake.batches[2:]} == sizes
 
 
-def test_live_sessions_pass_a_file_between_two_attempts_at_it() -> None:
+def test_live_sessions_pass_a_file_where_it_gives_way() -> None:
     fake, reports = Fake(), list[BatchReport]()
 
     def try_again(segments: Sequence[AudioSegment]) -> None:

@@ -241,7 +241,13 @@ def test_a_loop_ends_when_the_checks_are_sure_to_refuse_it(max_repeats: int | No
     model = SimpleNamespace(decoder=decoder)
     if expected < 70:  # the other row goes on alone
         lines[0], lines[1] = lines[1], lines[0]
-    found = sample(model, rules, beginning, 200, max_repeats=max_repeats)  # type: ignore[arg-type]
+    breaks: list[int] = []
+    found = sample(
+        *(model, rules, beginning, 200),  # type: ignore[arg-type]
+        max_repeats=max_repeats,
+        give_way=lambda: breaks.append(1),
+    )
+    assert len(breaks) == max(expected, 70) // 16
     assert sorted(len(one.tokens) for one in found) == sorted([expected, 70])
 
 

@@ -177,7 +177,7 @@ class Scheduler:
         return took
 
     def _let_live_pass(self) -> None:
-        """Between two attempts at one batch, what live sessions wait for."""
+        """In the midst of a batch, what live sessions wait for."""
         if self._is_letting_pass:
             return
         self._is_letting_pass = True

@@ -28,8 +28,9 @@ class ServeConfig(FamilySections):
     batch_size: int = pydantic.Field(default=8, ge=1)
     """Segments recognized at once, of all requests together."""
     max_batch_seconds: float = pydantic.Field(default=1.0, gt=0)
-    """Batches are made smaller where they would take longer than this. Less: short clips and live words wait
-    less; more: long files are done sooner."""
+    """Of one client no more goes into a batch than is likely to be done in that time, nor of all together
+    while there are live sessions. Less: short clips and live words wait less; more: long files are done
+    sooner."""
     max_upload_mb: float = pydantic.Field(default=200.0, gt=0)
     """Of a request, in units of a million bytes."""
     max_upload_seconds: float = pydantic.Field(default=600.0, gt=0)

@@ -106,7 +106,7 @@ class Transcriber(abc.ABC):
     separator: str
     """Between two words, and two segments."""
     give_way: Callable[[], None] = staticmethod(lambda: None)
-    """Called between two decodings of a batch, in its thread, where something more urgent may come first."""
+    """Called now and then during a batch, in its thread: something more urgent may be recognized there."""
     segmentation: SegmentationConfig
     whole_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""

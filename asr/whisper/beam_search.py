@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from asr.whisper.tokenizer import WhisperTokenizer
 
 PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
 LOOP = 48  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
-LOOK_FOR_LOOPS = 16  # tokens between two looks, which a GPU is waited for
+LOOK_UP = 16  # tokens between two looks for loops, which a GPU is waited for, and for what is more urgent
 LAST_FIRST_TIME = 50  # the first span of a window begins within 1 s, in steps of 20 ms
 
 
@@ -108,11 +108,12 @@ def sample(
     samples: int = 1,
     seed: int = 0,
     max_repeats: int | None = None,
+    give_way: Callable[[], None] = lambda: None,
 ) -> list[Found]:
     """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
 
     A hypothesis that has gone round for LOOP tokens, more than `max_repeats` times, ends there: the checks
-    refuse it anyway, and it would go on to the longest text.
+    refuse it anyway, and it would go on to the longest text. `give_way` is called now and then.
 
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
     on its company: all utterances share the noise that draws.
@@ -139,7 +140,10 @@ def sample(
         sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
         tokens_RL[rows_R, place] = tokens_R
         is_done_R[rows_R] |= tokens_R == rules.end
-        if max_repeats is not None and place % LOOK_FOR_LOOPS == LOOK_FOR_LOOPS - 1:
+        is_look = place % LOOK_UP == LOOK_UP - 1
+        if is_look:
+            give_way()
+        if is_look and max_repeats is not None:
             texts = tokens_RL[rows_R, : place + 1].tolist()
             is_done_R[rows_R] |= torch.tensor([_is_loop(text, max_repeats) for text in texts], device=device)
         running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)

@@ -141,8 +141,8 @@ def decode_windows(
 ) -> list[WhisperReading]:
     """One reading for each window. What has faults is decoded again, at higher and higher temperatures.
 
-    If nothing is without faults, the likeliest of those with the fewest is taken. `give_way` is called before
-    each new attempt.
+    If nothing is without faults, the likeliest of those with the fewest is taken. `give_way` is called now
+    and then.
     """
     tried: list[list[tuple[int, float, WhisperReading]]] = [[] for _ in windows.languages]
     open_rows = list(range(len(tried)))
@@ -153,7 +153,9 @@ def decode_windows(
             give_way()
         part = windows if len(open_rows) == len(tried) else windows.select(open_rows)
         again = []
-        found, no_speech = _decode_once(model, tokenizer, part, config, temperature, checks.max_repeats)
+        found, no_speech = _decode_once(
+            model, tokenizer, part, config, temperature, checks.max_repeats, give_way
+        )
         for row, one, silence in zip(open_rows, found, no_speech, strict=True):
             ids = [token for token in one.tokens if token < tokenizer.end]
             text = tokenizer.decode(ids).strip()
@@ -220,6 +222,7 @@ def _decode_once(
     config: WhisperDecodingConfig,
     temperature: float,
     max_repeats: int | None,
+    give_way: Callable[[], None],
 ) -> tuple[list[Found], list[float]]:
     """The tokens of each window, and how likely it is that nobody speaks there."""
     device, limit = windows.encoded_BTD.device, model.config.max_tokens
@@ -240,6 +243,7 @@ def _decode_once(
         samples=samples,
         seed=config.seed,
         max_repeats=max_repeats,
+        give_way=give_way,
     )
     return found, no_speech
 
