@@ -164,6 +164,31 @@ def test_what_the_user_can_mend_ends_the_job() -> None:
         run_pool([["a"]], die)
 
 
+@pytest.mark.usefixtures("ray")
+def test_a_worker_that_dies_while_it_loads_is_started_again() -> None:
+    """As often as it takes, unless that is in a row."""
+    fates = iter([False, False, True] * 9)
+
+    def load(threads: int) -> Any:
+        if not next(fates):
+            raise Killed
+
+        def work(given: Sequence[str]) -> list[Row]:
+            if "killer" in given:
+                raise Killed
+            return [{"item": item} for item in given]
+
+        return work
+
+    found = run_pool([["killer"], ["a", "killer"], ["b"]], load, workers=1)
+    assert [row.get("item", "left out") for n in range(3) for row in found[n]] == [
+        "left out",
+        "a",
+        "left out",
+        "b",
+    ]
+
+
 def test_cores_and_gpus_are_divided(ray: StandIn) -> None:
     """Two workers fit on two cores beside what else Ray starts: with whole CPUs they would wait for ever."""
 

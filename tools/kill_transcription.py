@@ -26,7 +26,11 @@ PARTS = ".asr-transcribe-parts"
 
 
 def start(args: argparse.Namespace, output_dir: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "asr", "transcribe", *args.audio, "-r", "--model", args.model]
+    script = (
+        "import sys\nfrom asr.cli import main\nfrom asr.jobs import work_units\n"
+        f"work_units.plan_units.__defaults__ = ({60 * args.unit_minutes},)\nsys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "transcribe", *args.audio, "-r", "--model", args.model]
     command += ["--threads", "1", "--output-dir", str(output_dir), "--format", "all", *args.options, *more]
     with open(output_dir.with_suffix(".log"), "ab") as log:
         return subprocess.Popen(command, stderr=log, start_new_session=True)
@@ -106,6 +110,7 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     parser.add_argument("--workers", default="2")
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--unit-minutes", type=float, default=30.0, help="of audio in a unit (default: 30)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--output-dir", metavar="DIR", type=Path, help="keep all there (default: a temporary folder)"
@@ -127,7 +132,7 @@ def main() -> int:
         assert read_outputs(folder / "ray") == expected, "the outputs on Ray differ"
         print(f"{len(expected):,} outputs are equal", flush=True)
         began = time.perf_counter()
-        counts = kill_at_random(args, folder / "killed", together / 4)
+        counts = kill_at_random(args, folder / "killed", together / 2)
         units, rows = check_parts(folder / "killed")
         assert read_outputs(folder / "killed") == expected, "the outputs after kills differ"
         print(

@@ -121,10 +121,11 @@ def prepare(kind: str, folder: Path) -> Callable[[], float]:
 
     model, files = load_model(str(ROOT / "recipes/an4/pretrained"), "cpu"), sorted(folder.glob("*.flac"))
     # One speed, as most models are decoded; this model's own setting is five.
-    decoding = model.usual_decoding()[0].model_copy(update={"speeds": (1.0,)})
+    usual, language_model = model.usual_decoding()
+    decoding = usual.model_copy(update={"speeds": (1.0,)})
 
     def transcribe() -> float:
-        results = model.transcribe_files(files[:8], decoding=decoding)
+        results = model.transcribe_files(files[:8], decoding=decoding, language_model=language_model)
         return sum(transcript.duration for _, transcript in results)  # type: ignore[union-attr]
 
     return transcribe

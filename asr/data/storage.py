@@ -77,6 +77,8 @@ def list_files(folder: str) -> list[ByteRange]:
         parts = name.removeprefix(path.rstrip("/")).strip("/").split("/")
         if {"", ".", ".."} & set(parts) or not name.startswith(path.rstrip("/") + "/"):
             logger.warning("%s: %r is left out, which is no name below it", folder, name)
+        elif not isinstance(info.get("size"), int):
+            logger.warning("%s: %r is left out, whose size is unknown", folder, name)
         else:
             files.append(_whole_file("/".join([folder.rstrip("/"), *parts]), info))
     return files

@@ -146,7 +146,9 @@ class RayPool(Generic[Item]):
                     yield from self._bury(done, "")
             else:
                 idle.append(worker)
-                if done is not None:
+                if done is None:
+                    self._deaths_while_loading = 0
+                else:
                     yield from self._take(done, rows)
 
     def _start_worker(self, busy: dict[Any, tuple[Any, Task | None]], make_work: Any) -> None:
@@ -157,7 +159,7 @@ class RayPool(Generic[Item]):
         self._deaths_while_loading += 1
         if self._deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
             raise UserError(
-                f"workers die while they load the model, {MAX_DEATHS_WHILE_LOADING} times by now; probably "
+                f"workers die while they load the model, {MAX_DEATHS_WHILE_LOADING} times in a row; probably "
                 f"memory is short: give fewer --workers ({str(error).splitlines()[0]})"
             )
 
