@@ -3,8 +3,9 @@
     python tools/bench_train.py                  # all tables
     python tools/bench_train.py --table others   # only the comparison; needs `pip install speechbrain`
 
-A step is forward, backward and AdamW on 8 utterances of 10 s. Contenders take turns in one process, and the
-medians are compared: machines are noisy, ratios of one run are not.
+A step is forward, backward and AdamW on 8 utterances of 10 s, in a process whose C library keeps freed
+memory, as that of `asr train` does. Contenders take turns in one process, and the medians are compared:
+machines are noisy, ratios of one run are not.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
 from asr.models.subsampling import Subsampling, SubsamplingConfig
 from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
+from asr.train.learner import keep_freed_memory
 
 NUM_MELS = 80
 VOCABULARY = 30
@@ -170,6 +172,7 @@ def build_encoder(kind: str, dim: int, num_layers: int) -> tuple[nn.Module, int]
 
 def measure_alone(kind: str, num_utterances: int, seconds: float, precision: str, results: object) -> None:
     """In a process of its own, whose peak memory is that of this case."""
+    keep_freed_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     encoder, dim = build_encoder(kind, 256, 4)
     step = Step(encoder, dim, getattr(torch, precision), make_batch(num_utterances, seconds))
@@ -225,7 +228,10 @@ def main() -> None:
     parser.add_argument("--table", choices=["all", "others", "encoders", "lengths"], default="all")
     parser.add_argument("--rounds", type=int, default=10, help="steps of each contender (default 10)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--plain-malloc", action="store_true", help="compare with others without that")
     args = parser.parse_args()
+    if not args.plain_malloc:
+        keep_freed_memory()
     torch.set_num_threads(args.threads)
     if args.table in ("all", "others"):
         compare_with_others(args.rounds)
