@@ -159,6 +159,23 @@ def test_weights_stay_mapped(tmp_path: Path) -> None:
     torch.testing.assert_close(before, WEIGHTS["decoder.token_embedding.weight"])
 
 
+@torch.inference_mode()
+def test_rounded_as_they_are_read(tmp_path: Path) -> None:
+    """Weights of a file in half precision in 8 bits, with none of them in float32 before: the same scores."""
+    path = write_ggml(tmp_path / "ggml.bin", WEIGHTS, half=True)
+    models = [load_whisper(path, dtype=dtype).model for dtype in (torch.float32, None)]
+    assert {weight.dtype for weight in models[1].state_dict().values()} == {torch.float16, torch.float32}
+    scores = []
+    for model in models:
+        model.quantise(torch.float32)  # which leaves nothing of the file mapped
+        encoded = model.encode(torch.ones(1, 20, 80), torch.tensor([20]))
+        scores.append(model.decoder.step(torch.tensor([[3, 4]]), model.decoder.start(*encoded))[0])
+    torch.testing.assert_close(scores[0], scores[1], rtol=0, atol=0)
+    assert models[1].decoder.embedding.weight.dtype == torch.float16
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(path) not in maps.read_text()
+
+
 # --- vocabulary -----------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from asr.errors import UserError
 # M rows, N outputs, K inputs
 
 LARGEST = 127
+ROUNDED_AT_ONCE = 250_000  # weights
 MIDDLE = 128  # stands for 0 among the inputs, which the processor wants without a sign
 
 
@@ -29,14 +30,12 @@ class Int8Linear(nn.Module):
     ) -> None:
         """`dtype` is that of the output."""
         super().__init__()
-        weight_NK = weight_NK.detach().float()
-        scales_N = weight_NK.abs().amax(1).clamp(min=1e-30) / LARGEST
-        whole_NK = (weight_NK / scales_N[:, None]).round_().to(torch.int8)
+        whole_NK, scales_N = _round(weight_NK.detach())
         self.dtype = dtype
         self.out_features, self.in_features = weight_NK.shape
         self._packed = torch.ops.onednn.qlinear_prepack(whole_NK, None)  # no buffer: it cannot be moved
         self.register_buffer("scales_N", scales_N)
-        self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype))
+        self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype, copy=True))
         self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,6 +74,18 @@ def quantise_layers(model: nn.Module) -> None:
         )
     for parent, name, linear in found:
         setattr(parent, name, Int8Linear(linear.weight, linear.bias))
+
+
+def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers and their scales. Some rows at a time, which stay in the cache as float32."""
+    whole_NK, scales_N = torch.empty(weight_NK.shape, dtype=torch.int8), torch.empty(len(weight_NK))
+    num_rows = max(1, ROUNDED_AT_ONCE // weight_NK.size(1))
+    parts = zip(*(tensor.split(num_rows) for tensor in (weight_NK, whole_NK, scales_N)), strict=True)
+    for weight_RK, whole_RK, scales_R in parts:
+        weight_RK = weight_RK.float()
+        scales_R.copy_(weight_RK.abs().amax(1).clamp_(min=1e-30).div_(LARGEST))
+        whole_RK.copy_((weight_RK / scales_R[:, None]).round_())
+    return whole_NK, scales_N
 
 
 @torch.inference_mode()

@@ -54,7 +54,7 @@ class WhisperFamily(Family):
         segmentation: SegmentationConfig | None,
         checks: ChecksConfig | None,
     ) -> WhisperRecognizer:
-        return WhisperRecognizer(load_whisper(source), device, precision, segmentation, checks)
+        return WhisperRecognizer(load_whisper(source, dtype=None), device, precision, segmentation, checks)
 
     def find_weights(self, source: str | Path) -> Path:
         return find_whisper_weights(source)

@@ -51,18 +51,25 @@ class WhisperSystem:
     model: Whisper
 
 
-def load_whisper(source: str | Path, vocabulary: str | Path | None = None) -> WhisperSystem:
-    """Load a model ready to use: in evaluation mode, in float32, on the CPU. Weights in float32 stay mapped.
+def load_whisper(
+    source: str | Path,
+    vocabulary: str | Path | None = None,
+    *,
+    dtype: torch.dtype | None = torch.float32,
+) -> WhisperSystem:
+    """Load a model in evaluation mode, on the CPU. Weights that are in `dtype` stay mapped.
 
-    `vocabulary` names a file or folder that has one, for files of OpenAI, which have none.
+    `vocabulary` names a file or folder that has one, for files of OpenAI, which have none. Without a `dtype`,
+    each weight is in that of the file, for a recogniser that rounds them.
     """
     checkpoint = read_checkpoint(source, vocabulary)
     config = checkpoint.config
     tokenizer = build_tokenizer(checkpoint, str(source))
     front_end = FrontEnd(FeaturesConfig(convention="whisper", num_mels=config.num_mels))
     weights = checkpoint.weights
-    for name, weight in weights.items():
-        weights[name] = weight.to(torch.float32)  # in place, so that there are never two of all
+    if dtype is not None:
+        for name, weight in weights.items():
+            weights[name] = weight.to(dtype)  # in place, so that there are never two of all
     return WhisperSystem(config, tokenizer, front_end, Whisper.of(config, weights))
 
 

@@ -181,14 +181,31 @@ class Whisper(nn.Module):
         return torch.cat(encoded), torch.cat(lengths)
 
     def quantise(self, dtype: torch.dtype) -> None:
-        """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`."""
-        for module in list(self.modules()):
+        """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
+
+        The model may be in half precision, as it was read: layer after layer is rounded, so that there is no
+        copy in float32. What is left has memory of its own, and the file need not stay mapped.
+        """
+        table_VD = self.decoder.embedding.weight.detach()
+        # A list of linear layers would keep the weights of them all.
+        for module in [module for module in self.modules() if not isinstance(module, nn.Linear)]:
             for name, linear in list(module.named_children()):
                 if isinstance(linear, nn.Linear):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
                     setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
+        self.decoder.embedding = StoredEmbedding(*table_VD.shape, _weight=table_VD.clone(), _freeze=True)
+        for module in self.modules():
+            if not isinstance(module, Int8Linear | StoredEmbedding):
+                module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
         self.encoder.convolution_2.to(dtype)
+
+
+class StoredEmbedding(nn.Embedding):
+    """Rows of a table in float32, whatever its precision."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).float()
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:

@@ -107,9 +107,11 @@ class WhisperRecognizer(Transcriber):
     ) -> None:
         super().__init__(device, precision, prefers_int8=True)
         self.system = system
-        self.model = system.model.to(self.device).eval()
+        self.model = system.model.eval()
         if self.precision.startswith("int8"):
             self.model.quantise(torch.bfloat16 if self.precision == "int8_bf16" else torch.float32)
+        else:
+            self.model.float().to(self.device)
         self.front_end = system.front_end.to(self.device)
         self.checks = checks or ChecksConfig()
         if "max_skipped_seconds" not in self.checks.model_fields_set:
