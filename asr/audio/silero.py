@@ -6,6 +6,9 @@ Its spectra and convolutions see one chunk of 32 ms each; an LSTM runs over the 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -72,11 +75,12 @@ class SileroState:
 
 
 def _read_weights(prefix: str) -> dict[str, Tensor]:
-    threads = torch.get_num_threads()
-    from silero_vad import load_silero_vad
-
-    torch.set_num_threads(threads)  # that package sets one, for all of the process
-    state = load_silero_vad().state_dict()
+    """Read the file of the package without its import, which is slow and sets PyTorch to one thread."""
+    package = importlib.util.find_spec("silero_vad")
+    assert package is not None and package.origin is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load; there is no other file
+        state = torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit").state_dict()
     return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(f"{prefix}.")}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.options import add_decoding_options, add_engine, add_settings, find_pool, limit_threads
+from asr.cli.quick_start import import_torch
 from asr.cli.whisper_options import RULES, translate_options
 from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
@@ -131,6 +132,7 @@ def run(args: argparse.Namespace) -> int:
     if args.status is not None:
         return _show_status(args)
 
+    import_torch()
     from asr.transcription.audio_paths import find_recordings
     from asr.transcription.families import find_families
     from asr.transcription.settings import TranscriptionSettings, print_settings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchaudio.functional import forced_align
 
 # B batch, T encoded steps, U tokens, V vocabulary
 
@@ -20,6 +19,8 @@ def align_tokens(
 
     Utterances with too few steps for their tokens have no path; theirs are spread evenly.
     """
+    from torchaudio.functional import forced_align  # a good part of a start, for those who align nothing
+
     first_BU = torch.zeros(tokens_BU.shape, dtype=torch.long)
     past_BU = torch.zeros(tokens_BU.shape, dtype=torch.long)
     scores_BTV = log_probabilities_BTV.detach().float().cpu()
