@@ -1,19 +1,25 @@
 """Speed, memory and word error rate on a CPU: our Whisper beside openai-whisper, faster-whisper, whisper.cpp.
 
-    python tools/bench_whisper.py ggml-base.en.bin test.jsonl
-    python tools/bench_whisper.py ggml-base.en.bin test.jsonl --parts long --beams 1 --engines ours faster
+    python tools/bench_whisper.py ggml-tiny.bin ggml-base.en.bin test.jsonl --rounds 3 --budget 90
+    python tools/bench_whisper.py ggml-base.en.bin test.jsonl --parts long --beams 1 --minutes 10 60
     pip install openai-whisper faster-whisper pywhispercpp   # those that are missing are left out
 
 All of them get the same weights, of the ggml file, with the same beam, number of threads and fallback to
-higher temperatures; each case runs in a process of its own. `short` are clips of the manifest, each a
-recording; `long` is one recording, its utterances joined with pauses between them. The others take one clip
+higher temperatures. Each case runs in a process of its own, and the engines of a part one after the other, as
+often as `--rounds` says: the tables show medians. No case begins that would not be over within `--budget`
+minutes, as far as its last run tells.
+
+`start` is a process from its beginning to its end, with the clip of the manifest that is nearest to a second:
+for ours the command `asr transcribe`. `short` are clips of the manifest, each a recording; `long` is a
+recording of so many minutes, the manifest's utterances joined with pauses between. The others take one clip
 after the other, as their interfaces do; ours decodes those of several files at once, and `ours, 1 at a time`
-does not. `ours, heard once` gives speech without text no second chance (checks.max_skipped_seconds: null).
-Time includes reading the audio and computing features, but not loading the model and a first clip. Memory is
-the peak of the whole process. Texts and references are normalised by the rules for English, and runs of
-single letters joined; the references one by one, so that numbers of two utterances do not become one. Of a
-long recording, where neighbours end and begin with spelled letters or digits, only characters are counted:
-where one word ends is anybody's guess.
+does not. `ours, skipped` gives speech without text no second chance (checks.max_skipped_seconds: null).
+
+Time of short and long includes reading the audio and computing features, but not loading the model and a
+first clip; CPU is that of all threads. Memory is the peak of the whole process. Texts and references are
+normalised by the rules for English, and runs of single letters joined; the references one by one, so that
+numbers of two utterances do not become one. In a long recording of spelled letters or digits, where one word
+ends is anybody's guess: there only character errors tell something.
 """
 
 from __future__ import annotations
@@ -26,10 +32,13 @@ import multiprocessing
 import os
 import queue
 import random
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +50,7 @@ FASTER_BATCH = 8
 ENGINES = {  # to the package that each one needs
     "ours": "asr",
     "ours, 1 at a time": "asr",
-    "ours, heard once": "asr",
+    "ours, skipped": "asr",
     "openai-whisper": "whisper",
     "faster-whisper": "faster_whisper",
     "faster-whisper, batched": "faster_whisper",
@@ -70,7 +79,23 @@ class Case:
 class Outcome:
     texts: list[str]
     seconds: float
+    cpu_seconds: float
     megabytes: float
+
+
+@dataclass
+class Part:
+    """What all engines do: a table of the output."""
+
+    title: str
+    cases: list[Case]
+    run: Callable[[Case], Outcome | None]
+    references: list[list[str]]
+    audio_seconds: float
+    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
+    """By engine."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """That the last run took in all."""
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -84,7 +109,7 @@ def load_ours(case: Case) -> Transcribe:
     from asr.whisper.decoding import WhisperDecodingConfig
 
     torch.set_num_threads(case.threads)
-    checks = ChecksConfig(max_skipped_seconds=None) if case.engine == "ours, heard once" else None
+    checks = ChecksConfig(max_skipped_seconds=None) if case.engine == "ours, skipped" else None
     recognizer = load_model(case.model, "cpu", case.precision, checks=checks)  # type: ignore[arg-type]
     config = WhisperDecodingConfig(beam=case.beam, language="en")
     batch_size = 1 if case.engine == "ours, 1 at a time" else 8
@@ -174,7 +199,7 @@ def load_cpp(case: Case) -> Transcribe:
 LOADERS: dict[str, Callable[[Case], Transcribe]] = {
     "ours": load_ours,
     "ours, 1 at a time": load_ours,
-    "ours, heard once": load_ours,
+    "ours, skipped": load_ours,
     "openai-whisper": load_openai,
     "faster-whisper": load_faster,
     "faster-whisper, batched": load_faster,
@@ -195,10 +220,10 @@ def measure(case: Case, results: Any) -> None:
     """In a process of its own."""
     transcribe = LOADERS[case.engine](case)
     transcribe([case.warm_up])
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     texts = transcribe(case.clips)
-    seconds = time.perf_counter() - started
-    results.put(Outcome(texts, seconds, read_peak()))
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    results.put(Outcome(texts, seconds, cpu_seconds, read_peak()))
 
 
 def read_peak() -> float:
@@ -226,13 +251,53 @@ def run_case(case: Case) -> Outcome | None:
         return outcome
 
 
-def choose_clips(manifest: Path, count: int) -> list[tuple[Path, str]]:
-    """As many, evenly from the whole manifest, with their texts."""
+# Whole programs, as short as the documentation of each engine shows them.
+ONCE = {
+    "faster-whisper": """import sys
+from faster_whisper import WhisperModel
+model = WhisperModel(sys.argv[2], device="cpu", compute_type="int8", cpu_threads=int(sys.argv[4]))
+segments, _ = model.transcribe(sys.argv[3], beam_size=int(sys.argv[5]), language="en")
+print(" ".join(segment.text.strip() for segment in segments))""",
+    "whisper.cpp": """import sys
+from pywhispercpp.model import Model
+model = Model(sys.argv[1], n_threads=int(sys.argv[4]), language="en", redirect_whispercpp_logs_to=None,
+              params_sampling_strategy=int(int(sys.argv[5]) > 1), print_progress=False, print_realtime=False)
+print(" ".join(segment.text.strip() for segment in model.transcribe(sys.argv[3])))""",
+}
+
+
+def start_once(case: Case) -> Outcome | None:
+    """Run a whole process for one clip."""
+    (clip,) = case.clips
+    if case.engine == "ours":
+        command = ["-m", "asr", "transcribe", str(clip), "--model", str(case.model), "--language", "en"]
+        command += ["--threads", str(case.threads), "--beam", str(case.beam)]
+    else:
+        command = ["-c", ONCE[case.engine], str(case.model), str(case.converted), str(clip)]
+        command += [str(case.threads), str(case.beam)]
+    started = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    text = process.stdout.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        return None
+    return Outcome([text.strip()], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def read_clips(manifest: Path) -> list[tuple[Path, str]]:
+    """Read files and texts of all utterances."""
     from asr.data.manifest import read_manifest
 
-    utterances = list(read_manifest(manifest))
-    places = np.linspace(0, len(utterances) - 1, min(count, len(utterances))).round().astype(int)
-    return [(Path(utterances[place].audio), utterances[place].text or "") for place in places]
+    return [(Path(utterance.audio), utterance.text or "") for utterance in read_manifest(manifest)]
+
+
+def choose_clips(clips: Sequence[tuple[Path, str]], count: int) -> list[tuple[Path, str]]:
+    """Take as many, evenly from all."""
+    places = np.linspace(0, len(clips) - 1, min(count, len(clips))).round().astype(int)
+    return [clips[place] for place in places]
 
 
 def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) -> list[str]:
@@ -266,29 +331,56 @@ def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> t
         for reference, text in zip(references, texts, strict=True)
     ]
     bare = [(reference.replace(" ", ""), text.replace(" ", "")) for reference, text in pairs]
-    is_single = all(len(reference) == 1 for reference in references)
-    words = 100 * count_word_errors(pairs).rate if is_single else math.nan
-    return words, 100 * count_character_errors(bare).rate
+    return 100 * count_word_errors(pairs).rate, 100 * count_character_errors(bare).rate
 
 
-def compare(
-    cases: Sequence[Case], references: Sequence[Sequence[str]], audio_seconds: float, shows_texts: bool
-) -> None:
-    ours: float | None = None
-    for case in cases:
-        outcome = run_case(case)
-        if outcome is None:
-            print(f"{case.engine:26} failed", flush=True)
+def run_rounds(parts: Sequence[Part], rounds: int, deadline: float) -> None:
+    """All of them once, then again, as long as there is time."""
+    for number in range(1, rounds + 1):
+        for part, case in [(one, case) for one in parts for case in one.cases]:
+            started = time.monotonic()
+            if started + part.seconds.get(case.engine, 0.0) > deadline:
+                print(f"{part.title}, {case.engine}: no time for run {number}", file=sys.stderr)
+                continue
+            outcome = part.run(case)
+            part.seconds[case.engine] = time.monotonic() - started
+            told = (
+                "failed"
+                if outcome is None
+                else f"{outcome.seconds:.2f} s, {outcome.cpu_seconds:.2f} s of CPU"
+            )
+            print(f"{part.title}, {case.engine}: {told}", file=sys.stderr, flush=True)
+            if outcome is not None:
+                part.outcomes.setdefault(case.engine, []).append(outcome)
+
+
+def print_table(part: Part, shows_texts: bool) -> None:
+    """Print medians, and the errors of the first run."""
+
+    def median(engine: str, name: str) -> float:
+        return statistics.median(getattr(outcome, name) for outcome in part.outcomes[engine])
+
+    print(f"\n{part.title}")
+    print(
+        f"{'engine':26}{'runs':>5}{'time':>10}{'CPU':>10}{'per s':>9}{'memory':>12}"
+        f"{'WER':>9}{'CER':>9}{'to ours':>12}"
+    )
+    for case in part.cases:
+        engine = case.engine
+        if engine not in part.outcomes:
+            print(f"{engine:26} no run was finished")
             continue
-        ours = outcome.seconds if ours is None and case.engine == "ours" else ours
-        words, characters = count_errors(references, outcome.texts)
-        ratio = f"{outcome.seconds / ours:10.2f} x" if ours else ""
+        texts = part.outcomes[engine][0].texts
+        words, characters = count_errors(part.references, texts)
+        seconds = median(engine, "seconds")
+        ratio = f"{seconds / median('ours', 'seconds'):10.2f} x" if "ours" in part.outcomes else ""
         print(
-            f"{case.engine:26}{outcome.seconds:8.1f} s{outcome.seconds / audio_seconds:9.4f}"
-            f"{outcome.megabytes:9.0f} MB{words:8.1f} %{characters:8.1f} %{ratio}",
+            f"{engine:26}{len(part.outcomes[engine]):5}{seconds:8.2f} s{median(engine, 'cpu_seconds'):8.2f} s"
+            f"{seconds / part.audio_seconds:9.4f}{median(engine, 'megabytes'):9.0f} MB"
+            f"{words:7.2f} %{characters:7.2f} %{ratio}",
             flush=True,
         )
-        for reference, text in zip(references, outcome.texts, strict=True) if shows_texts else ():
+        for reference, text in zip(part.references, texts, strict=True) if shows_texts else ():
             print(f"    {' '.join(reference)} | {text}")
 
 
@@ -296,59 +388,97 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path, help="ggml file of a Whisper model that knows English")
+    parser.add_argument("models", type=Path, nargs="+", help="ggml files of Whisper models that know English")
     parser.add_argument("manifest", type=Path, help="of the clips, with their texts")
-    parser.add_argument("--parts", nargs="+", choices=("short", "long"), default=["short", "long"])
+    parser.add_argument(
+        "--parts", nargs="+", choices=("start", "short", "long"), default=["start", "short", "long"]
+    )
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5])
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--clips", type=int, default=40, help="of the manifest (default 40)")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of the long recording (default 5)")
+    parser.add_argument(
+        "--minutes", type=float, nargs="+", default=[5.0], help="of the long recordings (default 5)"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each case (default 1)")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="MINUTES", help="in all")
     parser.add_argument("--precision", default="auto", help="of ours (default auto)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print the texts, each behind its reference")
     args = parser.parse_args()
+    deadline = time.monotonic() + 60 * args.budget
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    engines = []
-    for engine in args.engines:
-        if importlib.util.find_spec(ENGINES[engine]) is None:
-            print(f"{engine} is not installed and left out")
-        else:
-            engines.append(engine)
+    missing = [engine for engine in args.engines if importlib.util.find_spec(ENGINES[engine]) is None]
+    if missing:
+        print(f"not installed and left out: {', '.join(missing)}")
+    args.engines = [engine for engine in args.engines if engine not in missing]
     with tempfile.TemporaryDirectory() as folder:
-        converted = Path(folder) / "converted"
-        if any(engine.startswith("faster") for engine in engines):
-            convert(args.model, converted)
-        clips = choose_clips(args.manifest, args.clips)
-        for part in args.parts:
-            run_part(args, engines, clips, Path(folder), is_long=part == "long")
+        parts = make_parts(args, Path(folder))
+        try:
+            run_rounds(parts, args.rounds, deadline)
+        finally:  # when it is interrupted, too
+            for part in parts:
+                print_table(part, args.show)
 
 
-def run_part(
-    args: argparse.Namespace,
-    engines: Sequence[str],
-    clips: Sequence[tuple[Path, str]],
-    folder: Path,
-    is_long: bool,
-) -> None:
-    paths, texts = [path for path, _ in clips], [[text] for _, text in clips]
-    if is_long:
-        paths = [folder / "long.wav"]
-        texts = [join_clips(clips, args.minutes, paths[0])]
-        engines = [engine for engine in engines if engine != "ours, 1 at a time"]
-    else:
-        only_long = ("ours, heard once", "faster-whisper, batched")
-        engines = [engine for engine in engines if engine not in only_long]
-    seconds = sum(len(read_audio(path)) for path in paths) / SAMPLE_RATE
-    for beam in args.beams:
-        what = f"long: {seconds:.0f} s" if is_long else f"short: {len(paths)} x {seconds / len(paths):.1f} s"
-        print(f"\n{what}, beam {beam}, {args.threads} threads")
-        print(f"{'engine':26}{'time':>10}{'per s':>9}{'memory':>12}{'WER':>10}{'CER':>10}{'to ours':>12}")
-        cases = [
-            Case(engine, args.model, folder / "converted", tuple(paths), clips[0][0], beam, args.threads,
-                 args.precision, is_long)
-            for engine in engines
-        ]  # fmt: skip
-        compare(cases, texts, seconds, args.show)
+def make_parts(args: argparse.Namespace, folder: Path) -> list[Part]:
+    """Make the recordings, and the cases in the order in which they run: the quickest first."""
+    all_clips = read_clips(args.manifest)
+    clips = choose_clips(all_clips, args.clips)
+    recordings = []  # kind, name, references, files
+    if "start" in args.parts:
+        path, text = min(all_clips, key=lambda clip: abs(measure_seconds(clip[0]) - 1))
+        recordings.append(("start", "start", [[text]], [path]))
+    if "short" in args.parts:
+        recordings.append(
+            ("short", f"{len(clips)} clips", [[text] for _, text in clips], [p for p, _ in clips])
+        )
+    for minutes in args.minutes if "long" in args.parts else []:
+        path = folder / f"{minutes:g}.wav"
+        recordings.append(("long", f"{minutes:g} minutes", [join_clips(all_clips, minutes, path)], [path]))
+    parts = []
+    for (kind, name, references, files), model, beam in itertools.product(
+        recordings, args.models, args.beams
+    ):
+        converted = folder / model.stem
+        if not converted.exists() and any(engine.startswith("faster") for engine in args.engines):
+            convert(model, converted)
+        seconds = sum(map(measure_seconds, files))
+        template = Case(
+            "",
+            model,
+            converted,
+            tuple(files),
+            clips[0][0],
+            beam,
+            args.threads,
+            args.precision,
+            kind == "long",
+        )
+        parts.append(
+            Part(
+                f"{model.stem}, {name} ({seconds:.0f} s), beam {beam}, {args.threads} threads",
+                [replace(template, engine=engine) for engine in args.engines if fits(engine, kind)],
+                start_once if kind == "start" else run_case,
+                references,
+                seconds,
+            )
+        )
+    return parts
+
+
+def fits(engine: str, kind: str) -> bool:
+    """Whether an engine differs from the others in this part."""
+    if kind == "start":
+        return engine == "ours" or engine in ONCE
+    return engine not in (
+        ("ours, 1 at a time",) if kind == "long" else ("ours, skipped", "faster-whisper, batched")
+    )
+
+
+def measure_seconds(path: Path) -> float:
+    from asr.audio import reading as audio
+
+    return audio.read_info(path).seconds
 
 
 if __name__ == "__main__":
