@@ -89,6 +89,13 @@ def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]
                 os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
+        # What is written may be read from elsewhere meanwhile.
+        if isinstance(error.filename, str) and Path(error.filename) not in (
+            temporary,
+            target,
+            *target.parents,
+        ):
+            raise UserError(f"{error.filename}: {error.strerror}, needed to write {path}") from None
         place = f": {error.filename}" if error.filename else ""
         raise UserError(f"{path}: cannot write the file ({error.strerror}{place})") from None
     finally:

@@ -55,6 +55,9 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
         "interval",
         "CER",
         "%",
+        "95",
+        "%",
+        "interval",
         "real-time",
         "factor",
         "rejected",
@@ -65,6 +68,8 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
         assert row.split()[1] == f"{100 * way['score']['error_rate']:.2f}"
         low, high = way["score"]["interval"]
         assert f"{100 * low:.2f} to {100 * high:.2f}" in row
+        low, high = way["score"]["character_interval"]
+        assert row.count(f"{100 * low:.2f} to {100 * high:.2f}") >= 1
         assert way["real_time_factor"] == pytest.approx(way["seconds"] / way["audio_seconds"])
 
 

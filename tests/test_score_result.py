@@ -149,3 +149,13 @@ def test_bleu_of_equal_texts() -> None:
 def test_results_cannot_be_changed(small) -> None:
     with pytest.raises(AttributeError):
         small.seed = 1
+
+
+def test_the_interval_of_characters_is_that_of_scoring_them() -> None:
+    said = ["\u4f60\u597d\u5417", "\u5f88\u597d", "\u8c22\u8c22\u4f60", "\u518d\u89c1"] * 5
+    heard = ["\u4f60\u597d", "\u5f88\u597d", "\u8c22\u8c22\u60a8", "\u518d\u89c1"] * 5
+    characters = score(said, heard, unit="characters")
+    found = score(said, heard)
+    assert found.character_interval == characters.interval != found.interval
+    assert characters.interval is not None
+    assert found.to_dict()["character_interval"] == [characters.interval.low, characters.interval.high]

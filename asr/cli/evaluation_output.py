@@ -25,7 +25,10 @@ def print_table(split: EvaluatedSplit, scores: dict[str, Score], checks: str) ->
         f"checks: {checks}\n"
     )
     rows: list[tuple[str, ...]] = [
-        ("decoding", "WER %", "95 % interval", "CER %", "real-time factor", "rejected")
+        (
+            *("decoding", "WER %", "95 % interval", "CER %", "95 % interval"),
+            *("real-time factor", "rejected"),
+        )
     ]
     rows += [_describe_row(name, scores[name], split.setups[name]) for name in scores]
     print("\n".join(text_table(rows)))
@@ -37,6 +40,7 @@ def _describe_row(name: str, score: Score, decoded: DecodedSplit) -> tuple[str, 
         percent(score.error_rate),
         show_interval(score.interval, unknown="-"),
         percent(score.character_error_rate),
+        show_interval(score.character_interval, unknown="-"),
         f"{decoded.real_time_factor:.4f}",
         str(len(decoded.warnings)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from asr.system.checkout import SHIPPED, find_commit
 
 if TYPE_CHECKING:
     from asr.recipe.experiment import Experiment  # imports pydantic, which --help does not need
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
 STAGES = {
@@ -29,6 +32,10 @@ _CORPUS = "the folder of the corpus"  # among the inputs of prepare
 def run_recipe(experiment: Experiment, stage: str | None = None) -> None:
     """Run one stage, or all in their order; what is done already is skipped."""
     find_commit()  # of now, whatever becomes of the checkout
+    if stage is None and not experiment.recipe.find_systems():
+        logger.info(
+            "no system in %s: the corpus is prepared, and nothing trained", experiment.recipe.conf_dir
+        )
     for name in choose_stages(experiment, stage):
         if name in ("tokenizer", "train") and experiment.recipe.find_systems():
             from asr.recipe import training

@@ -139,7 +139,11 @@ class Score:
     @cached_property
     def characters(self) -> Counts:
         """The same in characters, by fewest edits; the space between words is one."""
-        return Counts(*count_pairs(self._pairs("characters"), "jiwer").sum(axis=0).tolist())
+        return Counts(*self._character_counts_P4.sum(axis=0).tolist())
+
+    @cached_property
+    def _character_counts_P4(self) -> np.ndarray:
+        return count_pairs(self._pairs("characters"), "jiwer")
 
     @property
     def error_rate(self) -> float:
@@ -191,9 +195,18 @@ class Score:
     @cached_property
     def interval(self) -> Interval | None:
         """Interval of the error rate; None with resamples=0, or of a single utterance."""
+        return self._find_interval(self.counts_P4)
+
+    @cached_property
+    def character_interval(self) -> Interval | None:
+        """That of the character error rate: the one to look at where texts have no spaces between words."""
+        return self._find_interval(self._character_counts_P4)
+
+    def _find_interval(self, counts_P4: np.ndarray) -> Interval | None:
         if not self.resamples:
             return None
-        sums_G2 = sum_groups(np.stack([self.errors_P, self.lengths_P], axis=1), self.groups_P)
+        columns_P2 = np.stack([counts_P4[:, 1:].sum(axis=1), counts_P4[:, :3].sum(axis=1)], axis=1)
+        sums_G2 = sum_groups(columns_P2, self.groups_P)
         return find_rate_interval(sums_G2, self.resamples, self.confidence, self.seed)
 
     @cached_property
@@ -309,7 +322,7 @@ class Score:
 
         With `show` also so many of the most frequent errors of each kind, and of the worst utterances.
         """
-        interval = self.interval
+        interval, characters = self.interval, self.character_interval
         record = {
             "utterances": len(self),
             "speakers": None if self.speakers is None else len(set(self.speakers)),
@@ -327,6 +340,7 @@ class Score:
             "match_error_rate": self.counts.match_error_rate,
             "information_lost": self.counts.information_lost,
             "character_error_rate": without_infinity(self.character_error_rate),
+            "character_interval": None if characters is None else [characters.low, characters.high],
             "sentence_errors": self.sentence_errors,
             "sentence_error_rate": self.sentence_error_rate,
         }
