@@ -255,8 +255,9 @@ def test_closing_frees_everybody() -> None:
     scheduler.close()
     waiting.join(5)
     assert isinstance(waiting.error, WithdrawnError)
+    assert not scheduler.wait(0.01), "the batch goes on"
     fake.gate.release()
-    wait_for(lambda: not scheduler.is_alive)
+    assert scheduler.wait(5) and not scheduler.is_alive
 
 
 def test_a_batch_that_does_not_end_is_noticed() -> None:

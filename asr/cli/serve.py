@@ -90,7 +90,13 @@ def run(args: argparse.Namespace) -> int:
     server = make_server(settings, app.state.service)
     server.run()
     app.state.service.close()
-    return 0 if server.started else 1
+    status = 0 if server.started else 1
+    if not all(model.scheduler.wait(1.0) for model in app.state.service.models.values()):
+        # In the midst of a batch for nobody: Python, which ends around it, would be aborted by PyTorch.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, LoadedModel]:

@@ -146,6 +146,11 @@ class Scheduler:
             self._drop(lambda one: True)
             self._changed.notify_all()
 
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended within so many seconds after `close`: a batch is not broken off."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
     def stuck_seconds(self) -> float:
         """Seconds that the current batch has taken; 0 when idle."""
         since = self._busy_since
