@@ -12,11 +12,10 @@ from model_examples import NUM_FEATURES, NUM_SPECIAL, VOCAB_SIZE, build_example,
 from torch import Tensor
 
 from asr.decoding import beam
-from asr.decoding.best_path import find_best_paths
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.core import SpeechDecoder
 from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, NBest
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, NBest, find_best_paths
 from asr.decoding.search import search_quickly
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel

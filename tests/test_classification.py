@@ -19,7 +19,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.evaluation.classification import LabelledSplit, label_utterances, score_split
 from asr.models import LabelModel
-from asr.models.clock import make_clock
+from asr.models.encoder import make_clock
 from asr.models.label_model import FIRST_LABEL_ID
 from asr.system.checkpoint import System, load_any_system
 from asr.train.loop import train
@@ -63,7 +63,7 @@ def test_labels_are_those_of_the_model(kind: str, corpus: Path) -> None:
     system, utterances = load(corpus, kind), list(read_manifest(corpus / "dev.jsonl"))
     split = run(corpus, kind, utterances)
     assert split.faults == {} and set(split.predicted) == {item.id for item in utterances}
-    clock = make_clock(system.config.features, system.model)
+    clock = make_clock(system.config.features, system.model.encoder)
     for item in utterances:
         samples = torch.from_numpy(audio.read(item.audio, RATE))
         features, lengths = system.front_end(samples[None], torch.tensor([len(samples)]))

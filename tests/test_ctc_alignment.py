@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.models.ctc_alignment import align_tokens
+from asr.models.losses import align_tokens
 
 # B batch, T encoded steps, U tokens, V vocabulary
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from asr.decoding.fusion import ShallowFusion, score_texts
 from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.lexicon import Lexicon, collect_words
+from asr.decoding.ngram import WordNgramModel
 from asr.decoding.ngram_estimation import estimate_ngrams
-from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, TokenizerConfig

@@ -16,9 +16,8 @@ from asr.cli import ngram as command
 from asr.decoding import ngram
 from asr.decoding.arpa import NO_PROBABILITY, Arpa, Ngram, read_arpa, write_arpa
 from asr.decoding.fusion import score_texts
-from asr.decoding.ngram import NgramModel, token_vocabulary
+from asr.decoding.ngram import NgramModel, WordNgramModel, token_vocabulary
 from asr.decoding.ngram_estimation import estimate_ngrams
-from asr.decoding.word_ngram import WordNgramModel
 from asr.errors import UserError
 from asr.system.decoding_resources import load_language_model
 from asr.system.run_config import RunConfig

@@ -22,9 +22,8 @@ from model_examples import (
 )
 from torch import Tensor
 
-from asr.decoding.best_path import find_best_paths
 from asr.decoding.core import plan_attempts
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
+from asr.decoding.hypothesis import DecodingConfig, Hypothesis, find_best_paths
 from asr.decoding.methods import Method
 from asr.decoding.search import offered_methods, resolve_method, search
 from asr.errors import UserError

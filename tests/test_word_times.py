@@ -18,7 +18,7 @@ from asr import cli
 from asr.data.labels import read_spans
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.evaluation.word_times import align_utterances
-from asr.models.clock import make_clock
+from asr.models.encoder import make_clock
 from asr.system.checkpoint import System, load_system
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
@@ -49,7 +49,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_knowing(system: System, utterance: Utterance, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CTC head that says each word of this utterance in the middle of its sound, and else blank."""
-    clock, times = make_clock(system.config.features, system.model), read_spans(utterance, FIELD)
+    clock, times = make_clock(system.config.features, system.model.encoder), read_spans(utterance, FIELD)
 
     def log_probabilities(encoded_BTD: torch.Tensor) -> torch.Tensor:
         scores_1TV = torch.full((1, encoded_BTD.size(1), len(system.tokenizer)), -10.0)
@@ -84,7 +84,7 @@ def test_words_are_where_the_decoder_attends(
     system = load_system(save_words(tmp_path / "listener", "model.ctc_weight=0.0"))
     decoder = system.model.decoder
     assert decoder is not None and system.model.ctc_head is None
-    score, clock = decoder.score_reference, make_clock(system.config.features, system.model)
+    score, clock = decoder.score_reference, make_clock(system.config.features, system.model.encoder)
     for utterance in read_manifest(corpus / "dev.jsonl"):
         true = read_spans(utterance, FIELD)
 

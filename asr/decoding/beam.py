@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.decoding.attention_guide import AttentionGuide
 from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.fusion import FusionModel, FusionState
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
@@ -20,6 +19,7 @@ from asr.text.units import EOS_ID, SOS_ID, UNK_ID
 # V vocabulary, U steps of the search, H hypotheses of the n-best list
 
 PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of the beam
+ELSEWHERE = 1e-8  # attention far from the guide's window; not 0, which CTC might be sure of at no step
 
 
 @dataclass(frozen=True)
@@ -333,3 +333,15 @@ def _spread(parts: list[Tensor], steps: list[Step], batch: int, width: int, padd
     for index, (part_BW, step) in enumerate(zip(parts, steps, strict=True)):
         whole[step.utterances_B, index, : part_BW.size(1)] = part_BW
     return whole
+
+
+class AttentionGuide:
+    """A soft window on cross-attention for each hypothesis, a Gaussian of `width` steps; nothing to train."""
+
+    def __init__(self, width: float, num_steps: int, device: torch.device) -> None:
+        steps_T = torch.arange(num_steps, device=device)
+        self._window_TT = torch.exp(-(((steps_T - steps_T[:, None]) / width) ** 2) / 2)
+
+    def compute_bias(self, times_BWT: Tensor) -> Tensor:
+        """(B, W, T), to be added to the scores, from the probability of each step to have the next token."""
+        return (times_BWT @ self._window_TT + ELSEWHERE).log()

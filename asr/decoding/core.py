@@ -27,8 +27,8 @@ from asr.decoding.search import resolve_method, search_encoded
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import SpeechModel
-from asr.models.clock import make_clock
 from asr.models.decoder import Decoder
+from asr.models.encoder import make_clock
 from asr.text.tokenizer import Tokenizer
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens
@@ -108,7 +108,7 @@ class SpeechDecoder:
         self.tokenizer = tokenizer
         self.checks = checks or ChecksConfig()
         self.sample_rate = front_end.config.sample_rate
-        self.clock = make_clock(front_end.config, model)
+        self.clock = make_clock(front_end.config, model.encoder)
 
     def decode_batch(
         self, audio: Sequence[np.ndarray], setups: Mapping[Name, DecodingSetup]

@@ -1,13 +1,17 @@
-"""Greedy decoding by the decoder: its likeliest token after those before, until it ends."""
+"""Greedy decoding: the best path of the CTC head, or the decoder's likeliest token after those before."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from asr.decoding.fusion import FusionModel
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.models import SpeechModel
 from asr.models.decoder import Decoder
-from asr.text.units import EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
+from asr.models.layers import length_mask
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary
 
@@ -38,3 +42,18 @@ def decode_greedily(
     tokens_BU = torch.stack(decoded, dim=1)
     is_token_BU = tokens_BU != EOS_ID
     return [row.tolist() for row in tokens_BU[is_token_BU].cpu().split(is_token_BU.sum(1).tolist())]
+
+
+def decode_by_ctc(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
+    """The text of each best path, scored by that one alignment."""
+    log_probabilities_BTV, lengths_B = encoded.ctc_BTV, encoded.lengths_B
+    paths = encoded.ctc_paths
+    texts = paths.texts()
+    best_BT = log_probabilities_BTV.amax(-1)
+    best_BT = best_BT.masked_fill(~length_mask(lengths_B, best_BT.size(1)), 0.0)
+    flat = torch.tensor([token for text in texts for token in text], device=lengths_B.device)
+    negative_B = F.ctc_loss(
+        log_probabilities_BTV.transpose(0, 1), flat, lengths_B, paths.counts_B, BLANK_ID, reduction="none"
+    )
+    rows = zip(texts, best_BT.double().sum(1).tolist(), negative_B.tolist(), strict=True)
+    return [[Hypothesis(tuple(text), score, ctc_log_probability=-loss)] for text, score, loss in rows]

@@ -1,4 +1,4 @@
-"""Input and output of a search: its settings, encoded audio, ranked hypotheses."""
+"""Input and output of a search: its settings, encoded audio and its best CTC path, ranked hypotheses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.config import Config
-from asr.decoding.best_path import BestPaths, find_best_paths
 from asr.decoding.methods import METHODS, Method
 from asr.models import SpeechModel
+from asr.models.layers import length_mask
+from asr.text.units import BLANK_ID, UNK_ID
 
-# B utterances, T encoded steps, D dimension, V vocabulary
+# B utterances, T encoded steps, D dimension, U tokens, V vocabulary
 
 
 class DecodingConfig(Config):
@@ -78,7 +79,7 @@ class DecodingConfig(Config):
         return self
 
     def _refuse_what_the_method_ignores(self) -> None:
-        """With auto, the model decides."""
+        """Refuse settings that the method has no use for; with auto, the model decides."""
         if self.method == "auto":
             return
         for setting in dict.fromkeys(name for method in METHODS.values() for name in method.settings):
@@ -167,3 +168,40 @@ def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
     if all("ctc_BTV" in part.__dict__ for part in parts):
         joined.__dict__["ctc_BTV"] = join([part.ctc_BTV for part in parts])
     return joined
+
+
+@dataclass(frozen=True)
+class BestPaths:
+    """Tokens on the best CTC path of each utterance of a batch."""
+
+    tokens_BU: Tensor
+    steps_BU: Tensor
+    """First step of each token."""
+    log_probabilities_BU: Tensor
+    """Highest of the steps of the token."""
+    counts_B: Tensor
+    path_log_probability_B: Tensor
+    """Of the whole path, blanks and repeats too."""
+
+    def texts(self) -> list[list[int]]:
+        rows = zip(self.tokens_BU.tolist(), self.counts_B.tolist(), strict=True)
+        return [tokens[:count] for tokens, count in rows]
+
+
+def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPaths:
+    best_BT, path_BT = log_probabilities_BTV.max(-1)
+    is_first_BT = torch.ones_like(path_BT, dtype=torch.bool)
+    is_first_BT[:, 1:] = path_BT[:, 1:] != path_BT[:, :-1]
+    is_token_BT = (path_BT != BLANK_ID) & length_mask(lengths_B, path_BT.size(1))
+    # Each step goes to the place of its token; blanks and padding to one behind all.
+    places_BT = (is_first_BT & is_token_BT).cumsum(1) - 1
+    counts_B = (is_first_BT & is_token_BT).sum(1)
+    longest = int(counts_B.max()) if len(counts_B) else 0
+    places_BT = places_BT.masked_fill(~is_token_BT, longest)
+    empty = (len(path_BT), longest + 1)
+    steps_BT = torch.arange(path_BT.size(1), device=path_BT.device).expand_as(path_BT)
+    tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, places_BT, path_BT)
+    steps_BU = path_BT.new_full(empty, path_BT.size(1)).scatter_reduce(1, places_BT, steps_BT, "amin")
+    peaks_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, places_BT, best_BT, "amax")
+    path_B = best_BT.masked_fill(~length_mask(lengths_B, path_BT.size(1)), 0.0).sum(1)
+    return BestPaths(tokens_BU[:, :-1], steps_BU[:, :-1], peaks_BU[:, :-1], counts_B, path_B)

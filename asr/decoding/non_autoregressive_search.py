@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from asr.decoding.best_path import BestPaths
 from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
+from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.models.decoder import Weights
 from asr.models.layers import length_mask
 from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder

@@ -16,7 +16,7 @@ from asr.decoding.core import Stopwatch
 from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
 from asr.files import replace_file
 from asr.models import LabelModel
-from asr.models.clock import make_clock
+from asr.models.encoder import make_clock
 from asr.models.label_model import FIRST_LABEL_ID
 from asr.scoring.confusion import LabelScore, score_labels
 from asr.system.checkpoint import System
@@ -60,7 +60,7 @@ def label_utterances(
     `report` is told the seconds of audio of each batch that is done.
     """
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
-    clock = make_clock(system.config.features, model)
+    clock = make_clock(system.config.features, model.encoder)
     sample_rate = front_end.config.sample_rate
     split = LabelledSplit()
     for batch in batch_utterances(utterances, batch_size):

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from asr.data.manifest import Utterance
-from asr.decoding.best_path import find_best_paths
 from asr.decoding.core import Stopwatch
+from asr.decoding.hypothesis import find_best_paths
 from asr.evaluation.speech import Normalizer, batch_utterances, encode_batch, read_batch
 from asr.files import replace_file
 from asr.models import MultiSpeakerModel

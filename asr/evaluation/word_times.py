@@ -13,7 +13,7 @@ from asr.data.labels import format_spans
 from asr.data.manifest import Utterance
 from asr.errors import UserError
 from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
-from asr.models.clock import make_clock
+from asr.models.encoder import make_clock
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
 from asr.transcription.timestamps import align_by_attention, align_by_ctc, split_words, time_words
@@ -44,7 +44,7 @@ def align_utterances(
         )
     if by == "attention" and (model.decoder is None or model.decoder.num_heads == 0):
         raise UserError("alignment by attention needs a decoder that attends, and this model has none")
-    clock, rate = make_clock(system.config.features, model), front_end.config.sample_rate
+    clock, rate = make_clock(system.config.features, model.encoder), front_end.config.sample_rate
     times: dict[str, str] = {}
     faults: dict[str, str] = {}
     for batch in batch_utterances(utterances, batch_size):

@@ -106,6 +106,11 @@ class Model(nn.Module):
         """Rows of each utterance in a training batch, one below the other, with masks of their own."""
         return 1
 
+    @property
+    def text_heads(self) -> tuple[str, ...]:
+        """Its heads that give text, each decoded greedily for the error rates of dev."""
+        return ()
+
     @staticmethod
     def count_targets(token_lengths_B: Tensor) -> int:
         """Number that losses are divided by: the tokens and an end for each utterance."""

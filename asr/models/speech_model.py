@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.attention_prior import AttentionPriorConfig, prior_bias
-from asr.models.ctc_alignment import align_tokens
 from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, TeacherForcing, WeightsOf
 from asr.models.decoders import AnyDecoderConfig, build_decoder
 from asr.models.encoder import Encoder
@@ -21,6 +20,7 @@ from asr.models.exposure import ExposureConfig
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import (
     GuidedAttentionConfig,
+    align_tokens,
     attention_measures,
     consistency_loss,
     ctc_loss,
@@ -185,7 +185,7 @@ class CTC:
 
 
 class SpeechModel(Model):
-    """Encodes once; the CTC head and the decoder both read the result."""
+    """Model of speech: encodes once; the CTC head and the decoder both read the result."""
 
     reported = REPORTED
 
@@ -204,6 +204,10 @@ class SpeechModel(Model):
         if config.lora is not None:
             add_low_rank(self, config.lora)
         require_learning(self)
+
+    @property
+    def text_heads(self) -> tuple[str, ...]:
+        return ("ctc",) * (self.ctc_head is not None) + ("decoder",) * (self.decoder is not None)
 
     @property
     def subsampling_factor(self) -> int:

@@ -17,9 +17,8 @@ from asr.decoding.arpa import Arpa, read_arpa, write_arpa
 from asr.decoding.fusion import FusionModel, ShallowFusion
 from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.lexicon import Lexicon, collect_words
-from asr.decoding.ngram import token_vocabulary
+from asr.decoding.ngram import build_ngram_model, token_vocabulary
 from asr.decoding.ngram_estimation import estimate_ngrams
-from asr.decoding.word_ngram import build_ngram_model
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.models import LanguageModel, Model

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from asr.decoding.hypothesis import EncodedAudio
 from asr.decoding.search import search_quickly
 from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
-from asr.models.clock import make_clock, make_frame_clock
+from asr.models.encoder import make_clock, make_frame_clock
 from asr.models.model import Targets
 from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
@@ -38,7 +39,7 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
     """
     model = system.model.eval()
     sums: dict[str, float] = collections.defaultdict(float)
-    pairs: dict[str, Pairs] = {head: [] for head in heads(system)}
+    pairs: dict[str, Pairs] = {head: [] for head in system.model.text_heads}
     for batch in batches:
         if not len(batch):
             continue
@@ -87,19 +88,11 @@ MEASURES: dict[str, tuple[Callable[[Pairs], Sequence[float]], Callable[[Sequence
 }
 
 
-def heads(system: System[Model]) -> list[str]:
-    """The heads of the model that give text."""
-    model = system.model
-    if not isinstance(model, SpeechModel):
-        return []
-    return ["ctc"] * (model.ctc_head is not None) + ["decoder"] * (model.decoder is not None)
-
-
 def decode_batch(system: System[Model], batch: Batch) -> dict[str, list[str]]:
     """Decode each utterance greedily by each head; normalised texts."""
-    model = system.model
-    if not isinstance(model, SpeechModel):
+    if not system.model.text_heads:
         return {}
+    model = cast(SpeechModel, system.model)
     encoded = EncodedAudio(model, *model.encode(batch.features_BTF, batch.feature_lengths_B))
     tokens = search_quickly(encoded)
     return {
@@ -121,8 +114,8 @@ def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]
 @torch.inference_mode()
 def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, process: Process) -> None:
     """Draw each utterance: the mean of the heads of the decoder's last layer, under the reference."""
-    model = system.model.eval()
-    assert isinstance(model, SpeechModel) and model.decoder is not None
+    model = cast(SpeechModel, system.model.eval())
+    assert model.decoder is not None
     batch = batch.to(process.device)
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
     targets = Targets(batch.tokens_BU, batch.token_lengths_B)
@@ -130,7 +123,7 @@ def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, proces
     (weights_BHNT,) = weights.values()
     weights_BNT = weights_BHNT.mean(1)
     features = system.config.features
-    clock, frames = make_clock(features, model), make_frame_clock(features)
+    clock, frames = make_clock(features, model.encoder), make_frame_clock(features)
     for row, name in enumerate(batch.ids):
         num_frames, num_tokens = int(batch.feature_lengths_B[row]), int(batch.token_lengths_B[row])
         tokens = [system.tokenizer.tokens[token] for token in batch.tokens_BU[row, :num_tokens].tolist()]

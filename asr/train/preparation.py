@@ -30,7 +30,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.files import hash_file
 from asr.models import LabelModel, Model, build_model
-from asr.models.clock import make_clock
+from asr.models.encoder import make_clock
 from asr.models.subsampling import subsampled_lengths
 from asr.scoring.bleu import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, load_any_system
@@ -150,7 +150,9 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[AudioLoade
     )
     if (labels := config.model.find_labels(config.text)) is not None:
         assert isinstance(system.model, LabelModel)
-        inputs = replace(inputs, labels=labels, step_times=make_clock(config.features, system.model).times)
+        inputs = replace(
+            inputs, labels=labels, step_times=make_clock(config.features, system.model.encoder).times
+        )
         find_unseen_labels(config.data.dev, read_data(config.data.dev), labels, system.tokenizer)
 
     check_sources(config)

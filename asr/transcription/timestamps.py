@@ -18,8 +18,8 @@ from torch import Tensor
 
 from asr.audio.speech_detection import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
-from asr.models.clock import Clock
-from asr.models.ctc_alignment import align_tokens
+from asr.models.encoder import Clock
+from asr.models.losses import align_tokens
 from asr.models.model import Targets
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, PAD_ID
@@ -197,7 +197,7 @@ def time_words(
 
 
 def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[float, float]:
-    """Between two moments: where the sound before ends and where the sound after begins, in seconds."""
+    """Find, between two moments, where the sound before ends and where the sound after begins, in seconds."""
     first, past = int(begin * FRAMES_PER_SECOND), min(int(end * FRAMES_PER_SECOND) + 1, len(energies_T))
     if past - first < 2:
         return (begin + end) / 2, (begin + end) / 2
