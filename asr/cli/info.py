@@ -87,7 +87,6 @@ def run(args: argparse.Namespace) -> int:
 
 def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     """Describe the folder of a trained model; also returns the file of its settings."""
-    from asr.models import LabelModel
     from asr.system.checkpoint import find_model, load_any_system, load_state
     from asr.system.decoding_resources import load_bundled_decoding
     from asr.text.units import SPECIAL_TOKENS
@@ -97,7 +96,8 @@ def describe_model(path: Path) -> tuple[dict[str, Any], Path]:
     parts = {name: _count(part) for name, part in system.model.named_children() if _count(part)}
     own = load_bundled_decoding(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    labels = system.tokenizer.tokens[len(SPECIAL_TOKENS) :] if isinstance(system.model, LabelModel) else ()
+    is_classifier = system.config.model.find_labels(system.config.text) is not None
+    labels = system.tokenizer.tokens[len(SPECIAL_TOKENS) :] if is_classifier else ()
     described = {
         "folder": str(folder),
         "size": f"{size / 1e6:.1f} MB",
