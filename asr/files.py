@@ -123,7 +123,7 @@ def hash_file(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def claim_folder(folder: str | Path) -> Iterator[None]:
-    """Within, another process that claims it is refused. A claim ends with its process, however that ends."""
+    """Refuse another process that claims the folder. A claim ends with its process, however that ends."""
     path = Path(folder) / ".lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ class AudioProgress:
         return time.monotonic() - self._begin
 
     def advance(self, seconds: float) -> None:
-        """So many seconds of audio are done."""
+        """Note that so many seconds of audio are done."""
         self._done += seconds
         if self._done > self._total:  # a header said less than was there
             self._bar.total = self._total = self._done

@@ -289,7 +289,7 @@ def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
 
 @functools.lru_cache
 def _say_cancelled(path: Path) -> None:
-    """Once for each file."""
+    """Warn of cancelled channels, once for each file."""
     logger.warning(
         "%s: its channels cancel each other out, as when one is wired the wrong way round; the first one is "
         "taken where they do",
@@ -349,7 +349,7 @@ class _Reading:
         return np.where(is_number, piece, np.float32(0))
 
     def find_damage(self) -> Damage | None:
-        """After the last piece: what is missing."""
+        """The missing part, once the last piece was read."""
         path, decoder, rate = self._request.path, self._decoder, self._decoder.sample_rate
         past = self._first + self._num_frames
         wanted = math.inf if self._count is None else self._first + self._count

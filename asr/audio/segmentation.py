@@ -118,7 +118,7 @@ def split_at_pauses(segment: AudioSegment) -> list[AudioSegment]:
 
 
 class Segmenter:
-    """Takes samples, gives segments as soon as their end is certain."""
+    """Cutter of a stream of samples into segments, each given as soon as its end is certain."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Segmenter:
 
     @property
     def seconds(self) -> float:
-        """Taken so far."""
+        """Seconds taken so far."""
         return self._num_samples / self.sample_rate
 
     def push(self, block_S: np.ndarray) -> list[AudioSegment]:

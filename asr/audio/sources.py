@@ -106,7 +106,7 @@ def make_source(given: AudioInput, sample_rate: int | None = None) -> Source:
 
 
 def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
-    """Refuses what is no mono audio in [-1, 1]: integers would be noise at full blast."""
+    """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
     if sample_rate is None:
         raise UserError("an array needs its sample_rate: transcribe(array, sample_rate=16000)")
     if not isinstance(sample_rate, int | np.integer):
@@ -213,7 +213,7 @@ def _read_content(
 
 
 class _End:
-    """After the last item, or in place of the rest when there was an error."""
+    """Mark behind the last item, or in place of the rest when there was an error."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error

@@ -24,7 +24,7 @@ Method = Literal["auto", "silero", "energy", "none"]
 
 
 class Detector(Protocol):
-    """Judges frames in their order: whether they are speech, and their energy in dB of full scale."""
+    """Detector of speech: whether frames in their order are speech, and their energy in dB of full scale."""
 
     def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
@@ -81,7 +81,7 @@ def smooth(values_T: np.ndarray, width: int) -> np.ndarray:
 
 
 class EnergyDetector:
-    """Louder than the noise around. The noise is what the quietest tenth of the frames nearby stays below."""
+    """Detector of frames louder than the noise, which the quietest tenth of those nearby stays below."""
 
     def __init__(self, sample_rate: int, threshold_db: float, ahead_seconds: float) -> None:
         self._energies = _Energies(sample_rate)
@@ -115,7 +115,7 @@ class EnergyDetector:
         return np.concatenate(flags), np.concatenate(energies)
 
     def _apply_hysteresis(self, energies_T: np.ndarray, noise: float) -> np.ndarray:
-        """On above the threshold, off below half of it."""
+        """Switch on above the threshold, and off below half of it."""
         is_on_T = energies_T > noise + self._threshold_db
         is_off_T = energies_T <= noise + self._threshold_db / 2
         flags_T = apply_hysteresis(is_on_T, is_off_T, self._was_speech)
@@ -124,7 +124,7 @@ class EnergyDetector:
 
 
 def apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
-    """On or off as told; where neither is told, as before."""
+    """Fill in what is neither on nor off: as the frame before."""
     last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
     return np.where(last_T < 0, was_on, is_on_T[last_T])
 

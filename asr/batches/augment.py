@@ -101,7 +101,7 @@ NOTHING_APPLIED = Applied()
 
 
 class Augmenter:
-    """Applies an AugmentConfig. Holds no state: calls may come in any order and from any process."""
+    """Augmentation by an AugmentConfig. Holds no state: calls may come in any order and from any process."""
 
     def __init__(self, config: AugmentConfig, seed: int, sample_rate: int, num_features: int) -> None:
         mask_width = config.spec_augment.frequency_mask_width
@@ -187,7 +187,7 @@ class Augmenter:
 
 
 class AugmentationCounter:
-    """Adds up what was applied in an epoch, says it in one line, and warns of what was configured in vain."""
+    """Counts of what was applied in an epoch, told in one line; warns of what was configured in vain."""
 
     def __init__(self, config: AugmentConfig) -> None:
         self._config = config

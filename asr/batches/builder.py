@@ -79,7 +79,7 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """On the device; from pinned memory, the copy runs beside the computation."""
+        """Copy to the device; from pinned memory, beside the computation."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
@@ -209,7 +209,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         )
 
     def _prepare(self, utterance: Utterance, content: Content, epoch: int | None) -> Example:
-        """Raises a `UserError` if the utterance cannot be used."""
+        """Prepare an utterance; raise a `UserError` if it cannot be used."""
         front_end = self._inputs.front_end
         tokens = encode_text(utterance, self._inputs)
         audio_S, applied = self._read_audio(utterance, content, epoch)
@@ -258,7 +258,7 @@ def _pad(rows: Sequence[np.ndarray], empty: np.ndarray, value: float) -> tuple[T
 
 
 def encode_text(utterance: Utterance, inputs: Inputs) -> list[int]:
-    """Nothing where labels are learnt in place of texts."""
+    """Token ids of a text; none where labels are learnt in place of texts."""
     if inputs.labels is not None:
         return []
     tokens: list[int] = []

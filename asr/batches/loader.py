@@ -31,7 +31,7 @@ MAX_BROKEN_SHARE = 0.01  # of a manifest; beyond it something is wrong with the 
 
 
 class BatchLoader:
-    """Loads the batches of a manifest that are this process's.
+    """Loader of this process's batches of a manifest.
 
     A fault of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`
     and in the file `skipped_path`. Every planned batch comes, even if nothing is left of it. So all processes

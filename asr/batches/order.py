@@ -58,7 +58,7 @@ Planned = TypeVar("Planned")
 
 @dataclass(frozen=True)
 class Shard:
-    """Which of the global batches this process takes: of each W of them in a row, rank r takes the r-th."""
+    """Share of one process in the global batches: of each W of them in a row, rank r takes the r-th."""
 
     rank: int = 0
     world_size: int = 1

@@ -64,7 +64,7 @@ class Masked(NamedTuple):
 
 
 class SpecAugment:
-    """Applies a SpecAugmentConfig; what it draws depends on seed, epoch, id and length of an utterance."""
+    """SpecAugment; what it draws depends on seed, epoch, id and length of an utterance alone."""
 
     def __init__(self, config: SpecAugmentConfig, seed: int) -> None:
         self._config = config
@@ -149,7 +149,7 @@ def build_mask(masks: Sequence[np.ndarray], size: int) -> Tensor:
 
 
 def warp_time(features_BTF: Tensor, feature_lengths_B: Tensor, warps_B2: np.ndarray) -> Tensor:
-    """Moves a frame of each utterance by (frame, shift): one side is stretched, the other squeezed."""
+    """Move a frame of each utterance by (frame, shift): one side is stretched, the other squeezed."""
     if not warps_B2[:, 1].any():
         return features_BTF
     device = features_BTF.device

@@ -25,7 +25,7 @@ DEFAULT_MAX_TOKENS = 4000
 
 
 class TextLoader:
-    """Loads the batches of all `texts` that are this process's; each sentence is a sequence of its own."""
+    """Loader of this process's batches of all `texts`; each sentence is a sequence of its own."""
 
     def __init__(
         self,

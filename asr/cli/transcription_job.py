@@ -66,7 +66,7 @@ class TranscriptionOptions:
 
 
 class TranscriptionJob:
-    """Transcribes one recording after the other, and counts the outcomes."""
+    """Transcription of one recording after the other, with counts of the outcomes."""
 
     def __init__(
         self,

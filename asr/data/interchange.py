@@ -146,7 +146,7 @@ class _Ids:
 
 
 def read_nemo(path: str | Path) -> Iterator[Utterance]:
-    """Relative audio starts at the manifest's folder. Unknown fields become extras; not lists and objects."""
+    """Read a NeMo manifest. Relative audio starts at its folder; unknown plain fields become extras."""
     ids = _Ids()
     dropped: Counter[str] = Counter()
     with open_lines(path) as lines:

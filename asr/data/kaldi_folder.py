@@ -268,7 +268,7 @@ def _require_mono(path: str, channel: str) -> None:
 
 
 def _find_channel(path: str, where: str, channel: str) -> int | None:
-    """Counted from 1; Kaldi counts from 0. None for the only one, whatever its name."""
+    """Find the channel, counted from 1; Kaldi counts from 0. None for the only one, whatever its name."""
     channels = read_info(path).num_channels
     if channels == 1:
         return None

@@ -12,7 +12,7 @@ from asr.errors import UserError, shorten
 
 @dataclass(frozen=True)
 class Tool:
-    """Calls of a program that only decode its input file, so that the file can take their place."""
+    """Options of a program with which it only decodes its input file, so that the file can take its place."""
 
     flags: str = ""  # regular expression
     options: dict[str, str] = field(default_factory=dict)  # name -> regular expression of its value

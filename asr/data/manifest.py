@@ -62,7 +62,7 @@ class Utterance(Config):
 
     @property
     def channel_index(self) -> int | None:
-        """Counted from 0, as reading audio wants it."""
+        """The channel counted from 0, as reading audio wants it."""
         return None if self.channel is None else self.channel - 1
 
     def find_texts(self, count: int = 1) -> list[str]:

@@ -129,7 +129,7 @@ def _unit(utterance: Utterance, by: Unit) -> str:
 
 
 def _check_shares(shares: Mapping[str, float | int | str]) -> None:
-    """Together the parts must take every utterance."""
+    """Check that the parts together take every utterance."""
     for name in shares:
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise UserError(f"part {name!r}: expected a plain word, it becomes the name of a file")

@@ -64,7 +64,7 @@ def search_prefixes(
 
 
 def drop_certain_blanks(scores_BTV: Tensor) -> Tensor:
-    """Without steps that are surely blank and follow another such: these change nothing but cost time."""
+    """Drop steps that are surely blank and follow another such: they change nothing but cost time."""
     is_certain_BT = scores_BTV[:, :, BLANK_ID] > CERTAIN
     keep_BT = torch.ones_like(is_certain_BT)
     keep_BT[:, 1:] = ~(is_certain_BT[:, 1:] & is_certain_BT[:, :-1])

@@ -61,7 +61,7 @@ class Lexicon:
         return nodes_RD
 
     def advance(self, nodes_RD: Tensor, tokens_R: Tensor) -> Tensor:
-        """After one more token."""
+        """The state after one more token."""
         after_RD = self._follow(nodes_RD, tokens_R[:, None])
         if self.space_id is not None:
             ended_RD = torch.where(self.is_word_N[nodes_RD], ROOT, self.dead)

@@ -70,7 +70,7 @@ def search(
 def search_encoded(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None = None
 ) -> NBest:
-    """Up to `config.nbest` hypotheses for each utterance, best first; always at least one.
+    """Search for up to `config.nbest` hypotheses for each utterance, best first; always at least one.
 
     An utterance without encoded steps has the empty text, for certain.
     """

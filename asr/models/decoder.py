@@ -128,7 +128,7 @@ class Decoder(AnyDecoder):
 
     @abc.abstractmethod
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
-        """Before the first token, with one beam for each utterance."""
+        """The state before the first token, with one beam for each utterance."""
 
     @abc.abstractmethod
     def forward(

@@ -86,7 +86,7 @@ class LanguageModelLayer(nn.Module):
 
 
 class LanguageModel(Model):
-    """Reads the tokens of a batch and leaves its features alone."""
+    """Language model: reads the tokens of a batch and leaves its features alone."""
 
     def __init__(self, config: LanguageModelConfig, num_features: int, vocab_size: int) -> None:
         super().__init__()

@@ -182,7 +182,7 @@ class LengthDecoder(NonAutoregressiveDecoder):
 
 
 class EndDecoder(NonAutoregressiveDecoder):
-    """More queries than tokens; those after the end are not looked at."""
+    """Decoder of more queries than tokens; those after the end are not looked at."""
 
     def __init__(self, config: EndDecoderConfig, memory_dim: int, vocab_size: int) -> None:
         super().__init__(config, memory_dim, vocab_size)
@@ -253,7 +253,7 @@ class MaskDecoder(NonAutoregressiveDecoder):
     def score_reference(
         self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
     ) -> tuple[Tensor, Weights]:
-        """Nothing but gaps."""
+        """Score the reference from nothing but gaps."""
         gaps_BU = torch.full_like(targets.tokens_BU, self.mask_id)
         return self(gaps_BU, targets.lengths_B, self.remember(*encoded), weights_of)
 

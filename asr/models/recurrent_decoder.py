@@ -205,7 +205,7 @@ def widths(input_dim: int, dim: int, num_layers: int) -> list[int]:
 
 
 class AttentionState(RecurrentState):
-    """Besides, the memory of each utterance, and where each beam looked for its last token."""
+    """Recurrent state, the memory of each utterance, and where each beam looked for its last token."""
 
     def __init__(
         self,
@@ -268,14 +268,14 @@ class AttentionDecoder(RecurrentDecoder):
 
 
 class SummaryState(RecurrentState):
-    """Besides, the summary, with a copy for each beam."""
+    """Recurrent state and the summary, with a copy for each beam."""
 
     def __init__(self, hidden_RD: Tensor, layers: Sequence[CellState], summary_RC: Tensor) -> None:
         super().__init__(hidden_RD, layers)
         self.summary_RC = summary_RC
 
     def select_utterances(self, utterances_B: Tensor) -> None:
-        """Nothing is kept for an utterance alone."""
+        """Return the state itself: nothing is kept for an utterance alone."""
 
     def select_beams(self, rows_R: Tensor) -> None:
         super().select_beams(rows_R)

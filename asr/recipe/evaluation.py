@@ -150,7 +150,7 @@ def _choose_setups(
 
 
 def find_best(scores: Sequence[Score], chosen_by: Literal["wer", "cer"]) -> int:
-    """Which of the scores has the lowest rate; of equals the first."""
+    """The score with the lowest rate; of equals the first."""
     rates = [score.error_rate if chosen_by == "wer" else score.character_error_rate for score in scores]
     return rates.index(min(rates))
 

@@ -102,7 +102,7 @@ def _termination_as_exit() -> Iterator[None]:
 
 
 def end_with_standard_input() -> None:
-    """Called by the programs: send them SIGTERM when the caller hangs up, and ignore Ctrl-C."""
+    """Send this program SIGTERM when its caller hangs up, and ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the caller answers it
 
     def watch() -> None:

@@ -54,7 +54,7 @@ def read_as_sclite(reference: str, hypothesis: str, *, has_optional_words: bool 
 
 
 def _find_optional(words: list[str]) -> set[int]:
-    """Which words are in brackets; takes these off, but for those around nothing, which count as a word."""
+    """Find the words in brackets, and take these off, but for those around nothing, which count as a word."""
     found = {index for index, word in enumerate(words) if _OPTIONAL.fullmatch(word)}
     for index in found:
         words[index] = words[index][1:-1] or words[index]
@@ -164,5 +164,5 @@ def _choose_words(
 
 
 def _gap_cost(word: str, is_optional: bool) -> int:
-    """Of a word that has none beside it."""
+    """Cost of a word that has none beside it."""
     return NULL_GAP_COST if word == NULL else OPTIONAL_GAP_COST if is_optional else GAP_COST

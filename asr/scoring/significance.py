@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def is_unlikely_by_chance(self) -> bool:
-        """True if the matched pairs alone tell the systems apart."""
+        """Whether the matched pairs alone tell the systems apart."""
         return self.p < 1 - self.confidence
 
     @property

@@ -29,7 +29,7 @@ USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that n
 
 
 class TooLongError(Exception):
-    """More seconds of audio than allowed."""
+    """Error of a recording with more seconds of audio than allowed."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ServedModel:
         return known
 
     def make_request(self, **given: object) -> Request:
-        """What is given (language, prompt ...) replaces the usual options; refused where it does not fit."""
+        """Replace the usual options by what is given (language, prompt ...); refuse what does not fit."""
         given = {name: value for name, value in given.items() if value not in (None, "", ())}
         options = self.options
         if given and (options is None or not given.keys() <= type(options).model_fields.keys()):
@@ -206,7 +206,7 @@ class Job:
             self._put(result)
 
     def _count(self, seconds: float) -> None:
-        """Called in the reading thread after each block."""
+        """Count a block, in the reading thread."""
         if self.client.is_cancelled:
             raise WithdrawnError
         if seconds > self._max_seconds:

@@ -76,7 +76,7 @@ class Admission:
 
     @contextlib.contextmanager
     def admit_request(self, key: str, speed: float) -> Iterator[None]:
-        """Before an upload is read: it would be sent in vain."""
+        """Admit a request before its upload is read, which would be sent in vain."""
         self._require_open()
         if self.num_requests >= self._config.max_requests:
             raise busy(503, "too many requests at once", self.waiting_seconds(), speed)
@@ -89,7 +89,7 @@ class Admission:
 
     @contextlib.contextmanager
     def admit_file(self, client: Client, seconds: float, speed: float) -> Iterator[None]:
-        """Once its length is known. A server with no work takes every file that is allowed at all."""
+        """Admit a file of known length. A server with no work takes every file that is allowed at all."""
         self._require_room(client.key, seconds, speed)
         with self._hold(client):
             yield

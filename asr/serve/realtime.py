@@ -355,7 +355,7 @@ async def run_session(
     make_session: Callable[[Callable[[dict[str, object] | None], None]], Session],
     draining: asyncio.Event,
 ) -> None:
-    """Until the client leaves, the server shuts down, or the client leaves too much unread."""
+    """Run until the client leaves, the server shuts down, or the client leaves too much unread."""
     loop = asyncio.get_running_loop()
     outbox: asyncio.Queue[str | None] = asyncio.Queue()
     unread = 0

@@ -1,4 +1,4 @@
-"""What all requests share: the served models, keys, limits and counts, and whether all is well"""
+"""State shared by all requests: the served models, keys, limits and counts, and whether all is well"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Service:
         return min((m.scheduler.speed for m in self.models.values() if m.scheduler.speed), default=0.0)
 
     def find_fault(self) -> str:
-        """Why no request should be sent here; "" if all is well."""
+        """The reason why no request should be sent here; "" if all is well."""
         if self.admission.is_draining:
             return "shutting down"
         for name, model in self.models.items():

@@ -1,4 +1,4 @@
-"""What `session.update` may hold, and how the audio formats of live sessions are decoded"""
+"""Options of `session.update`, and decoding of the audio formats of live sessions"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training would take: parameters, arithmetic and memory, counted in passes of random input."""
+"""Cost of a training: parameters, arithmetic and memory, counted in passes of random input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASSUMED_TOKENS = 5_000  # of a vocabulary that is not known before its texts are
 
 @dataclass(frozen=True)
 class Cost:
-    """For one GPU; a training on several divides the arithmetic, not the memory of the weights."""
+    """Cost on one GPU; a training on several divides the arithmetic, not the memory of the weights."""
 
     parameters: int
     tokens: int
@@ -84,7 +84,7 @@ def measure_cost(config: RunConfig, num_tokens: int | None = None) -> Cost:
 
 
 def _count_flops(model: nn.Module, config: RunConfig, num_tokens: int) -> int:
-    """Of one utterance. PyTorch counts nothing inside of fused attention and of oneDNN's recurrent layers."""
+    """Count for one utterance. PyTorch counts nothing in fused attention and oneDNN's recurrent layers."""
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")  # about GPUs of Intel, by the next line
         if any(isinstance(module, nn.RNNBase) for module in model.modules()):
@@ -96,7 +96,7 @@ def _count_flops(model: nn.Module, config: RunConfig, num_tokens: int) -> int:
 
 
 def _count_kept_bytes(model: nn.Module, config: RunConfig, num_tokens: int, batch_size: int) -> int:
-    """For the backward pass, beside the weights."""
+    """Count what is kept for the backward pass, beside the weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 

@@ -87,7 +87,7 @@ _LETTERS = str.maketrans(
 
 
 def normalize_english(text: str) -> str:
-    """Lower case without punctuation; numbers as digits, contractions in full, American spelling.
+    """Normalise to lower case without punctuation, digits, contractions in full, American spelling.
 
     It is made for scoring, not for training: what it returns is no longer what anybody would write.
     """

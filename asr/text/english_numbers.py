@@ -110,7 +110,7 @@ def _read_oh_or_repeat(words: list[str], at: int, is_first: bool) -> _Number | N
 
 
 def _read_cardinal(words: list[str], start: int) -> _Number | None:
-    """Such as: two million and five; 2.5 million; twenty first; nineties."""
+    """Read a number such as: two million and five; 2.5 million; twenty first; nineties."""
     total, limit, end, money = 0.0, float("inf"), start, ""
     while True:
         skip = int(end > start and words[end : end + 1] == ["and"])
@@ -151,7 +151,7 @@ def _scale_at(words: list[str], at: int) -> tuple[int, str] | None:
 
 
 def _read_block(words: list[str], at: int, is_first: bool) -> _Number | None:
-    """Up to a thousand, or to 9900 in hundreds; a numeral; or 1 before a bare thousand."""
+    """Read up to a thousand, or to 9900 in hundreds; a numeral; or 1 before a bare thousand."""
     small = _read_small(words, at)
     if small is None:
         if is_first and _scale_at(words, at):
@@ -209,7 +209,7 @@ def _read_small(words: list[str], at: int) -> _Number | None:
 
 
 def _read_fraction(words: list[str], number: _Number) -> _Number:
-    """... point one five, or ... and a half."""
+    """Read what follows in "... point one five" or "... and a half"."""
     if number.suffix or "." in number.digits:
         return number
     if number.digits and words[number.end : number.end + 3] == ["and", "a", "half"]:
@@ -232,7 +232,7 @@ def _read_fraction(words: list[str], number: _Number) -> _Number:
 
 
 def _read_cents(words: list[str], dollars: _Number) -> _Number:
-    """... and ten cents."""
+    """Read what follows in "... and ten cents"."""
     at = dollars.end + (words[dollars.end : dollars.end + 1] == ["and"])
     cents = _read_small(words, at)
     if cents and cents.digits.isdigit() and int(cents.digits) < 100 and dollars.digits.isdigit():

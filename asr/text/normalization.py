@@ -183,7 +183,7 @@ def _strip_pairs(text: str, opening: str, closing: str) -> str:
 
 
 def _lowercase(text: str) -> str:
-    """Lower case by Unicode's rules for no language in particular; the result is in NFC.
+    """Write in lower case by Unicode's rules for no language in particular; the result is in NFC.
 
     Σ ends a word as ς; ß stays. Not for Turkish: I becomes i (not ı), and İ an i with a dot above it.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Training(ModuleType):
-    """This package: Python names it as its users would name a function."""
+    """Package that can be called, as Python names it as its users would name a function."""
 
     def __call__(self, config: RunConfig | str | Path, overrides: Sequence[str] = ()) -> Path:
         """Train what the YAML file of a run describes, or resume it, as `asr train` does.

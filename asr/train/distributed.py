@@ -22,7 +22,7 @@ BUCKET_BYTES = 25_000_000  # of gradients that are sent together
 
 @dataclass(frozen=True)
 class Process:
-    """Which of the processes this is, and where it computes."""
+    """Number of this process among all, and the device that it computes on."""
 
     rank: int
     world_size: int

@@ -1,4 +1,4 @@
-"""Which recordings a command line means: files, patterns, folders, standard input; and a name for each."""
+"""Recordings that a command line means: files, patterns, folders, standard input; and a name for each."""
 
 from __future__ import annotations
 
@@ -214,6 +214,6 @@ def _relative(path: str, root: str) -> str:
 
 
 def _without_suffix(path: str) -> str:
-    """Only what looks like the suffix of a format: in "talk.part 2" nothing does."""
+    """Drop what looks like the suffix of a format: in "talk.part 2" nothing does."""
     stem, suffix = os.path.splitext(path)
     return stem if re.fullmatch(r"\.[A-Za-z0-9]{1,5}", suffix) else path

@@ -120,7 +120,7 @@ class Recording:
 
 
 def assemble(recording: Recording, separator: str) -> Transcript | UserError:
-    """Without anything read, the error; else what was read, with the error as a warning."""
+    """Transcript of what was read, with an error as a warning; the error alone where nothing was read."""
     assert recording.end is not None
     seconds, error = recording.end.seconds, recording.end.error
     if error is not None and not seconds:

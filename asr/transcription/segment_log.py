@@ -47,7 +47,7 @@ class SegmentLog:
             self._append([index, *place, value])
 
     def remove(self) -> None:
-        """Once the whole transcript is written."""
+        """Remove the log, once the whole transcript is written."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
             self._path.parent.rmdir()  # unless other recordings have theirs there

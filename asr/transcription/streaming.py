@@ -59,7 +59,7 @@ class LiveText:
 
 
 class LiveTranscriber:
-    """Takes mono samples at the model's rate in chunks of any length; keeps no more audio than a segment.
+    """Recognizer of live audio: mono samples in chunks of any length; keeps no more audio than a segment.
 
     `push` returns what became known by this chunk, `finish` what is left. Not for several threads at once.
     """
@@ -115,7 +115,7 @@ class LiveTranscriber:
         return texts
 
     def finish(self) -> list[LiveText]:
-        """After the last chunk: what was not final yet."""
+        """Return what was not final yet, after the last chunk."""
         return [self._end(segment) for segment in self._segmenter.finish()]
 
     def _prepare(self, ending: AudioSegment) -> LiveText:
@@ -170,7 +170,7 @@ class LiveTranscriber:
     def _recognize(
         self, segment: AudioSegment, language: str | None, request: Request | None = None
     ) -> Recognized:
-        """Without a language, it is told by the segment itself."""
+        """Recognize a segment; a language that is not given is told by the segment itself."""
         request = request or self.request
         if language is not None:
             request = self.recognizer.in_language(request, language)

@@ -150,11 +150,11 @@ class Transcriber(abc.ABC):
         return request
 
     def separator_in(self, language: str | None) -> str:
-        """Between two words, where this language is spoken."""
+        """Separator of two words in this language."""
         return self.separator
 
     def find_doubt(self, recording: Recording) -> str:
-        """Why a recording is probably not what the model was trained for; "" if nothing tells so."""
+        """The reason why the model was probably not trained for a recording; "" if nothing tells so."""
         return ""
 
     def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:

@@ -180,7 +180,7 @@ def _is_abbreviation(text: str, following: str) -> bool:
 
 
 def _ends_sentence(text: str, following: str) -> bool:
-    """Not so in "U.S. troops", "J. Smith" and "etc. and": before a small letter and after an initial."""
+    """Whether a sentence ends; not so in "U.S. troops", "J. Smith" and "etc. and"."""
     word = text.rstrip(CLOSING)
     if not word.endswith(SENTENCE_ENDS) or _is_abbreviation(text, following):
         return False

@@ -122,7 +122,7 @@ def _write_txt(transcript: Transcript, config: SubtitlesConfig) -> str:
 
 
 def _name_speaker(segment: Segment | Cue) -> str:
-    """Before a text; nothing where nobody knows who speaks."""
+    """Name of the speaker before a text; nothing where nobody knows who speaks."""
     return "" if segment.speaker is None else f"{segment.speaker}: "
 
 

@@ -58,7 +58,7 @@ def begin(
 
 
 class Rules:
-    """Which tokens may come next."""
+    """Rules for which tokens may come next."""
 
     def __init__(self, tokenizer: WhisperTokenizer, with_times: bool, device: torch.device) -> None:
         self.end, self.first_time, self.with_times = tokenizer.end, tokenizer.first_time, with_times

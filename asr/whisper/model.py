@@ -153,7 +153,7 @@ class WhisperDecoder(TransformerDecoder):
 
 
 class Whisper(nn.Module):
-    """Encodes once; the decoder reads the result."""
+    """Whisper: encodes once; the decoder reads the result."""
 
     def __init__(self, config: WhisperConfig) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Whisper(nn.Module):
         return model.eval()
 
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """On a CPU as many windows at once as have 30 seconds together: more do not fit into its cache."""
+        """Encode; on a CPU 30 seconds of windows at once, as more do not fit into its cache."""
         if features_BTF.device.type != "cpu":
             return self.encoder(features_BTF, feature_lengths_B)
         count = max(1, FRAMES_PER_STEP * MAX_STEPS // max(1, features_BTF.size(1)))

@@ -59,7 +59,7 @@ def check_tensors(tensors: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _check_archive(path: Path) -> None:
-    """Only plain bytes in the archive, and in its pickle only what makes tensors."""
+    """Check that the archive holds plain bytes, and its pickle only what makes tensors."""
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):

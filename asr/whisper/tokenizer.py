@@ -86,7 +86,7 @@ class WhisperTokenizer:
 
     @property
     def start_of_previous(self) -> int:
-        """Before the text that came before."""
+        """The token before the text that came before."""
         return self.start + self.num_languages + 4
 
     @property

@@ -83,6 +83,6 @@ def _find_first(ends: Sequence[int], place: int) -> int:
 
 
 def _is_punctuation(piece: str) -> bool:
-    """Nothing but punctuation and spaces; a part of a character is none."""
+    """Whether this is nothing but punctuation and spaces; a part of a character is none."""
     stripped = piece.strip()
     return bool(stripped) and all(unicodedata.category(sign).startswith("P") for sign in stripped)
