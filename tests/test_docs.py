@@ -147,6 +147,68 @@ def test_the_registration_shown_is_the_patch(tmp_path: Path) -> None:
     subprocess.run(["git", "apply", "--check", str(patch)], cwd=tmp_path, check=True)
 
 
+def read_extensions() -> dict[str, tuple[list[int], list[Path]]]:
+    """The table of docs/extend.md: new files, files touched and new lines of each example, and its files."""
+    rows = re.findall(
+        r"^\| (an? [^|]+?) \| (\d+) \| (\d+) \| (\d+) \| (.+) \|$", read(DOCS / "extend.md"), re.M
+    )
+    return {
+        name: ([*map(int, counts)], [DOCS / path for path in re.findall(r"\]\((examples/[^)]+)\)", links)])
+        for name, *counts, links in rows
+    }
+
+
+EXTENSIONS = read_extensions()
+EXTENSION_PATCHES = sorted((DOCS / "examples" / "extend").glob("*.patch"))
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_an_extension_touches_what_the_table_says(name: str) -> None:
+    counts, paths = EXTENSIONS[name]
+    texts = [read(path) for path in paths if path.suffix == ".patch"]
+    whole = [read(path).splitlines() for path in paths if path.suffix != ".patch"]
+    num_new = len(whole) + sum(text.count("\n--- /dev/null") for text in texts)
+    num_touched = sum(len(re.findall(r"^--- a/", text, re.M)) for text in texts)
+    num_added = sum(len(re.findall(r"^\+(?!\+\+ )", text, re.M)) for text in texts)
+    assert counts == [num_new, num_touched, num_added + sum(map(len, whole))]
+
+
+def test_each_extension_has_its_row_and_fits_the_code() -> None:
+    assert len(EXTENSIONS) == 6
+    linked = {path for _, paths in EXTENSIONS.values() for path in paths}
+    assert {*EXTENSION_PATCHES, DOCS / "examples" / "tdnn.patch"} <= linked
+    subprocess.run(["git", "apply", "--check", *EXTENSION_PATCHES], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_extensions_work_together(tmp_path: Path) -> None:
+    """In a copy of the package: the decoder and the kind of model are trained, method and format are used."""
+    from tone_examples import TINY_RUN, write_tones
+
+    shutil.copytree(ROOT / "asr", tmp_path / "asr", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["git", "apply", *EXTENSION_PATCHES], cwd=tmp_path, check=True)
+    (tmp_path / "run.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=write_tones(tmp_path)))
+    encoder = "{type: lstm, dim: 16, num_layers: 1, subsampling: {channels: 4}}"
+    steps = ["train.steps=3", "train.validate_every=3"]
+    for words in (
+        ["train", "run.yaml", "model.decoder={type: mean, dim: 16}", "model.guided_attention=null", *steps],
+        ["train", "run.yaml", f"model={{type: counting, encoder: {encoder}}}", "train.select_by=loss",
+         f"output_dir={tmp_path}/counting", *steps],
+        ["transcribe", "dev-0.wav", "--model", "run", "--decoding", "ctc_eager", "--format", "labels",
+         "--output-dir", "out", "--set", "segmentation.method=none", "--set", "checks=off"],
+    ):  # fmt: skip
+        # An editable installation would find in the checkout what is not in the copy.
+        script = (
+            "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in str(f).lower()]\n"
+        )
+        script += f"import asr; assert asr.__file__.startswith({str(tmp_path)!r})\n"
+        script += "from asr.cli import main; sys.exit(main(sys.argv[1:]))"
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", script, *words], cwd=tmp_path, env=environment, check=True)
+    rows = (tmp_path / "out" / "dev-0.labels").read_text().splitlines()
+    assert rows and all(len(row.split("\t")) == 3 for row in rows)
+
+
 def test_export_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows as `datasets` gives them without decoding; `datasets` itself is not needed."""
     from asr.audio.reading import read as read_audio
