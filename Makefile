@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest
+# Bytecode is kept, whatever the shell says: without it each worker would rewrite the asserts of all tests anew, and
+# each command that a test starts would compile the package.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 FAST := -m "not slow and not gpu"
 
 .PHONY: help setup demo test test-slow check format clean

@@ -13,7 +13,7 @@ from typing import Any
 import librosa
 import numpy as np
 import pytest
-import scipy.signal
+import scipy
 import soundfile
 from audio_formats import FORMATS, SOUND, put
 from hostile_audio import RATE, encode_media, encode_sound, make_speechlike, make_wav

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import math
 import os
@@ -13,13 +12,14 @@ import socket
 import struct
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 import pytest
-import scipy.signal
+import scipy
 import soundfile
 from audio_formats import FORMATS, LOSSY, OTHER_FORMATS, SOUND, put
 from hostile_audio import (
@@ -132,17 +132,18 @@ def test_raw_samples_are_refused_with_advice(encoding: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("start", [0.0, 0.61, 1.3, 2.47])
-def test_part_equals_slice_in_every_format(name: str, start: float, tmp_path: Path) -> None:
+def test_part_equals_slice_in_every_format(name: str, tmp_path: Path) -> None:
     path = put(tmp_path, FORMATS[name].data)
     rate = audio.read_info(path).sample_rate
-    whole, part = audio.read(path, rate), audio.read(path, rate, start=start, duration=0.3)
-    first = round(start * rate)
-    assert len(part) == round(0.3 * rate)
-    # Matroska counts milliseconds, so a part may begin half of one beside.
-    shifts = range(-24, 25) if name == "webm Opus" else [0]
-    errors = [np.abs(part - whole[max(0, first + shift) :][: len(part)]).max() for shift in shifts]
-    assert min(errors) < 1e-6
+    whole = audio.read(path, rate)
+    for start in (0.0, 0.61, 1.3, 2.47):
+        part = audio.read(path, rate, start=start, duration=0.3)
+        first = round(start * rate)
+        assert len(part) == round(0.3 * rate)
+        # Matroska counts milliseconds, so a part may begin half of one beside.
+        shifts = range(-24, 25) if name == "webm Opus" else [0]
+        errors = [np.abs(part - whole[max(0, first + shift) :][: len(part)]).max() for shift in shifts]
+        assert min(errors) < 1e-6, start
 
 
 def test_reads_sphere_with_shorten(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ MP3_TAILS = {
     "ID3v1": b"TAG" + b"x" * 125,
     "Lyrics3": b"LYRICSBEGIN" + b"IND0000510" * 20 + b"000210LYRICS200" + b"TAG" + b"x" * 125,
     "zeros": bytes(3000),
-    "a second file": FORMATS["mp3"].data,
+    "a second file": b"",
 }
 
 
@@ -229,7 +230,8 @@ MP3_TAILS = {
 def test_tags_of_mp3_do_no_harm(name: str, tmp_path: Path) -> None:
     sound = audio.read(put(tmp_path, FORMATS["mp3"].data))
     picture = b"ID3\3\0\0\0\0\x27\x08" + b"\xff\xfb" * 2500
-    samples = audio.read(put(tmp_path, picture + FORMATS["mp3"].data + MP3_TAILS[name]))
+    tail = MP3_TAILS[name] or FORMATS["mp3"].data
+    samples = audio.read(put(tmp_path, picture + FORMATS["mp3"].data + tail))
     np.testing.assert_allclose(samples[: len(sound)], sound, atol=1e-6)
     assert len(samples) > 1.9 * len(sound) if name == "a second file" else len(samples) < 1.1 * len(sound)
 
@@ -290,10 +292,10 @@ def decode_with_ffmpeg(data: bytes) -> int:
     return num_samples
 
 
-STREAMABLE = {name: FORMATS[name].data for name in FORMATS if not name.startswith("m4a")} | {
-    "m4a": encode_media(SOUND, RATE, "ipod", "aac", movflags="faststart"),
-    "ogg Vorbis": encode_sound(np.tile(SOUND, 4), RATE, "OGG", "VORBIS"),
-    "ogg Opus": encode_sound(np.tile(SOUND, 4), RATE, "OGG", "OPUS"),
+STREAMABLE = {name: form.encode for name, form in FORMATS.items() if not name.startswith("m4a")} | {
+    "m4a": partial(encode_media, SOUND, RATE, "ipod", "aac", movflags="faststart"),
+    "ogg Vorbis": partial(encode_sound, np.tile(SOUND, 4), RATE, "OGG", "VORBIS"),
+    "ogg Opus": partial(encode_sound, np.tile(SOUND, 4), RATE, "OGG", "OPUS"),
 }
 # Every byte belongs to a packet that can be decoded, or the container tells nothing of its length.
 UNNOTICED = {"wav MP3", "mp3 without tag", "mpeg-ts", "aac", "mp4 in fragments"}
@@ -301,7 +303,7 @@ UNNOTICED = {"wav MP3", "mp3 without tag", "mpeg-ts", "aac", "mp4 in fragments"}
 
 @pytest.mark.parametrize("name", STREAMABLE)
 def test_all_that_is_left_of_a_file_cut_short_is_read(name: str, tmp_path: Path) -> None:
-    data = STREAMABLE[name]
+    data = STREAMABLE[name]()
     whole = audio.read(put(tmp_path, data), audio.read_info(put(tmp_path, data)).sample_rate)
     for share in (0.4, 0.6, 0.9):
         left = data[: round(share * len(data))]
@@ -566,13 +568,13 @@ def damages(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages(), st.sampled_from([{}, {"start": 0.5, "duration": 0.4}, {"sample_rate": 8_000}]))
 def test_damaged_files_raise_audio_errors_only(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], data: bytes, arguments: dict[str, Any]
 ) -> None:
     path = put(tmp_path, data)
-    for read in (audio.read_info, functools.partial(audio.read, **arguments)):
+    for read in (audio.read_info, partial(audio.read, **arguments)):
         try:
             result = read(path)
         except AudioError as error:

@@ -218,7 +218,7 @@ def test_pin_memory(manifest: Manifest) -> None:
 # --- the same bits ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_change_nothing(manifest: Manifest, num_workers: int) -> None:
     inputs = build_inputs(dither=1.0)
     torch.set_num_threads(2)  # workers have one each
@@ -227,8 +227,10 @@ def test_workers_change_nothing(manifest: Manifest, num_workers: int) -> None:
     assert_equal(build(manifest, inputs, num_workers=num_workers).epoch_batches(1), expected)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("num_workers", "rank"),
+    [(0, 0), (0, 1), (2, 1), *(pytest.param(n, 0, marks=pytest.mark.slow) for n in (1, 2))],
+)
 def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: int) -> None:
     shard = Shard(rank, 2)
     whole = list(build(manifest, shard=shard).epoch_batches(2))
@@ -393,7 +395,7 @@ def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCapt
 # --- faults -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_broken_file_costs_one_utterance(large_manifest: Manifest, num_workers: int) -> None:
     break_files(large_manifest, 7)
     loader = build(large_manifest, num_workers=num_workers)

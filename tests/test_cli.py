@@ -219,8 +219,8 @@ def test_info_of_a_trained_model(
     [
         ["--help"],
         ["score", "ref.trn", "hyp.trn", "--show", "200", "--html", "report.html"],
-        ["score", "ref.trn", "hyp.trn", "--json"],
-        ["recipe", "list"],
+        pytest.param(["score", "ref.trn", "hyp.trn", "--json"], marks=pytest.mark.slow),
+        pytest.param(["recipe", "list"], marks=pytest.mark.slow),
     ],
 )
 def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_path: Path) -> None:

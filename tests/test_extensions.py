@@ -48,6 +48,7 @@ def test_every_extension_is_found() -> None:
     assert len(find_extensions("family")) == len(EXTENSIONS) and find_extensions("no_such_module") == []
 
 
+@pytest.mark.slow
 def test_everything_imports_without_extensions(bare: Path) -> None:
     modules = [
         ".".join(path.relative_to(bare).with_suffix("").parts).removesuffix(".__init__")

@@ -77,13 +77,12 @@ def decode_plainly(model: SpeechModel, encoded_TD: torch.Tensor, limit: int) -> 
 
 
 @every_decoder
-@pytest.mark.parametrize("max_tokens", [None, 5])
 @torch.inference_mode()
-def test_decoder_equals_a_plain_loop(name: str, max_tokens: int | None) -> None:
+def test_decoder_equals_a_plain_loop(name: str) -> None:
     """In a batch, with a cache, ending at different times."""
     endings = set()
-    for seed, bias in itertools.product(range(2), (-3.0, 0.0, 3.0)):
-        model = build_talker(name, EOS_ID, bias, seed)
+    for max_tokens, bias in itertools.product((None, 5), (-3.0, 0.0, 3.0)):
+        model = build_talker(name, EOS_ID, bias, seed=int(max_tokens is None))
         encoded_BTD, lengths_B = random_encoded(model)
         decoded = decode_greedily(model, encoded_BTD, lengths_B, max_tokens)
         for row, length in enumerate(LENGTHS):

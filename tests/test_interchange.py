@@ -339,7 +339,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 def test_there_and_back(
     tmp_path_factory: pytest.TempPathFactory, kind: str, strategy: st.SearchStrategy
 ) -> None:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(st.lists(strategy, min_size=1, max_size=3))
     def check(records: list[Utterance]) -> None:
         path = tmp_path_factory.mktemp("back") / "a"

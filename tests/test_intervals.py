@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from asr.scoring.intervals import find_rate_interval, find_ratio_interval, number_groups, resample, sum_groups
 
@@ -67,7 +67,7 @@ def test_few_errors_are_counted_as_rare_events() -> None:
     """Limits of a Poisson count of 3, from its quantiles."""
     sums_G2 = np.array([[2, 10]] * 3 + [[0, 10]] * 97)
     interval = find_rate_interval(sums_G2, 1000, 0.95, 0)
-    low, high = stats.chi2.ppf(0.025, 6) / 2, stats.chi2.ppf(0.975, 8) / 2
+    low, high = scipy.stats.chi2.ppf(0.025, 6) / 2, scipy.stats.chi2.ppf(0.975, 8) / 2
     assert (interval.low, interval.high) == pytest.approx((low * 2 / 1000, high * 2 / 1000))
 
 
@@ -75,7 +75,9 @@ def test_few_groups_go_by_students_t() -> None:
     """With as many words each, the rate is the mean of the speakers' rates: the textbook interval."""
     errors_G = np.array([5.0, 9.0, 13.0, 6.0])
     interval = find_rate_interval(np.stack([errors_G, np.full(4, 100.0)], axis=1), 1000, 0.9, 0)
-    expected = stats.t.interval(0.9, 3, loc=errors_G.mean() / 100, scale=stats.sem(errors_G) / 100)
+    expected = scipy.stats.t.interval(
+        0.9, 3, loc=errors_G.mean() / 100, scale=scipy.stats.sem(errors_G) / 100
+    )
     assert (interval.low, interval.high) == pytest.approx(expected)
 
 

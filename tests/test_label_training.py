@@ -109,7 +109,7 @@ def test_resuming_is_exact(kind: str, corpus: Path, monkeypatch: pytest.MonkeyPa
     assert_equal_bits(whole, train(build_run(corpus, kind)))
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["recording", pytest.param("frames", marks=pytest.mark.slow)])
 def test_it_learns_and_the_best_on_dev_is_kept(kind: str, corpus: Path) -> None:
     config = build_run(corpus, kind, "train.steps=40", "train.validate_every=20", "train.keep_best=1")
     folder = train(config)
@@ -177,6 +177,7 @@ def test_one_label_is_nothing_to_tell_apart(corpus: Path) -> None:
         train(build_run(corpus, "recording", "model.label=language"))
 
 
+@pytest.mark.slow
 def test_a_label_that_training_has_not_counts_as_an_error(
     corpus: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

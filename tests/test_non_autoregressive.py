@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_examples import (
     NUM_FEATURES,
-    PARALLEL,
     SYSTEMS,
     VOCAB_SIZE,
     build_example,
@@ -291,7 +290,7 @@ def test_attention_that_is_asked_for(name: str) -> None:
     assert not weights[0][1, :, :, 6:].any()
 
 
-@pytest.mark.parametrize("name", PARALLEL)
+@every_non_autoregressive
 def test_guided_attention_pulls_to_the_path(name: str) -> None:
     """A few updates on the penalty alone bring attention nearer to it."""
     model, batch = build_example(name).train(), make_utterances([80, 60], [6, 4])

@@ -130,7 +130,9 @@ run_side_by_side([task], 2, processes)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_all_end_in_order_with_their_caller(tmp_path: Path, number: signal.Signals) -> None:
     """A terminal sends Ctrl-C to all of them; the rest reaches the caller alone."""
     caller = subprocess.Popen(

@@ -19,7 +19,7 @@ hypotheses = st.lists(words, max_size=8).map(" ".join)
 pairs = st.lists(st.tuples(references, hypotheses), min_size=1, max_size=8)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(pairs)
 def test_rates_are_jiwers(pairs) -> None:
     said, heard = map(list, zip(*pairs, strict=True))

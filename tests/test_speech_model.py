@@ -239,7 +239,7 @@ def test_utterances_of_no_frames_or_few_disturb_nobody(name: str) -> None:
 
 
 @every_system
-@pytest.mark.parametrize(("num_frames", "num_tokens"), [(1, 1), (1, 0), (30, 0), (4, 8)])
+@pytest.mark.parametrize(("num_frames", "num_tokens"), [(1, 0), (4, 8)])
 def test_a_batch_of_one_odd_utterance(name: str, num_frames: int, num_tokens: int) -> None:
     assert_finite(build_example(name), make_utterances([num_frames], [num_tokens]))
 
@@ -289,7 +289,7 @@ def decode(model: SpeechModel, batch: Utterances) -> dict[str, list[list[int]]]:
     return decoded
 
 
-@pytest.mark.parametrize("name", mark_relatives(SYSTEMS, {"mask-ctc", "transformer-ctc"}))
+@pytest.mark.parametrize("name", mark_relatives(SYSTEMS, SYSTEMS.keys() - {"lstm-ctc", "transformer-hybrid"}))
 def test_ten_utterances_are_learned_by_heart(name: str) -> None:
     random = torch.Generator().manual_seed(1)
     frames, tokens = (

@@ -213,7 +213,7 @@ AWKWARD = (
 texts = st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(exclude_categories=["Cs"])), max_size=12)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=300)
 @given(texts, st.one_of(st.sampled_from(LISTS), st.sampled_from([(rule,) for rule in RULES])))
 def test_idempotent_for_every_list_of_rules(text: str, rules: tuple[Rule, ...]) -> None:
     check_rules(rules)
@@ -281,8 +281,8 @@ def test_how_many_marks_are_refused() -> None:
     ids=ascii,
 )
 def test_time_grows_with_length_alone(text: str) -> None:
-    # No clock: this takes a fraction of a second each, and would take minutes if anything were quadratic.
-    once = normalize(text * (100_000 // len(text)), SCORING)
+    # No clock: this takes a blink each, and would take a minute if anything were quadratic.
+    once = normalize(text * (30_000 // len(text)), SCORING)
     assert normalize(once, SCORING) == once
 
 

@@ -53,19 +53,25 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     ("killed_at", "overrides"),
     [
         (4, ("train.steps=6",)),  # in the first epoch, a checkpoint behind
-        (4, ("train.steps=6", "model.attention_prior={keep_updates: 2, end_updates: 5}")),  # while it widens
-        (8, ("train.steps=9", "train.average_decay=0.9")),  # in the second epoch, with averaged weights
+        pytest.param(  # while it widens
+            4,
+            ("train.steps=6", "model.attention_prior={keep_updates: 2, end_updates: 5}"),
+            marks=pytest.mark.slow,
+        ),
+        # In the second epoch, with averaged weights.
+        pytest.param(8, ("train.steps=9", "train.average_decay=0.9"), marks=pytest.mark.slow),
         pytest.param(
             10,
             ("batches.num_workers=1", "train.accumulate=2", "model.exposure.replace=0.1"),
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             5,
             (
                 *("train.steps=6", "model.decoder={type: intra_attention, dim: 16}"),
                 "model.exposure.scheduled_sampling=0.2",
             ),
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -148,7 +154,11 @@ def send_signals(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+    ("number", "error"),
+    [
+        (signal.SIGTERM, SystemExit),
+        pytest.param(signal.SIGINT, KeyboardInterrupt, marks=pytest.mark.slow),
+    ],
 )
 def test_termination_saves_and_resumes(
     tiny_run: TinyRun,
@@ -215,7 +225,9 @@ def test_an_interrupt_that_is_ignored_stays_so(
     assert read_log(tmp_path / "run", "dev")[-1]["step"] == 6
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_termination_of_the_whole_group(tiny_run: TinyRun, tmp_path: Path, number: int, status: int) -> None:
     """As a scheduler or a terminal does it: the signal reaches the processes that load data, too."""
     tiny_run()
@@ -347,14 +359,14 @@ def test_a_finished_training_is_extended(
     tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With more updates than planned at first, it is the one that was planned with so many."""
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=9", "train.validate_every=3"))
-    train(tiny_run("train.steps=6", "train.validate_every=3"))
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=6", "train.validate_every=3"))
+    train(tiny_run("train.steps=3", "train.validate_every=3"))
     with caplog.at_level(logging.INFO):
-        assert_equal_bits(whole, train(tiny_run("train.steps=9", "train.validate_every=3")))
-    assert "train.steps: 6 then, 9 now" in caplog.text
+        assert_equal_bits(whole, train(tiny_run("train.steps=6", "train.validate_every=3")))
+    assert "train.steps: 3 then, 6 now" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
-    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6, 9]
-    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
+    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6]
+    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [6]
 
 
 def test_what_more_updates_do_is_said(
@@ -396,6 +408,7 @@ def change_checkpoint(folder: Path, change: Callable[[dict[str, Any]], object], 
     path.write_text(path.read_text().replace("accumulate: 2", f"accumulate: {accumulate}"))
 
 
+@pytest.mark.slow
 def test_one_process_goes_on_where_two_were(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,7 +440,13 @@ def test_checkpoints_of_earlier_versions_go_on(
 
 
 @pytest.mark.parametrize(
-    ("first", "accumulate", "now"), [(2, 1, 1), (2, 2, 4), (4, 1, 2), (3, 2, 2), (4, 1, 3), (2, 3, 4)]
+    ("first", "accumulate", "now"),
+    [
+        (2, 1, 1),
+        (4, 1, 3),
+        (3, 2, 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2, 4), (4, 1, 2), (2, 3, 4))),
+    ],
 )
 def test_another_number_of_processes_learns_from_the_same_batches(
     tiny_run: TinyRun, first: int, accumulate: int, now: int
@@ -666,7 +685,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 def test_full_disk_leaves_the_last_checkpoint(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=6"))
     original = checkpoint.save_file
 
     def save_file(tensors: Any, path: Path) -> None:
@@ -680,7 +698,6 @@ def test_full_disk_leaves_the_last_checkpoint(
         train(tiny_run("train.steps=6"))
     folders = list((tmp_path / "run" / "checkpoints").iterdir())
     assert [folder.name for folder in folders] == ["step-00000003"]
-    assert_equal_bits(whole, train(tiny_run("train.steps=6")))
 
 
 def test_two_views_need_masks_and_halve_in_pairs(tiny_run: TinyRun) -> None:
@@ -887,6 +904,7 @@ def test_a_training_starts_from_another(tiny_run: TinyRun, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_without_the_one_it_started_from(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

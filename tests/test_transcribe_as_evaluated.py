@@ -80,13 +80,13 @@ def decode_both_ways(model: str, manifest: str, *settings: str) -> tuple[dict[st
     ("name", "method"),
     [
         ("transformer-hybrid", "joint"),
-        ("transformer-attention", "attention"),
+        pytest.param("transformer-attention", "attention", marks=pytest.mark.slow),
         ("lstm-ctc", "ctc_beam"),
-        ("conformer-hybrid", "rescoring"),
+        pytest.param("conformer-hybrid", "rescoring", marks=pytest.mark.slow),
         ("attention-additive", "attention"),
-        ("intra-attention-decoder", "attention"),
-        ("convolutional-ctc", "ctc_greedy"),
-        ("parallel-length", "parallel"),
+        pytest.param("intra-attention-decoder", "attention", marks=pytest.mark.slow),
+        pytest.param("convolutional-ctc", "ctc_greedy", marks=pytest.mark.slow),
+        pytest.param("parallel-length", "parallel", marks=pytest.mark.slow),
         ("mask-ctc", "parallel"),
     ],
 )
@@ -106,6 +106,7 @@ def test_at_several_speeds(tiny_run: Callable[..., RunConfig], manifest: str) ->
     assert transcribed == evaluated and len(set(evaluated.values())) > 3 and not rejected
 
 
+@pytest.mark.slow
 def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], manifest: str) -> None:
     """Longer than any utterance of the training was allowed to be."""
     model = save_model(tiny_run, "transformer-hybrid")
@@ -120,7 +121,7 @@ def test_what_is_too_long_is_cut_in_both(tiny_run: Callable[..., RunConfig], man
     assert cut["u5"] != decode_both_ways(model, manifest, "segmentation.method=none", "checks=off")[1]["u5"]
 
 
-@pytest.mark.parametrize("checks", ["on", "off"])
+@pytest.mark.parametrize("checks", ["on", pytest.param("off", marks=pytest.mark.slow)])
 def test_whisper(manifest: str, checks: str) -> None:
     sizes = SIZES | {"n_text_ctx": 64}
     weights = make_weights(sizes=sizes)

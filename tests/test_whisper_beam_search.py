@@ -66,7 +66,7 @@ def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int], times: bool) ->
     return {token for token in allowed if token < first or not said or token > said[-1]}
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(data=st.data(), times=st.booleans())
 def test_rules(data: st.DataObject, times: bool) -> None:
     tokenizer = WhisperTokenizer(VOCABULARY, 99, True)

@@ -503,7 +503,7 @@ def test_ggml_cut_anywhere(whole: bytes, tmp_path: Path) -> None:
             load_whisper(path)
 
 
-@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_ggml_with_any_bytes_changed(whole: bytes, tmp_path: Path, data: st.DataObject) -> None:
     """A damaged file is refused, or only has other numbers; nothing else happens."""

@@ -240,7 +240,7 @@ def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: in
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
+        pytest.param((), marks=pytest.mark.slow),
         pytest.param(("model.frozen=[encoder]",), marks=pytest.mark.slow),
         pytest.param(
             (
@@ -321,11 +321,12 @@ def test_merged_is_the_same(run: BuildRun, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param((), marks=pytest.mark.slow),
+        (),
         ("model.lora={rank: 2}", "model.frozen=[encoder, decoder]", "train.average_decay=0.9"),
     ],
     ids=["all", "lora"],
 )
+@pytest.mark.slow
 def test_resumes_exactly_and_without_the_source(
     run: BuildRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: Sequence[str]
 ) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk to compare with it"
 )
 
-NUM_PAIRS = 10_000
+NUM_PAIRS = 2_000
 
 
 def corrupt(words: list[str], rate: float, vocabulary: list[str], rng: random.Random) -> list[str]:
