@@ -56,16 +56,15 @@ def compute_dev_scores(system: System[Model], batches: Iterable[Batch], process:
     counts = {(name, head): MEASURES[name][0](pairs[head]) for head in pairs for name in wanted}
     names = ("tokens", "words", *model.reported)
     values = [sums.get(name, 0.0) for name in names]
+    values += [float(name in sums) for name in names]  # a process may have had no batch
     values += [number for numbers in counts.values() for number in numbers]
     totals = sum_over_processes(values, process)
     tokens, words = max(totals[0], 1.0), max(totals[1], 1.0)
-    # Also in a process that had no batch, where there are fewer than processes.
-    means = {
-        name: total / tokens for name, total in zip(names, totals, strict=False) if total or name in sums
-    }
+    has_values = totals[len(names) : 2 * len(names)]
+    means = {n: total / tokens for n, total, has in zip(names, totals, has_values, strict=False) if has}
     means = {name: mean for name, mean in means.items() if name in model.reported}
     scores = model.score(means, tokens_per_word=tokens / words)
-    rest = iter(totals[len(names) :])
+    rest = iter(totals[2 * len(names) :])
     for (name, head), numbers in counts.items():
         scores[f"{name}_{head}"] = MEASURES[name][1](list(itertools.islice(rest, len(numbers))))
     return with_error_rates_of_the_system(scores)
