@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.train import distributed
-from asr.train.distributed import GradientSum, Process
+from asr.train.distributed import GradientSum, Process, agree_on_name
 
 TWO = Process(0, 2, torch.device("cpu"))
 
@@ -143,3 +144,15 @@ def test_one_process_sends_nothing(sent: Sent) -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(found, expected, strict=True) if a is not None and b is not None
     )
+
+
+def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> None:
+    store = torch.distributed.HashStore()
+    store.set("asr/start/1", "of one that died")
+    names = set()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as threads:
+            starts = [threads.submit(agree_on_name, store, rank, 3) for rank in (2, 0, 1)]
+            (name,) = {start.result(20) for start in starts}
+        names.add(name)
+    assert len(names) == 3

@@ -1,10 +1,12 @@
 """Kills a training at random moments and goes on, many times; compares the end with a training never killed.
 
     python tools/kill_training.py CONF --kills 100
+    python tools/kill_training.py CONF --kills 20 --processes 2
 
 Each kill is SIGKILL: nothing can be saved on the way out. After each, the last checkpoint must load and be
 at most `train.save_every` updates behind; at the end, the weights must equal those of the uninterrupted
-training, bit by bit.
+training, bit by bit. With `--processes`, torchrun starts each training and goes on by itself after one of its
+processes was killed, once in each training.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -25,8 +28,14 @@ from asr.system.checkpoint import find_checkpoints, load_state, load_system
 from asr.system.run_config import RunConfig
 
 
-def start(conf: str, output_dir: Path, log: Path, overrides: list[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "asr", "train", conf, f"output_dir={output_dir}", *overrides]
+def start(
+    conf: str, output_dir: Path, log: Path, overrides: list[str], processes: int = 1
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m"]
+    if processes > 1:
+        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command += ["--max-restarts=3", "-m"]
+    command += ["asr", "train", conf, f"output_dir={output_dir}", *overrides]
     with open(log, "ab") as file:
         return subprocess.Popen(command, stdout=file, stderr=file)
 
@@ -57,6 +66,58 @@ def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
+def kill_one(torchrun: int, stream: random.Random) -> int:
+    """Kill one of the processes that torchrun has started; returns its rank."""
+    children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
+    ranks = {}
+    for child in children:
+        for variable in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(b"RANK="):
+                ranks[int(variable[5:])] = int(child)
+    rank = stream.choice(sorted(ranks))
+    os.kill(ranks[rank], signal.SIGKILL)
+    return rank
+
+
+def kill_one_of_several(args: argparse.Namespace, log: Path) -> None:
+    """A training for each kill, of one process at a random moment between its first log line and its last."""
+    stream, whole = random.Random(args.seed), args.output_dir / "whole"
+
+    def begin(folder: Path) -> tuple[subprocess.Popen[bytes], float]:
+        process = start(args.config, folder, log, args.overrides, args.processes)
+        while process.poll() is None and not logged_step(folder):
+            time.sleep(0.05)
+        return process, time.monotonic()
+
+    process, started = begin(whole)
+    if process.wait() != 0:
+        sys.exit(f"the uninterrupted training failed; see {log}")
+    seconds, last = time.monotonic() - started, logged_step(whole)
+    print(
+        f"uninterrupted: {last} updates, {seconds:.0f} s from the first log line, model {digest(whole)[:16]}"
+    )
+    num_equal = kills = 0
+    while kills < args.kills:
+        killed = args.output_dir / f"killed-{kills}"
+        process, _ = begin(killed)
+        update = stream.randrange(1, last)
+        moment = stream.random()  # within the update
+        while process.poll() is None and logged_step(killed) < update:
+            time.sleep(0.01)
+        time.sleep(moment * seconds / last)
+        rank = kill_one(process.pid, stream)
+        at = logged_step(killed)
+        is_equal = process.wait() == 0 and digest(killed) == digest(whole)
+        kills, num_equal = kills + 1, num_equal + is_equal
+        print(
+            f"kill {kills}: rank {rank} behind update {at}: {'equal' if is_equal else 'NOT EQUAL'}",
+            flush=True,
+        )
+        shutil.rmtree(killed)
+    print(f"{num_equal} of {kills} trainings equal the uninterrupted one")
+    sys.exit(num_equal < kills)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,6 +125,7 @@ def main() -> None:
     parser.add_argument("config", metavar="CONF")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=1, metavar="N")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/kill"))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_intermixed_args()  # settings may follow options
@@ -72,6 +134,8 @@ def main() -> None:
     shutil.rmtree(args.output_dir, ignore_errors=True)
     args.output_dir.mkdir(parents=True)
     log = args.output_dir / "output.log"
+    if args.processes > 1:
+        kill_one_of_several(args, log)
 
     whole = args.output_dir / "whole"
     started = time.monotonic()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -43,11 +45,37 @@ def start_process(device: str) -> Process:
     if use_gpu:
         torch.cuda.set_device(chosen)
     if world_size > 1:
-        dist.init_process_group("nccl" if use_gpu else "gloo")
+        store, rank, _ = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(agree_on_name(store, rank, world_size), store)
+        backend = "nccl" if use_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if dist.get_rank():
             logging.getLogger("asr").setLevel(logging.ERROR)
         return Process(dist.get_rank(), world_size, chosen)
     return Process(0, 1, chosen)
+
+
+def agree_on_name(store: dist.Store, rank: int, world_size: int) -> str:
+    """A name that only the processes which are starting now have in common.
+
+    After a restart, torchrun's store (of PyTorch 2.11) still has the addresses of those before, by which some
+    would wait for the dead.
+    """
+    own = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"asr/start/{rank}", own)
+        name = store.get(f"asr/answer/{own}").decode()
+        store.set(f"asr/joined/{name}/{rank}", "")
+        return name
+    waiting = set(range(1, world_size))
+    while waiting:
+        for other in list(waiting):
+            if store.check([f"asr/joined/{own}/{other}"]):
+                waiting.remove(other)
+            elif store.check([f"asr/start/{other}"]):  # perhaps of a dead one, which answers nothing
+                store.set(f"asr/answer/{store.get(f'asr/start/{other}').decode()}", own)
+        time.sleep(0.02)
+    return own
 
 
 def is_main_process() -> bool:
