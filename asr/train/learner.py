@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 Precision = Literal["float32", "bf16", "fp16"]
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of glibc's malloc.h
+OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "could not create a primitive")  # the last of oneDNN
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -292,7 +293,9 @@ def keep_freed_memory() -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Recognise out of memory: on a GPU PyTorch has a type for it, on a CPU only words."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
+        words in str(error) for words in OUT_OF_MEMORY
+    )
 
 
 def halve_largest(batches: list[Batch]) -> list[Batch]:

@@ -1,0 +1,160 @@
+"""The largest batches that memory holds, found by trying: `asr train CONF --probe`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import re
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from asr.batches.builder import Batch
+from asr.errors import UserError
+from asr.files import claim_folder
+from asr.models import Model
+from asr.system.checkpoint import System
+from asr.system.run_config import RunConfig
+from asr.train.distributed import Process, start_process
+from asr.train.learner import Learner, choose_precision
+from asr.train.preparation import TrainingData, prepare_system
+
+NUM_BUCKETS = 4  # each up to half the length of the one before
+NUM_REAL = 8  # the longest utterances of a bucket are repeated to fill a batch
+M_MMAP_THRESHOLD = -3  # of malloc.h
+MAX_UTTERANCES = 4096  # no batch gains by more
+SHARE = 0.8  # of the free memory: other batches have longer texts, and memory goes to pieces in time
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many utterances of a length make a batch that fits."""
+
+    length: float
+    """In seconds; in tokens where there is no audio."""
+    count: int
+
+    @property
+    def size(self) -> int:
+        """As batches.max_seconds and batches.max_tokens limit it."""
+        return math.floor(self.length * self.count)
+
+
+def probe(config: RunConfig, gigabytes: float | None = None) -> str:
+    """Try batches of several lengths forwards and backwards; returns lines for the YAML file of the run.
+
+    `gigabytes`: memory for all that training needs; None: most of what is free.
+    """
+    process = start_process(config.train.device)
+    if process.world_size > 1:
+        raise UserError("--probe finds the batches of one process; run it without torchrun")
+    if gigabytes is None:
+        gigabytes = SHARE * count_free_bytes(process.device) / 1e9
+    with claim_folder(config.output_dir), limit_memory(process.device, gigabytes * 1e9):
+        system = prepare_system(config, process)
+        system.model.to(process.device)
+        learner = Learner(system.model, config, process, choose_precision(config.train.precision, process))
+        fits, batches = [], list(longest_batches(system, process))
+        learner.update([batches[-1].take(range(batches[-1].num_views))], 0)  # moments take memory too
+        for batch in batches:
+            length = batch.padded_size / len(batch)
+            if config.model.reads_audio:
+                length *= config.features.shift_ms / 1000
+            fits.append(Fit(length, find_largest(partial(fits_so_many, learner, batch))))
+    return describe(fits, config, f"{gigabytes:.1f} GB of {process.device.type}")
+
+
+def longest_batches(system: System[Model], process: Process) -> Iterator[Batch]:
+    """Batches of the longest utterances of each bucket, the longest bucket first."""
+    config, data = system.config, TrainingData(system, process)
+    longest = data.longest_seconds
+    if longest is None:
+        yield data.largest_batch()
+        return
+    for length in (longest / 2**index for index in range(NUM_BUCKETS)):
+        if length <= config.batches.min_seconds:
+            return
+        own = {"max_utterance_seconds": length, "max_seconds": 100 * NUM_REAL * length, "max_padding": 1.0}
+        batches = config.batches.model_copy(update=own | {"max_utterances": NUM_REAL, "num_workers": 0})
+        part = replace(system, config=config.model_copy(update={"batches": batches}))
+        try:
+            yield TrainingData(part, process).largest_batch()
+        except UserError:  # none is so short
+            return
+
+
+def fits_so_many(learner: Learner, batch: Batch, count: int) -> bool:
+    """Try so many utterances, those of the batch again and again, each with the rows of all its views."""
+    lengths = list(zip(batch.feature_lengths_B.tolist(), batch.token_lengths_B.tolist(), strict=True))
+    rows = sorted(range(len(batch)), key=lengths.__getitem__, reverse=True)
+    return learner.fits(batch.take([rows[index % len(batch)] for index in range(count * batch.num_views)]))
+
+
+def find_largest(fits: Callable[[int], bool]) -> int:
+    """Find the largest count that fits, to a sixteenth: doubled until it does not, then halved between."""
+    good, bad = 0, 1
+    while bad <= MAX_UTTERANCES and fits(bad):
+        good, bad = bad, 2 * bad
+    while bad <= MAX_UTTERANCES and bad - good > max(1, good // 16):
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def describe(fits: list[Fit], config: RunConfig, memory: str) -> str:
+    """The lines: what was found as comments, then settings with which every batch fits."""
+    unit, key = ("s", "max_seconds") if config.model.reads_audio else ("tokens", "max_tokens")
+    if not fits[0].count:
+        raise UserError(
+            f"an utterance of {fits[0].length:.1f} {unit} alone does not fit in {memory}: lower "
+            "batches.max_utterance_seconds (max_tokens for text), or take a smaller model"
+        )
+    found = [f"#   {fit.length:.1f} {unit} each: {fit.count} utterances, {fit.size} {unit}" for fit in fits]
+    limited = [fit.size for fit in fits if fit.count < MAX_UTTERANCES] or [max(fit.size for fit in fits)]
+    settings: dict[str, float] = {key: min(limited), "max_utterances": max(fit.count for fit in fits)}
+    if settings[key] < config.batches.max_utterance_seconds and unit == "s":
+        settings["max_utterance_seconds"] = math.ceil(10 * fits[0].length) / 10
+    lines = [f"# the largest batches in {memory}:", *found, "batches:"]
+    return "\n".join([*lines, *(f"  {name}: {value}" for name, value in settings.items())])
+
+
+def count_free_bytes(device: torch.device) -> int:
+    """Memory that a device has left."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if (free := _read_bytes("/proc/meminfo", "MemAvailable")) is None:
+        raise UserError("this system does not tell how much memory is free; say how much to use: --memory GB")
+    return free
+
+
+def _read_bytes(path: str, name: str) -> int | None:
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"{name}:\s+(\d+) kB", Path(path).read_text()):
+            return 1024 * int(found[1])
+    return None
+
+
+@contextlib.contextmanager
+def limit_memory(device: torch.device, num_bytes: float) -> Iterator[None]:
+    """Let the process take so much more memory, and not more."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(num_bytes / total, 1.0), device)
+        yield
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        return
+    # Every tensor in pages of its own, given back when it is freed: else the limit would count what is idle.
+    with contextlib.suppress(AttributeError, OSError):  # not glibc
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65_536)
+    taken = _read_bytes("/proc/self/status", "VmData") or 0
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (int(taken + num_bytes), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
