@@ -29,7 +29,8 @@ from asr.batches.augment import AugmentConfig
 from asr.batches.builder import Inputs
 from asr.batches.order import BatchConfig
 from asr.batches.shard_loader import ShardLoader, WindowStart
-from asr.data.packing import TarWriter, encode_flac, write_folder_index
+from asr.data.encoding import encode_flac
+from asr.data.packing import TarWriter, write_folder_index
 from asr.data.shards import ShardFolder, ShardInfo, read_data
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models.subsampling import subsampled_lengths

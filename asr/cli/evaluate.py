@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="folder of a run or of one of its checkpoints, or a Whisper model: its file, folder or name",
     )
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances with texts or labels, as JSON Lines")
+    parser.add_argument(
+        "manifest",
+        metavar="MANIFEST",
+        help="utterances with texts or labels: JSON Lines, or a folder of shards",
+    )
     parser.add_argument(
         "--decoding",
         choices=(*METHOD_NAMES, "all"),

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from asr.cli.packing import add_index, add_pack, index_folder, pack_manifest
 from asr.data.records import describe_columns
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.data.manifest_checks import Statistics, TextChecks
-    from asr.data.packing import PackReport
     from asr.text.normalization import Rule
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,6 @@ KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")
 SOURCES_ONLY = ("librispeech", "lhotse", "parquet")
 TOP_NAMES = 10
 BAR_WIDTH = 40
-MAX_FAILURES_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             _convert,
             "from and to Kaldi folders, NeMo manifests, CSV and TSV; from LibriSpeech, lhotse and Parquet",
         ),
-        ("pack", _add_pack, _pack, "write the audio into tar shards, with an index, to train from anywhere"),
+        (
+            "pack",
+            add_pack,
+            pack_manifest,
+            "write the audio into tar shards, with an index, to train from anywhere",
+        ),
         (
             "index",
-            _add_index,
-            _index,
+            add_index,
+            index_folder,
             "index tar files of webdataset or of lhotse Shar, to read them as shards",
         ),
     ):
@@ -145,7 +149,9 @@ def _text_checks(
 
 
 def _add_stats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="utterances as JSON Lines")
+    parser.add_argument(
+        "manifests", metavar="MANIFEST", nargs="+", help="utterances as JSON Lines, or a folder of shards"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON list with an object for each manifest"
     )
@@ -155,12 +161,12 @@ def _stats(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
-    from asr.data.manifest import read_manifest
     from asr.data.manifest_checks import compute_statistics
+    from asr.data.shards import read_data
 
     reports = []
     for path in args.manifests:
-        statistics = compute_statistics(_with_progress(read_manifest(path), path))
+        statistics = compute_statistics(_with_progress(read_data(path), path))
         reports.append({"manifest": path} | asdict(statistics))
         if not args.json:
             print(f"{path}\n{_format_statistics(statistics)}\n")
@@ -351,82 +357,6 @@ def _convert(args: argparse.Namespace) -> int:
     count = write_utterances(args.target, target_kind, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
     return 0
-
-
-# --- shards ---------------------------------------------------------------------------------------
-
-
-def _add_pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
-    parser.add_argument("folder", metavar="FOLDER", help="the shards go here; a second run goes on")
-    parser.add_argument(
-        "--encoding",
-        choices=("flac", "opus", "copy"),
-        default="flac",
-        help="flac: 16 bits; opus: 24 kbit/s; copy: whole files as they are, parts of files as flac "
-        "(default: flac)",
-    )
-    parser.add_argument(
-        "--layout",
-        choices=("webdataset", "shar"),
-        default="webdataset",
-        help="who else is to read them: webdataset, or lhotse as Shar (default: webdataset)",
-    )
-    parser.add_argument(
-        "--hours", metavar="H", type=float, default=8.0, help="of audio in a shard (default: 8)"
-    )
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
-
-
-def _pack(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from asr.data.manifest import Manifest
-    from asr.data.packing import PackSettings, pack
-    from asr.errors import UserError
-    from asr.progress import AudioProgress
-
-    if not 0 < args.hours < 10_000:
-        raise UserError(f"--hours {args.hours:g}: expected hours of audio in a shard, more than 0; try 8")
-    if args.jobs < 1:
-        raise UserError(f"--jobs {args.jobs}: expected 1 process or more")
-    manifest = Manifest.open(args.manifest)
-    settings = PackSettings(args.encoding, args.layout, args.hours, args.seed)
-    with AudioProgress(float(manifest.durations.sum())) as progress:
-        done = pack(manifest, Path(args.folder), settings, jobs=args.jobs, report=progress.advance)
-    return _report_shards(args.folder, done)
-
-
-def _add_index(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="of .tar files, here or up to two folders below")
-
-
-def _index(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from tqdm import tqdm
-
-    from asr.data.foreign_shards import index_folder
-
-    with tqdm(desc=args.folder, unit="B", unit_scale=True, disable=None) as bar:
-        done = index_folder(Path(args.folder), bar.update)
-    return _report_shards(args.folder, done)
-
-
-def _report_shards(folder: str, done: PackReport) -> int:
-    """Print what is there, and what could not be packed."""
-    count, seconds = (
-        sum(values) for values in zip(*((s.utterances, s.seconds) for s in done.shards), strict=True)
-    )
-    kept = f", {done.kept} of them from before" if done.kept else ""
-    print(f"{folder}: {count:,} utterances, {seconds / 3600:.2f} hours in {len(done.shards)} shards{kept}")
-    failures = done.failures
-    for failure in failures[:MAX_FAILURES_SHOWN]:
-        logger.error("%s: %s", failure.id, failure.message)
-    if failures:
-        logger.error("%d utterances are left out; index.jsonl of the folder names all", len(failures))
-    return 1 if failures else 0
 
 
 def _refuse_to_overwrite(source: str, target: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import io
 import json
 import multiprocessing
 import re
@@ -23,12 +22,10 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
-from asr.audio import reading as audio_files
-from asr.audio.containers import TOLERANCE_SECONDS
+from asr.data.encoding import EncodedFile, Encoding, encode_audio
 from asr.data.manifest import Manifest, Utterance
 from asr.data.shards import (
     INDEX_NAME,
-    MAX_MEMBER_BYTES,
     Failure,
     FolderInfo,
     PackedUtterance,
@@ -38,12 +35,8 @@ from asr.data.shards import (
 from asr.errors import UserError
 from asr.files import claim_folder, replace_file
 
-Encoding = Literal["flac", "opus", "copy"]
 Layout = Literal["webdataset", "shar"]
-ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
-OPUS_BITS = 24_000  # a second
 FORMAT = "asr shards 1"  # part of the hash of what a shard is packed from
 MAX_KEY_LENGTH = 90  # so that a name fits the 100 bytes of a plain tar header
 Report = Callable[[float], None]  # gets seconds of audio that are done
@@ -342,77 +335,6 @@ class TarWriter:
         self._file.write(data)
         self.digest.update(data)
         self.size += len(data)
-
-
-# --- audio ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class EncodedFile:
-    """The audio of one utterance as it is packed."""
-
-    content: bytes
-    suffix: str
-    sample_rate: int
-    num_samples: int
-    num_channels: int = 1
-    channel: int | None = None
-    """Which channel of it is the utterance, where a file is copied as it is."""
-
-
-def encode_audio(utterance: Utterance, encoding: Encoding) -> EncodedFile:
-    """Read an utterance and encode it: mono, at the sample rate of its file; `copy` keeps whole files."""
-    info = audio_files.read_info(utterance.audio)
-    is_whole = (
-        utterance.start == 0
-        and info.seconds is not None
-        and abs(info.seconds - utterance.duration) <= TOLERANCE_SECONDS
-    )
-    audio_S = audio_files.read(
-        utterance.audio,
-        info.sample_rate,
-        start=utterance.start,
-        duration=utterance.duration,
-        channel=utterance.channel_index,
-    )
-    if encoding == "copy" and is_whole:
-        content = Path(utterance.audio).read_bytes()
-        if len(content) > MAX_MEMBER_BYTES:
-            raise UserError(
-                f"{utterance.audio}: {len(content):,} bytes, more than {MAX_MEMBER_BYTES:,}; cut it"
-            )
-        suffix = re.sub(r"[^a-z0-9]", "", Path(utterance.audio).suffix.lower()) or info.container
-        return EncodedFile(
-            content, suffix, info.sample_rate, len(audio_S), info.num_channels, utterance.channel
-        )
-    if encoding != "opus":
-        return EncodedFile(encode_flac(audio_S, info.sample_rate), "flac", info.sample_rate, len(audio_S))
-    rate = next((rate for rate in OPUS_RATES if rate >= info.sample_rate), OPUS_RATES[-1])
-    resampled_S = audio_files.resample(audio_S, info.sample_rate, rate)
-    return EncodedFile(encode_opus(resampled_S, rate), "opus", rate, len(resampled_S))
-
-
-def encode_flac(audio_S: np.ndarray, sample_rate: int) -> bytes:
-    """16-bit FLAC: no loss where the samples were of 16 bits."""
-    import soundfile
-
-    samples = np.clip(np.rint(audio_S * 32768), -32768, 32767).astype(np.int16)
-    file = io.BytesIO()
-    soundfile.write(file, samples, sample_rate, "PCM_16", format="FLAC")
-    return file.getvalue()
-
-
-def encode_opus(audio_S: np.ndarray, sample_rate: int) -> bytes:
-    """Opus in Ogg with `OPUS_BITS` a second."""
-    import soundfile
-
-    file = io.BytesIO()
-    # libsndfile's scale: 0 is 256 kbit/s, 1 is 6 kbit/s.
-    level = 1 - (OPUS_BITS - 6_000) / (256_000 - 6_000)
-    soundfile.write(
-        file, np.clip(audio_S, -1, 1), sample_rate, "OPUS", format="OGG", compression_level=level
-    )  # fmt: skip
-    return file.getvalue()
 
 
 # --- lhotse ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ its own folder, and sizes and offsets stay within the bounds of their shard.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -260,20 +261,17 @@ def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
 def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utterance]:
     """The utterances of manifests and of folders of shards, one after the other.
 
-    `max_packed`: of each folder, whole shards until there are so many; they are mixtures of the corpus.
+    `max_packed`: no more than so many of each folder, whose shards are mixtures of the corpus.
     """
     for path in paths:
         if not is_shards(path):
             yield from read_manifest(path)
             continue
         folder = ShardFolder.open(path)
-        count = 0
-        for shard in folder.shards:
-            if max_packed is not None and count >= max_packed:
-                logger.info("%s: %d of %d utterances are looked at", path, count, len(folder))
-                break
-            count += shard.info.utterances
-            yield from shard.utterances()
+        if max_packed is not None and max_packed < len(folder):
+            logger.info("%s: the first %d of %d utterances are looked at", path, max_packed, len(folder))
+        packed = itertools.chain.from_iterable(shard.utterances() for shard in folder.shards)
+        yield from itertools.islice(packed, max_packed)
 
 
 def hash_index(path: str | Path) -> str:

@@ -34,6 +34,7 @@ DEFAULT_CACHE_GB = 10.0
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "created")
 # How much a process adds to the cache before it looks at its size again, as a share of that size.
 _UNCHECKED_SHARE = 0.05
+_WRITING_SECONDS = 600.0  # a file that is older and not yet renamed is of a process that has died
 
 
 class MissingFileError(UserError):
@@ -298,9 +299,10 @@ class _Cache:
         path = self._locate(wanted)
         try:
             content = path.read_bytes()
-            os.utime(path)  # its turn to leave is put off
         except OSError:
             return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # its turn to leave is put off
         return content if len(content) == wanted.size else None
 
     def put(self, wanted: ByteRange, content: bytes) -> None:
@@ -330,6 +332,8 @@ class _Cache:
         for entry in self._folder.glob("*/*"):
             with contextlib.suppress(OSError):  # another process has removed it
                 status = entry.stat()
+                if entry.name.startswith(".") and time.time() - status.st_mtime < _WRITING_SECONDS:
+                    continue
                 files.append((status.st_mtime_ns, status.st_size, entry))
         left = sum(size for _, size, _ in files)
         for _, size, entry in sorted(files, key=lambda file: file[:2]):

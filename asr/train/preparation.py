@@ -44,9 +44,10 @@ from asr.transcription.families import find_family
 logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
-# Of each folder of shards: enough for a tokenizer, for the share of unknown tokens and for global CMVN, which
-# must not read a corpus of any size before the first update.
-MAX_SAMPLED_UTTERANCES = 200_000
+# Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens,
+# and for the moments of features.
+MAX_SAMPLED_TEXTS = 100_000
+MAX_SAMPLED_AUDIO = 5_000
 NUM_PLOTTED = 4  # dev utterances whose attention is drawn
 
 
@@ -342,15 +343,10 @@ def read_tokenizer_texts(config: RunConfig, paths: Sequence[str] = ()) -> Iterat
     paths, labels = paths or config.data.train_paths, config.model.find_labels(config.text)
     if labels is None:
         return itertools.chain.from_iterable(
-            read_sentences(path, config.text, MAX_SAMPLED_UTTERANCES, config.model.num_texts)
-            for path in paths
+            read_sentences(path, config.text, MAX_SAMPLED_TEXTS, config.model.num_texts) for path in paths
         )
-    return (name for item in read_sample(*paths) for name in labels.names(item))
-
-
-def read_sample(*paths: str) -> Iterator[Utterance]:
-    """Read manifests, and the first shards of folders: each is a mixture of its corpus."""
-    return read_data(*paths, max_packed=MAX_SAMPLED_UTTERANCES)
+    items = read_data(*paths, max_packed=MAX_SAMPLED_TEXTS)
+    return (name for item in items for name in labels.names(item))
 
 
 class AudioOf:
@@ -361,7 +357,7 @@ class AudioOf:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         sample_rate = self._config.features.sample_rate
-        for utterance in read_sample(*self._config.data.train_paths):
+        for utterance in read_data(*self._config.data.train_paths, max_packed=MAX_SAMPLED_AUDIO):
             try:
                 audio: np.ndarray = read_audio(utterance, sample_rate)
             except UserError as error:
