@@ -141,6 +141,9 @@ def test_mlflow(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pytest.importorskip("mlflow", reason="in the extra tracking")
     from mlflow import MlflowClient
 
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which the tracker sets by itself
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     run_twice(tiny_run, monkeypatch, "mlflow")
     client = MlflowClient((tmp_path / "run" / "mlruns").as_uri())
     (experiment,) = client.search_experiments(filter_string="name = 'asr'")

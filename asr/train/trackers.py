@@ -87,9 +87,13 @@ class MLflow:
 
         folder = Path(config.output_dir)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "asr")
-        self._client = MlflowClient(
-            os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlruns").absolute().as_uri())
-        )
+        address = os.environ.get("MLFLOW_TRACKING_URI")
+        if address is None:
+            address = (folder / "mlruns").absolute().as_uri()
+            os.environ.setdefault(
+                "MLFLOW_ALLOW_FILE_STORE", "true"
+            )  # it advises databases, which need more packages
+        self._client = MlflowClient(address)
         if run_id is None:
             found = self._client.get_experiment_by_name(name)
             experiment = self._client.create_experiment(name) if found is None else found.experiment_id
