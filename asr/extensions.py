@@ -6,7 +6,7 @@ import importlib
 from importlib.util import find_spec
 from types import ModuleType
 
-# A package may have `sections` (of a run's YAML), `units` (of tokenizers) and `family` (of ready models).
+# A package may have `sections` (of a run's YAML), `tokenizer_units` and `family` (of ready models).
 EXTENSIONS = ("asr.whisper",)
 
 

@@ -13,8 +13,8 @@ from asr.audio.segmentation import AudioSegment
 from asr.errors import UserError
 from asr.transcription.joining import (
     End,
+    OpenRecording,
     Recognized,
-    Recording,
     assemble,
     clip_words,
     join_words,
@@ -72,7 +72,7 @@ def test_segments_keep_text_and_times_of_their_words() -> None:
         recognize(words_at(2.0, 3.0, 4.0, shift=0.02), 2.6, None),
         recognize(words_at(6.0), None, None),
     ]
-    recording = Recording("a.wav", end=End(7.0, None))
+    recording = OpenRecording("a.wav", end=End(7.0, None))
     for one in found:
         recording.add(one)
     joined = recording.take_final(lambda language: " ")
@@ -92,7 +92,7 @@ def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
         recognize(words_at(4.8), 4.5, None),
         recognize(words_at(6.0), None, 7.0),
     ]
-    recording, texts = Recording("a.wav", num_segments=4), []
+    recording, texts = OpenRecording("a.wav", num_segments=4), []
     for index in (1, 0, 2, 3):
         recording.recognized[index] = found[index]
         texts.append([segment.text for segment in recording.take_final(lambda language: " ")])
@@ -105,7 +105,7 @@ def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
 
 
 def test_recordings_that_break_off_say_so() -> None:
-    recording = Recording("a/b.wav", end=End(2.5, UserError("cut short")))
+    recording = OpenRecording("a/b.wav", end=End(2.5, UserError("cut short")))
     recording.add(recognize(words_at(1.0), None, None))
     assert len(recording.take_final(lambda language: " ")) == 1
     transcript = assemble(recording, " ")
@@ -113,7 +113,7 @@ def test_recordings_that_break_off_say_so() -> None:
     assert (transcript.id, transcript.audio, transcript.duration) == ("b", "a/b.wav", 2.5)
     assert transcript.text == "w1.0" and transcript.warnings == ("cut short",)
     error = UserError("no audio")
-    assert assemble(Recording("c.wav", end=End(0.0, error)), " ") is error
+    assert assemble(OpenRecording("c.wav", end=End(0.0, error)), " ") is error
 
 
 def build_place(*speech: tuple[float, float], end: float = 10.0) -> AudioSegment:

@@ -28,8 +28,8 @@ from asr.transcription.timestamps import (
     time_words,
     warp,
 )
-from asr.whisper.tokenizer import WhisperTokenizer
-from asr.whisper.units import name_tokens
+from asr.whisper.tokenizer_units import name_tokens
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 FIRST = len(SPECIAL_TOKENS)
 

@@ -17,7 +17,7 @@ from whisper_systems import build_system
 from asr.decoding.checks import count_repeats
 from asr.whisper.beam_search import LOOP, Beginning, Rules, _is_loop, begin, sample, search
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 NUM_WINDOWS = 12
 

@@ -17,7 +17,7 @@ from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.int8 import Int8Linear
-from asr.whisper.model import Whisper
+from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
 from asr.whisper.sections import WhisperConfig
@@ -127,7 +127,7 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     whole = MODEL.encoder.forward
     monkeypatch.setattr(MODEL.encoder, "forward", lambda *part: calls.append(len(part[0])) or whole(*part))
-    monkeypatch.setattr("asr.whisper.model.MAX_STEPS", 60)
+    monkeypatch.setattr("asr.whisper.encoder_decoder.MAX_STEPS", 60)
     found_BTD, found_B = MODEL.encode(features_BTF, lengths_B)
     assert calls == [2, 1] and torch.equal(found_B, steps_B)
     for row, length in enumerate(steps_B.tolist()):

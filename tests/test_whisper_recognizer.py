@@ -39,7 +39,7 @@ from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.whisper.decoding import EncodedWindows, WhisperDecodingConfig, WhisperReading
-from asr.whisper.recognizer import WhisperRecognizer
+from asr.whisper.whisper_recognizer import WhisperRecognizer
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

@@ -14,7 +14,7 @@ from whisper_systems import build_system
 
 from asr.whisper.sections import WhisperConfig
 from asr.whisper.token_times import align_tokens, find_alignment_heads, warp_batch
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 from asr.whisper.words import split_words, time_words
 
 

@@ -12,8 +12,8 @@ from whisper_examples import NUM_SPECIAL, TEXT, VOCABULARY, write_huggingface_vo
 
 from asr.errors import UserError
 from asr.whisper.languages import LANGUAGES, find_language
-from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 ENGLISH = WhisperTokenizer(VOCABULARY, 99, is_multilingual=False)
 MULTILINGUAL = WhisperTokenizer(VOCABULARY, 100, is_multilingual=True)

@@ -9,7 +9,7 @@ from whisper_systems import build_system
 
 from asr.errors import UserError
 from asr.whisper.segments import TimedSpan, split_spans
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 from asr.whisper.windows import compute_window_features, count_window_samples
 
 

@@ -6,11 +6,11 @@ import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights
 
 from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.model import Whisper
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 
 def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> WhisperSystem:

@@ -43,7 +43,7 @@ SLOW_COMMAND = """
 import sys, time
 from asr import cli
 from asr.transcription.recognizer import Recognizer
-from asr.whisper.recognizer import WhisperRecognizer
+from asr.whisper.whisper_recognizer import WhisperRecognizer
 for kind in (Recognizer, WhisperRecognizer):
     def recognize(self, segments, request, decode=kind.recognize):
         begin = time.perf_counter()

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from asr.cli import GROUPS
 from asr.config import Config
-from asr.serve.settings import ServeConfig
+from asr.serve.server_settings import ServeConfig
 from asr.system.decoding_resources import BundledDecoding
 from asr.system.run_config import RunConfig
 from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings

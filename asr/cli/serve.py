@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.config import build_config, load_config
-    from asr.serve.settings import ServeConfig
+    from asr.serve.server_settings import ServeConfig
     from asr.transcription.settings import print_settings
 
     if args.set == ["list"]:

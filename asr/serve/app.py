@@ -44,8 +44,8 @@ from asr.serve.limits import Keys
 from asr.serve.metrics import Metrics
 from asr.serve.realtime import Session, run_session
 from asr.serve.scheduler import Client
+from asr.serve.server_settings import ServeConfig
 from asr.serve.service import LoadedModel, Service
-from asr.serve.settings import ServeConfig
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)

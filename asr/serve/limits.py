@@ -13,7 +13,7 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.serve.api import ApiError
 from asr.serve.scheduler import Client
-from asr.serve.settings import ServeConfig
+from asr.serve.server_settings import ServeConfig
 
 
 class Keys:

@@ -29,8 +29,8 @@ from asr.errors import UserError
 from asr.serve.api import ApiError, describe_fault, describe_usage, describe_word, refuse
 from asr.serve.jobs import ServedModel, describe_unknown, end_tasks
 from asr.serve.scheduler import Client, WithdrawnError
+from asr.serve.server_settings import ServeConfig
 from asr.serve.session_options import InputOptions, Pcm, SessionOptions
-from asr.serve.settings import ServeConfig
 from asr.transcription.streaming import LiveText, LiveTranscriber, transcribe_live
 from asr.transcription.transcriber import Request
 from asr.transcripts.transcript import Segment, Word

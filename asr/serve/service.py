@@ -11,7 +11,7 @@ from asr.serve.jobs import ServedModel, describe_unknown
 from asr.serve.limits import Admission, Keys
 from asr.serve.metrics import Metrics
 from asr.serve.scheduler import Scheduler
-from asr.serve.settings import ServeConfig
+from asr.serve.server_settings import ServeConfig
 from asr.transcription.families import Family
 from asr.transcription.transcriber import Transcriber
 

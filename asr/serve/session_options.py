@@ -56,7 +56,7 @@ def _make_a_law() -> np.ndarray:
 MU_LAW, A_LAW = _make_mu_law(), _make_a_law()
 
 
-class TranscriptionOptions(Config):
+class SessionTranscription(Config):
     model: ShortText | None = None
     language: ShortText | None = None
     prompt: Prompt = ""
@@ -65,7 +65,7 @@ class TranscriptionOptions(Config):
 class InputOptions(Config):
     format: Annotated[Pcm | G711, pydantic.Field(discriminator="type")] = Pcm()
     noise_reduction: None = None
-    transcription: TranscriptionOptions = TranscriptionOptions()
+    transcription: SessionTranscription = SessionTranscription()
     turn_detection: ServerVad | None = ServerVad(type="server_vad")
 
 

@@ -50,7 +50,7 @@ UNITS: dict[TokenizerType, type[Units]] = {
 def find_units(type: TokenizerType) -> type[Units]:
     """The units of a type of tokenizer, of ours or of an extension."""
     if type not in UNITS:
-        for extension in find_extensions("units"):
+        for extension in find_extensions("tokenizer_units"):
             UNITS.update(extension.UNITS)
     if type not in UNITS:
         raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")

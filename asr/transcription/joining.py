@@ -51,7 +51,7 @@ class End:
 
 
 @dataclass
-class Recording:
+class OpenRecording:
     """A source on its way: its segments come in any order, each to its own place."""
 
     source: Source
@@ -119,7 +119,7 @@ class Recording:
         return final
 
 
-def assemble(recording: Recording, separator: str) -> Transcript | UserError:
+def assemble(recording: OpenRecording, separator: str) -> Transcript | UserError:
     """Transcript of what was read, with an error as a warning; the error alone where nothing was read."""
     assert recording.end is not None
     seconds, error = recording.end.seconds, recording.end.error

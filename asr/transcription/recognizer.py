@@ -34,8 +34,8 @@ from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
 from asr.transcription.families import find_family
 from asr.transcription.joining import (
+    OpenRecording,
     Recognized,
-    Recording,
     clip_words,
     make_segment,
 )
@@ -160,7 +160,7 @@ class Recognizer(Transcriber):
     def _own_language_model(self) -> FusionModel | None:
         return self._resources.load(self.system, self.device)
 
-    def find_doubt(self, recording: Recording) -> str:
+    def find_doubt(self, recording: OpenRecording) -> str:
         """Compare the mean log-probability of a token at all speeds with the model's limit, if it has one."""
         limit = self._resources.min_log_probability
         log_probability, num_tokens = recording.familiarity

@@ -40,14 +40,14 @@ from asr.decoding.fusion import FusionModel
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision, describe_arithmetic, resolve_precision
-from asr.transcription.joining import RECOGNIZED, End, Recognized, Recording, assemble, merge_channels
+from asr.transcription.joining import RECOGNIZED, End, OpenRecording, Recognized, assemble, merge_channels
 from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches among whose segments those of similar length are sought
 
-Pending = list[tuple[Recording, int, AudioSegment]]
+Pending = list[tuple[OpenRecording, int, AudioSegment]]
 Event = tuple[Source, Segment | Transcript | UserError]
 """A final segment of a recording, or at its end the whole transcript, or why there is none."""
 
@@ -153,7 +153,7 @@ class Transcriber(abc.ABC):
         """Separator of two words in this language."""
         return self.separator
 
-    def find_doubt(self, recording: Recording) -> str:
+    def find_doubt(self, recording: OpenRecording) -> str:
         """The reason why the model was probably not trained for a recording; "" if nothing tells so."""
         return ""
 
@@ -274,7 +274,7 @@ class Transcriber(abc.ABC):
     def _transcribe_all(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
         """Collects segments until there are enough for full batches of similar lengths."""
         self.check(request)
-        waiting: deque[Recording] = deque()  # in the order of the files
+        waiting: deque[OpenRecording] = deque()  # in the order of the files
         pending: Pending = []
         with contextlib.closing(read_ahead(self._read(sources, request), 2 * request.batch_size)) as events:
             for recording, segment in events:
@@ -296,7 +296,7 @@ class Transcriber(abc.ABC):
         return len(pending) >= WINDOW * batch_size or seconds >= batch_size * self.segmentation.max_seconds
 
     def _recognize_pending(
-        self, pending: Pending, waiting: deque[Recording], request: Request
+        self, pending: Pending, waiting: deque[OpenRecording], request: Request
     ) -> Iterator[Event]:
         """Recognize in batches of equal padded length, that of the first segment first; empties the list."""
         items = list(pending)
@@ -323,7 +323,7 @@ class Transcriber(abc.ABC):
             recording.keep(index, segment, asdict(result))
         return results
 
-    def _take_finished(self, waiting: deque[Recording], request: Request) -> Iterator[Event]:
+    def _take_finished(self, waiting: deque[OpenRecording], request: Request) -> Iterator[Event]:
         """Take from the front of the queue, so that results come in the order of the files."""
         while waiting:
             recording = waiting[0]
@@ -346,10 +346,10 @@ class Transcriber(abc.ABC):
 
     def _read(
         self, sources: Iterable[Source], request: Request
-    ) -> Iterator[tuple[Recording, AudioSegment | End]]:
+    ) -> Iterator[tuple[OpenRecording, AudioSegment | End]]:
         """The segments of each recording, then its end. This runs in a thread; it only notes damage."""
         for source in sources:
-            recording, fault = Recording(source, request.open_log(source)), None
+            recording, fault = OpenRecording(source, request.open_log(source)), None
             segmenter = Segmenter(self.sample_rate, self._segmentation_of(source), describe_source(source)[2])
             try:
                 for block in read_source(source, self.sample_rate, recording.damages.append):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from asr.models.transformer import TransformerDecoderState
-from asr.whisper.model import Whisper
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.encoder_decoder import Whisper
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B utterances, W hypotheses of each, R = B x W rows, P tokens of the prompt, U tokens after it,
 # V vocabulary, C times among it, L longest text, T steps, D dimension

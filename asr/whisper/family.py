@@ -30,7 +30,7 @@ from asr.whisper.loading import (
     read_checkpoint,
     require_language,
 )
-from asr.whisper.recognizer import WhisperRecognizer
+from asr.whisper.whisper_recognizer import WhisperRecognizer
 
 
 class WhisperFamily(Family):
@@ -89,13 +89,13 @@ class WhisperFamily(Family):
         write_folder(folder, checkpoint)
 
     def take_over_tokenizer(self, config: RunConfig) -> Tokenizer | None:
-        from asr.whisper.start import take_over_tokenizer  # what only training needs
+        from asr.whisper.fine_tuning import take_over_tokenizer  # what only training needs
 
         assert config.start_from is not None
         return take_over_tokenizer(config, config.start_from)
 
     def take_over(self, config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
-        from asr.whisper.start import take_over
+        from asr.whisper.fine_tuning import take_over
 
         assert config.start_from is not None
         return take_over(config, tokenizer, load_whisper(config.start_from))

@@ -12,16 +12,16 @@ import torch
 from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.whisper.ctranslate2 import MODEL, is_ctranslate2_folder, read_ctranslate2
+from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.folder import is_own_folder, read_folder
 from asr.whisper.ggml import is_ggml_file, read_ggml
 from asr.whisper.huggingface import FILES, PICKLED, find_weights, is_huggingface_folder, read_huggingface
-from asr.whisper.model import Whisper
 from asr.whisper.naming import Checkpoint
 from asr.whisper.openai import RANKS, read_openai
 from asr.whisper.pickles import is_torch_file
 from asr.whisper.sections import WhisperConfig
-from asr.whisper.tokenizer import Task, WhisperTokenizer, require_english
 from asr.whisper.vocabulary import FILE_NAME, Vocabulary, read_huggingface_vocabulary, read_ranks
+from asr.whisper.whisper_tokenizer import Task, WhisperTokenizer, require_english
 
 log = logging.getLogger(__name__)
 

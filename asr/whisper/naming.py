@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.models.layers import without_weights
-from asr.whisper.model import Whisper
+from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import Vocabulary
 

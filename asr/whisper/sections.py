@@ -95,7 +95,7 @@ class WhisperDecoderConfig(DecoderConfig):
 
 
 def build_encoder(config: WhisperEncoderConfig, num_features: int) -> Encoder:
-    from asr.whisper.model import WhisperEncoder
+    from asr.whisper.encoder_decoder import WhisperEncoder
 
     sizes = _require_sizes(config)
     if num_features != sizes.num_mels:
@@ -107,7 +107,7 @@ def build_encoder(config: WhisperEncoderConfig, num_features: int) -> Encoder:
 
 
 def build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
-    from asr.whisper.model import WhisperDecoder
+    from asr.whisper.encoder_decoder import WhisperDecoder
 
     sizes = _require_sizes(config)
     if memory_dim != sizes.dim:

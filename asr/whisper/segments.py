@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asr.whisper.decoding import SECONDS_PER_STEP
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.models.decoder import WeightsOf
-from asr.whisper.model import Whisper
+from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.sections import WhisperConfig
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
 

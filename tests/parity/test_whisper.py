@@ -23,13 +23,13 @@ from whisper_examples import read_ggml_plainly
 from asr.audio import reading as audio
 from asr.decoding.checks import ChecksConfig
 from asr.whisper.decoding import EncodedWindows, WhisperDecodingConfig, decode_windows
+from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.huggingface import read_huggingface
 from asr.whisper.loading import WhisperSystem, load_whisper, read_checkpoint
-from asr.whisper.model import Whisper
 from asr.whisper.openai import read_openai
 from asr.whisper.token_times import align_tokens
-from asr.whisper.tokenizer import WhisperTokenizer
 from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 from asr.whisper.windows import compute_window_features
 from asr.whisper.words import split_words, time_words
 

@@ -1,4 +1,4 @@
-"""asr/whisper/units: Whisper's tokens as a tokenizer of ours, saved, loaded, and as a prompt."""
+"""asr/whisper/tokenizer_units: Whisper's tokens as a tokenizer of ours, saved, loaded, and as a prompt."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from asr.errors import UserError
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, SPECIAL_TOKENS, TokenizerConfig
-from asr.whisper.start import find_prompt
-from asr.whisper.tokenizer import WhisperTokenizer
-from asr.whisper.units import name_tokens
+from asr.whisper.fine_tuning import find_prompt
+from asr.whisper.tokenizer_units import name_tokens
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 WHISPER = WhisperTokenizer.of_size(VOCABULARY, VOCAB_SIZE)
 TOKENIZER = Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(WHISPER))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from asr.errors import UserError
-from asr.whisper.tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 NUM_RESERVED = 5
 FIRST_SPECIAL = "<|en|>"  # the first token after those of text

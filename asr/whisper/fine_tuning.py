@@ -13,8 +13,8 @@ from asr.text.units import SPECIAL_TOKENS
 from asr.train.start import complete, load_weights
 from asr.whisper.loading import WhisperSystem, build_tokenizer, read_checkpoint
 from asr.whisper.sections import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
-from asr.whisper.tokenizer import WhisperTokenizer
-from asr.whisper.units import name_tokens, order_tokens
+from asr.whisper.tokenizer_units import name_tokens, order_tokens
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 TOKEN_WEIGHTS = ("decoder.embedding.weight", "decoder.output.weight")  # a row for each token
 

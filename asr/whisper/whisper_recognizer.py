@@ -24,8 +24,8 @@ from asr.errors import UserError
 from asr.models.precision import Precision
 from asr.transcription.joining import (
     End,
+    OpenRecording,
     Recognized,
-    Recording,
     clip_words,
     make_segment,
     mean_confidence,
@@ -276,7 +276,7 @@ class WhisperRecognizer(Transcriber):
 
     def _read(
         self, sources: Iterable[Source], request: Request
-    ) -> Iterator[tuple[Recording, AudioSegment | End]]:
+    ) -> Iterator[tuple[OpenRecording, AudioSegment | End]]:
         """Give each segment the first speech of its recording, where the language is to be detected."""
         events = super()._read(sources, request)
         if _options(request).language is not None or not self.system.tokenizer.is_multilingual:
@@ -333,7 +333,7 @@ class WhisperRecognizer(Transcriber):
             return
         self.check(request)
         for source in sources:
-            recording = Recording(source, request.open_log(source))
+            recording = OpenRecording(source, request.open_log(source))
             waiting = deque([recording])
             blocks = read_ahead(read_source(source, self.sample_rate, recording.damages.append), 60)
             with contextlib.closing(blocks):
@@ -341,7 +341,7 @@ class WhisperRecognizer(Transcriber):
                     yield from self._take_finished(waiting, request)
 
     def _go_through(
-        self, recording: Recording, blocks: Iterator[np.ndarray], request: Request
+        self, recording: OpenRecording, blocks: Iterator[np.ndarray], request: Request
     ) -> Iterator[None]:
         """Each window begins where the last whole span of text before it ended."""
         offset = describe_source(recording.source)[2]
