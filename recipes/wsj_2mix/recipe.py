@@ -1,4 +1,4 @@
-"""WSJ-2mix: two sentences of WSJ at once. Prepares the data alone: no system here writes down two speakers.
+"""WSJ-2mix: two sentences of WSJ at once, by different speakers.
 
 The mixtures are made beforehand, by the published scripts; each has two texts, `text` and `extras.text_2`.
 """
@@ -68,5 +68,4 @@ RECIPE = Recipe(
     hours=50.0,
     prepare=prepare,
     source="license WSJ0 and WSJ1, and mix them by the published scripts (https://github.com/mpariente/pywsj0-mix)",
-    systems={},
 )
