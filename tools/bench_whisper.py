@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import json
 import math
 import multiprocessing
 import os
@@ -266,6 +267,16 @@ print(" ".join(segment.text.strip() for segment in model.transcribe(sys.argv[3])
 }
 
 
+# A process begins with the peak memory of the one that starts it, so that has to be small.
+LAUNCH = """import json, os, sys, time
+started = time.perf_counter()
+process = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(process, 0)
+seconds = time.perf_counter() - started
+told = [status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]
+print(json.dumps(told), file=sys.stderr)"""
+
+
 def start_once(case: Case) -> Outcome | None:
     """Run a whole process for one clip."""
     (clip,) = case.clips
@@ -275,16 +286,11 @@ def start_once(case: Case) -> Outcome | None:
     else:
         command = ["-c", ONCE[case.engine], str(case.model), str(case.converted), str(clip)]
         command += [str(case.threads), str(case.beam)]
-    started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    text = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        return None
-    return Outcome([text.strip()], seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", LAUNCH, sys.executable, *command], capture_output=True, text=True
+    )
+    status, seconds, cpu_seconds, megabytes = json.loads(done.stderr.splitlines()[-1])
+    return None if status else Outcome([done.stdout.strip()], seconds, cpu_seconds, megabytes)
 
 
 def read_clips(manifest: Path) -> list[tuple[Path, str]]:
