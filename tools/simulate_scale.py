@@ -193,7 +193,7 @@ def measure_files(folder: Path) -> dict[str, float]:
     tracemalloc.start()
     kept = [
         Utterance(
-            id=f"a-{n:08}", audio=f"/data/audio/a/{n:08}.flac", duration=float(n), text=TEXT, speaker="a"
+            id=f"a-{n:08}", audio=f"/data/audio/a/{n:08}.flac", duration=n + 1.0, text=TEXT, speaker="a"
         )
         for n in range(20_000)
     ]

@@ -78,7 +78,11 @@ class RayPool(Generic[Item]):
                 log_to_driver=False,
                 **({} if options.address else local),
             )
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray has bare ones
+            if options.address is None:
+                raise UserError(
+                    f"Ray does not start here ({error}); is the machine overloaded? Try again later"
+                ) from None
             raise UserError(f"--ray {options.address}: cannot use this cluster ({error})") from None
         resources = ray.cluster_resources()
         num_cpus, num_gpus = resources.get("CPU", 1.0), resources.get("GPU", 0.0)
