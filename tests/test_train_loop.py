@@ -37,6 +37,7 @@ from asr.system import checkpoint
 from asr.system.checkpoint import find_checkpoints, load_state, load_system
 from asr.system.run_config import RunConfig
 from asr.train import dev_scores, loop, monitor
+from asr.train import learner as learner_module
 from asr.train.distributed import Process, one_voice
 from asr.train.learner import Learner, Outcome, choose_precision, halve_largest
 from asr.train.loop import train
@@ -546,6 +547,16 @@ def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
     system = prepare_system(config, process)
     batches = [group[0] for group in TrainingData(system, process).epoch(0, 0)]
     return Learner(system.model, config, process, "float32"), batches
+
+
+def test_gradients_travel_as_the_config_says(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtypes: list[torch.dtype] = []
+    monkeypatch.setattr(
+        learner_module, "GradientSum", lambda parameters, process, dtype: dtypes.append(dtype)
+    )
+    for setting in ("float32", "bf16"):
+        make_learner(tiny_run(f"train.reduce_dtype={setting}"))
+    assert dtypes == [torch.float32, torch.bfloat16]
 
 
 def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
