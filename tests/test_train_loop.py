@@ -360,14 +360,14 @@ def test_a_finished_training_is_extended(
     tiny_run: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With more updates than planned at first, it is the one that was planned with so many."""
-    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=6", "train.validate_every=3"))
-    train(tiny_run("train.steps=3", "train.validate_every=3"))
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.steps=9", "train.validate_every=3"))
+    train(tiny_run("train.steps=6", "train.validate_every=3"))
     with caplog.at_level(logging.INFO):
-        assert_equal_bits(whole, train(tiny_run("train.steps=6", "train.validate_every=3")))
-    assert "train.steps: 3 then, 6 now" in caplog.text
+        assert_equal_bits(whole, train(tiny_run("train.steps=9", "train.validate_every=3")))
+    assert "train.steps: 6 then, 9 now" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
-    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6]
-    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [6]
+    assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6, 9]
+    assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
 
 
 def test_what_more_updates_do_is_said(
