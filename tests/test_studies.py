@@ -16,7 +16,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.recipe.definition import Recipe, SystemConf, load_recipe
 from asr.recipe.experiment import Experiment
-from asr.recipe.results import describe_score, read_texts, write_texts
+from asr.recipe.results import describe_score, read_texts, score_texts, write_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.study import (
     NUM_TOKENS,
@@ -491,6 +491,28 @@ def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
         errors_W2 = 1000 * abs(read_times(f"{runs[run]}.{by.lower()}") - read_times("reference"))
         found = [np.quantile(errors_W2[:, side], share) for side in (0, 1) for share in (0.5, 0.9)]
         assert len(errors_W2) == 750 and figures == " | ".join(f"{error:.0f}" for error in found)
+
+
+def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
+    page = (ROOT / "recipes/speechocean762/README.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/speechocean762/studies/begun"
+    decodings = {
+        "CTC, greedy": "ctc_greedy",
+        "joint": "joint",
+        "CTC beam, lexicon and word 3-grams": "ctc_beam+ngrams",
+        "joint, lexicon and word 3-grams": "joint+ngrams",
+    }
+    rows = dict(re.findall(r"^\| (\w[^|]*) \| (\d+\.\d\d \| [\d.]+ to [\d.]+) \|", page, re.MULTILINE))
+    assert rows.keys() == decodings.keys()
+    shown = {rows[name]: ("dev", decoding) for name, decoding in decodings.items()}
+    (whisper,) = re.findall(r"\*\*([\d.]+) %\*\*, ([\d.]+ to [\d.]+),", page)
+    shown[" | ".join(whisper)] = ("fifth_of_test", "whisper_tiny")
+    for figures, (part, decoding) in shown.items():
+        files = (read_texts(folder / f"{part}.{name}.jsonl") for name in ("reference", decoding))
+        found = score_texts(*files)
+        assert found.interval is not None
+        low, high = 100 * found.interval.low, 100 * found.interval.high
+        assert figures == f"{100 * found.error_rate:.2f} | {low:.1f} to {high:.1f}"
 
 
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:
