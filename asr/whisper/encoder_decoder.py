@@ -194,7 +194,7 @@ class Whisper(nn.Module):
                     is_attended = name in ("project_in", "project_queries", "project_memory")
                     output_dtype = dtype if is_attended else torch.float32
                     setattr(module, name, Int8Linear(linear.weight, linear.bias, output_dtype))
-        self.decoder.embedding = StoredEmbedding(*table_VD.shape, _weight=table_VD.clone(), _freeze=True)
+        self.decoder.embedding = StoredEmbedding.from_pretrained(table_VD.clone())
         for module in self.modules():
             if not isinstance(module, Int8Linear | StoredEmbedding):
                 module._apply(lambda tensor: tensor.to(torch.float32, copy=True), recurse=False)
