@@ -104,7 +104,7 @@ def test_a_segment_has_the_scores_of_its_window(
     (segment, *_) = transcript.segments
     system, place = recognizer.system, AudioSegment(0.0, audio.read(files[1], RATE), RATE)
     asked = recognizer.encode([place], config)
-    state = system.model.decoder.start(asked.encoded_BTD, asked.lengths_B)
+    state = system.model.decoder.start(asked.encoded_BTD, asked.lengths_B, asked.bias_BT)
     scores_V = system.model.decoder.step(torch.tensor([[system.tokenizer.start]]), state)[0][0, -1]
     languages = scores_V[list(system.tokenizer.languages.values())].softmax(-1)
     assert transcript.language_probability == pytest.approx(float(languages.max()), abs=1e-5)

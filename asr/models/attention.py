@@ -187,6 +187,8 @@ def attend(
     queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
     """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look, or is a bias."""
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(queries_BHTK.dtype)
     is_half_training = queries_BHTK.dtype.itemsize < 4 and torch.is_grad_enabled()
     is_on_cpu = queries_BHTK.device.type == "cpu"
     if is_on_cpu and queries_BHTK.dtype == torch.bfloat16 and not (is_half_training or dropout > 0):

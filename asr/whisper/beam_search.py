@@ -44,10 +44,15 @@ class Beginning:
 
 @torch.inference_mode()
 def begin(
-    model: Whisper, tokenizer: WhisperTokenizer, encoded_BTD: Tensor, lengths_B: Tensor, prompt_BP: Tensor
+    model: Whisper,
+    tokenizer: WhisperTokenizer,
+    encoded_BTD: Tensor,
+    lengths_B: Tensor,
+    prompt_BP: Tensor,
+    bias_BT: Tensor | None = None,
 ) -> Beginning:
     """Read the prompts, which begin with as many tokens of earlier text each."""
-    state = model.decoder.start(encoded_BTD, lengths_B)
+    state = model.decoder.start(encoded_BTD, lengths_B, bias_BT)
     first = int((prompt_BP[0] == tokenizer.start).nonzero()[-1])
     for piece_BP in prompt_BP[:, :first].split(PIECE, dim=1):
         if piece_BP.size(1):

@@ -99,6 +99,8 @@ class EncodedWindows:
     with_times: bool = False
     language_probabilities: Sequence[float] = ()
     """Empty where the languages were given."""
+    bias_BT: Tensor | None = None
+    """Of windows that have one step for many silent ones: see `WhisperEncoder.encode_with_silence`."""
 
     def select(self, rows: Sequence[int]) -> EncodedWindows:
         rows_B = torch.tensor(rows, device=self.encoded_BTD.device)
@@ -106,6 +108,7 @@ class EncodedWindows:
             self,
             encoded_BTD=self.encoded_BTD[rows_B],
             lengths_B=self.lengths_B[rows_B],
+            bias_BT=None if self.bias_BT is None else self.bias_BT[rows_B],
             languages=[self.languages[row] for row in rows],
             language_probabilities=[self.language_probabilities[row] for row in rows]
             if self.language_probabilities
@@ -115,7 +118,11 @@ class EncodedWindows:
 
 @torch.inference_mode()
 def detect_languages(
-    model: Whisper, tokenizer: WhisperTokenizer, encoded_BTD: Tensor, lengths_B: Tensor
+    model: Whisper,
+    tokenizer: WhisperTokenizer,
+    encoded_BTD: Tensor,
+    lengths_B: Tensor,
+    bias_BT: Tensor | None = None,
 ) -> list[tuple[str, float]]:
     """The code of the likeliest language of each window, and its probability among the languages.
 
@@ -123,7 +130,7 @@ def detect_languages(
     """
     if not tokenizer.is_multilingual:
         return [("en", 1.0)] * len(encoded_BTD)
-    state = model.decoder.start(encoded_BTD, lengths_B)
+    state = model.decoder.start(encoded_BTD, lengths_B, bias_BT)
     start_B1 = torch.full((len(encoded_BTD), 1), tokenizer.start, device=encoded_BTD.device)
     scores_B1V, _ = model.decoder.step(start_B1, state)
     codes, ids = zip(*tokenizer.languages.items(), strict=True)
@@ -227,7 +234,9 @@ def _decode_once(
     """The tokens of each window, and how likely it is that nobody speaks there."""
     device, limit = windows.encoded_BTD.device, model.config.max_tokens
     prompt_BP = torch.tensor(build_prompts(tokenizer, windows, config, limit), device=device)
-    beginning: Beginning = begin(model, tokenizer, windows.encoded_BTD, windows.lengths_B, prompt_BP)
+    beginning: Beginning = begin(
+        model, tokenizer, windows.encoded_BTD, windows.lengths_B, prompt_BP, windows.bias_BT
+    )
     rules = Rules(tokenizer, windows.with_times, device)
     max_tokens = min(limit // 2, limit - prompt_BP.size(1))
     no_speech = beginning.no_speech_B.tolist()

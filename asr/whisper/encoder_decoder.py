@@ -27,6 +27,7 @@ from asr.whisper.sections import FRAMES_PER_STEP, MAX_STEPS, WhisperConfig
 # B batch, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
 EXPANSION = 4  # of the feed-forward blocks
+SILENT_STEPS = 16  # of the silence behind audio, for which one stands
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
@@ -71,10 +72,7 @@ class WhisperEncoder(Encoder):
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         lengths_B = (feature_lengths_B + 1) // FRAMES_PER_STEP
         frame_mask_BT = _mask_unless_full(feature_lengths_B, features_BTF.size(1))
-        x_BDT = _zero_past(features_BTF.mT, frame_mask_BT)
-        x_BDT = _zero_past(F.gelu(self.convolution_1(x_BDT)), frame_mask_BT)
-        x_BDT = self.convolution_2(x_BDT.to(self.convolution_2.weight.dtype))
-        x_BTD = F.gelu(x_BDT).mT.contiguous()  # or all sums after it walk through memory in leaps
+        x_BTD = self._subsample(features_BTF, frame_mask_BT)
         if x_BTD.size(1) > len(self.positions_TD):
             raise UserError(
                 f"{features_BTF.size(1)} frames of 10 ms at once, but this model hears no more than "
@@ -85,6 +83,32 @@ class WhisperEncoder(Encoder):
         for layer in self.layers:
             x_BTD = layer(x_BTD, mask_BT)
         return self.norm(x_BTD), lengths_B
+
+    def encode_with_silence(self, features_BTF: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode features that end in silence as if it went on to the last position.
+
+        Of that silence, only some steps are computed: each stands for its neighbours too. Returns (B, S, D)
+        of the computed steps, and (B, S) the logarithm of how many each stands for: attention to it adds that
+        to its scores.
+        """
+        num_steps = features_BTF.size(1) // FRAMES_PER_STEP
+        # What a convolution finds at the end is not silence, but zeros.
+        features_BTF = torch.cat([features_BTF, features_BTF[:, -1:].expand(-1, FRAMES_PER_STEP, -1)], dim=1)
+        x_BTD = self._subsample(features_BTF, None)[:, :num_steps]
+        silent_S, counts_S = place_silence(num_steps, len(self.positions_TD), x_BTD.device)
+        x_BSD = torch.cat([x_BTD, x_BTD[:, -1:].expand(-1, len(silent_S), -1)], dim=1)
+        places_S = torch.cat([torch.arange(num_steps, device=x_BTD.device), silent_S])
+        bias_BS = torch.cat([counts_S.new_ones(num_steps), counts_S]).log().expand(len(x_BSD), -1)
+        x_BSD = x_BSD + self.positions_TD[places_S]
+        for layer in self.layers:
+            x_BSD = layer(x_BSD, bias_BS)
+        return self.norm(x_BSD), bias_BS
+
+    def _subsample(self, features_BTF: Tensor, frame_mask_BT: Tensor | None) -> Tensor:
+        x_BDT = _zero_past(features_BTF.mT, frame_mask_BT)
+        x_BDT = _zero_past(F.gelu(self.convolution_1(x_BDT)), frame_mask_BT)
+        x_BDT = self.convolution_2(x_BDT.to(self.convolution_2.weight.dtype))
+        return F.gelu(x_BDT).mT.contiguous()  # or all sums after it walk through memory in leaps
 
 
 class WhisperDecoder(TransformerDecoder):
@@ -120,7 +144,10 @@ class WhisperDecoder(TransformerDecoder):
     def tie(self) -> None:
         self.output.weight = self.embedding.weight
 
-    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
+    def start(
+        self, encoded_BTD: Tensor, encoded_lengths_B: Tensor, bias_BT: Tensor | None = None
+    ) -> TransformerDecoderState:
+        """`bias_BT`, of windows with few silent steps, is added to the scores of all attention to them."""
         state = super().start(encoded_BTD, encoded_lengths_B)
         is_full = _mask_unless_full(encoded_lengths_B, encoded_BTD.size(1)) is None
         state.memories = [
@@ -128,7 +155,7 @@ class WhisperDecoder(TransformerDecoder):
                 # Each step of decoding reads them again, head by head.
                 memory.keys_BHSK.contiguous(),
                 memory.values_BHSK.contiguous(),
-                None if is_full else memory.bias_BS,
+                bias_BT if bias_BT is not None or is_full else memory.bias_BS,
             )
             for memory in state.memories
         ]
@@ -180,6 +207,13 @@ class Whisper(nn.Module):
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
         return torch.cat(encoded), torch.cat(lengths)
 
+    def encode_with_silence(self, features_BTF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode windows of audio and the beginning of a silence that fills the rest of 30 seconds."""
+        parts = [features_BTF] if features_BTF.device.type != "cpu" else features_BTF.split(1)
+        encoded, biases = zip(*(self.encoder.encode_with_silence(part) for part in parts), strict=True)
+        lengths_B = torch.full((len(features_BTF),), self.config.max_steps, device=features_BTF.device)
+        return torch.cat(encoded), lengths_B, torch.cat(biases)
+
     def quantise(self, dtype: torch.dtype) -> None:
         """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.
 
@@ -206,6 +240,13 @@ class StoredEmbedding(nn.Embedding):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return super().forward(tokens).float()
+
+
+def place_silence(first: int, past: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Steps that stand for those from `first` to `past`, and for how many each of them does."""
+    edges = torch.arange(first, past, SILENT_STEPS, device=device)
+    ends = (edges + SILENT_STEPS).clamp(max=past)
+    return (edges + ends - 1) // 2, (ends - edges).float()
 
 
 def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:

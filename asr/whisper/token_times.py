@@ -61,7 +61,7 @@ def find_alignment_heads(config: WhisperConfig) -> WeightsOf:
 def align_tokens(
     model: Whisper,
     tokenizer: WhisperTokenizer,
-    encoded: tuple[Tensor, Tensor],
+    encoded: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None],
     num_steps: Sequence[int],
     prompts: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],

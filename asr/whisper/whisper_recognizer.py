@@ -45,7 +45,7 @@ from asr.whisper.decoding import (
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.segments import TimedSpan, split_spans
 from asr.whisper.token_times import align_tokens
-from asr.whisper.windows import compute_window_features, count_window_samples
+from asr.whisper.windows import count_whole_samples, count_window_samples, encode_audio, find_padding
 from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
@@ -118,7 +118,7 @@ class WhisperRecognizer(Transcriber):
             self.checks = self.checks.model_copy(update={"max_skipped_seconds": MAX_SKIPPED_SECONDS})
         self.sample_rate = system.front_end.config.sample_rate
         self.separator = " "
-        self.window_samples = count_window_samples(system, 0, None)
+        self.window_samples = count_whole_samples(system)
         window_seconds = self.window_samples / self.sample_rate
         self.whole_seconds = window_seconds
         self.segmentation = fill_windows(segmentation or SegmentationConfig()).limited(window_seconds)
@@ -132,7 +132,8 @@ class WhisperRecognizer(Transcriber):
         require_known(self.system.tokenizer, _options(request), self.model.config.max_tokens)
 
     def padded_length(self, num_samples: int, request: Request) -> int:
-        return count_window_samples(self.system, num_samples, _options(request).padding_seconds)
+        padding_seconds = find_padding(self.system, _options(request).padding_seconds)
+        return count_window_samples(self.system, num_samples, padding_seconds)
 
     def check_live(self, request: Request) -> None:
         if _options(request).windows != "pauses":
@@ -192,14 +193,11 @@ class WhisperRecognizer(Transcriber):
     @torch.inference_mode()
     def encode(self, segments: Sequence[AudioSegment], config: WhisperDecodingConfig) -> EncodedWindows:
         """One batch, from samples to encoded steps, with the language of each."""
-        features = compute_window_features(
-            self.system,
-            *pad_audio([segment.audio_S for segment in segments], self.device),
-            config.padding_seconds,
-        )
+        audio = pad_audio([segment.audio_S for segment in segments], self.device)
         with self._precision():
-            encoded_BTD, lengths_B = self.model.encode(*features)
-        windows = EncodedWindows(encoded_BTD, lengths_B, [config.language or "en"] * len(segments))
+            encoded_BTD, lengths_B, bias_BT = encode_audio(self.system, *audio, config.padding_seconds)
+        languages = [config.language or "en"] * len(segments)
+        windows = EncodedWindows(encoded_BTD, lengths_B, languages, bias_BT=bias_BT)
         if config.language is not None or not self.system.tokenizer.is_multilingual:
             return windows
         languages, probabilities = zip(*self._detect(segments, windows), strict=True)
@@ -233,7 +231,7 @@ class WhisperRecognizer(Transcriber):
         steps = [int(len(segments[row].audio_S) / step_samples) for row in rows]
         with self._precision():
             firsts, probabilities = align_tokens(
-                self.model, tokenizer, (part.encoded_BTD, part.lengths_B), steps, prompts, known
+                self.model, tokenizer, (part.encoded_BTD, part.lengths_B, part.bias_BT), steps, prompts, known
             )
         for place, row in enumerate(rows):
             spans = split_words(tokenizer, known[place], part.languages[place])
@@ -309,7 +307,9 @@ class WhisperRecognizer(Transcriber):
     def _detect(self, segments: Sequence[AudioSegment], windows: EncodedWindows) -> list[tuple[str, float]]:
         """Language of each segment's recording; of live speech, which has no opening, its own."""
         with self._precision():
-            own = detect_languages(self.model, self.system.tokenizer, windows.encoded_BTD, windows.lengths_B)
+            own = detect_languages(
+                self.model, self.system.tokenizer, windows.encoded_BTD, windows.lengths_B, windows.bias_BT
+            )
             languages = []
             for segment, language in zip(segments, own, strict=True):
                 opening = segment.opening if isinstance(segment, OpenedSegment) else None
@@ -321,8 +321,8 @@ class WhisperRecognizer(Transcriber):
         return languages
 
     def _detect_alone(self, segment: AudioSegment) -> tuple[str, float]:
-        features = compute_window_features(self.system, *pad_audio([segment.audio_S], self.device))
-        (language,) = detect_languages(self.model, self.system.tokenizer, *self.model.encode(*features))
+        encoded = encode_audio(self.system, *pad_audio([segment.audio_S], self.device))
+        (language,) = detect_languages(self.model, self.system.tokenizer, *encoded)
         return language
 
     # --- windows one after the other --------------------------------------------------------------

@@ -14,15 +14,19 @@ from asr.whisper.sections import FRAMES_PER_STEP
 
 # B batch, S samples, T frames, F features
 
-ROUND_SECONDS = (
-    0.5  # windows of less than 30 s have a multiple of this, so that those of many clips are alike
-)
+ROUND_SECONDS = 0.5  # to a multiple of which shorter windows go on, so that those of many clips are alike
+SILENCE_SECONDS = 1.0  # behind the audio, whose steps are all computed
+MAX_DIM = 512  # of models known to write the same where the other steps of silence are few: tiny and base
+
+
+def count_whole_samples(system: WhisperSystem) -> int:
+    """Count the samples of 30 seconds."""
+    return system.config.max_steps * FRAMES_PER_STEP * system.front_end.config.shift_samples
 
 
 def count_window_samples(system: WhisperSystem, num_samples: int, padding_seconds: float | None) -> int:
-    """Count the samples of the window for so many samples of audio."""
-    config = system.front_end.config
-    whole = system.config.max_steps * FRAMES_PER_STEP * config.shift_samples
+    """Count the samples of the window for so many samples of audio; without a padding, those of 30 seconds."""
+    config, whole = system.front_end.config, count_whole_samples(system)
     if num_samples > whole:
         raise UserError(
             f"{num_samples / config.sample_rate:.2f} seconds of audio; one window has at most "
@@ -48,3 +52,19 @@ def compute_window_features(
     is_audio_BS = torch.arange(longest, device=audio_BS.device) < audio_lengths_B[:, None]
     padded_BS = F.pad(audio_BS * is_audio_BS, (0, window - longest))
     return system.front_end(padded_BS, torch.full_like(audio_lengths_B, window))
+
+
+def find_padding(system: WhisperSystem, padding_seconds: float | None) -> float | None:
+    """Silence of which each step is computed; the rest of 30 seconds has few."""
+    return SILENCE_SECONDS if padding_seconds is None and system.config.dim <= MAX_DIM else padding_seconds
+
+
+def encode_audio(
+    system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor, padding_seconds: float | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Encode windows: (B, T, D), (B,) lengths, and (B, T) what attention adds to its scores, or None."""
+    padding = find_padding(system, padding_seconds)
+    features_BTF, lengths_B = compute_window_features(system, audio_BS, audio_lengths_B, padding)
+    if padding_seconds is None and features_BTF.size(1) < FRAMES_PER_STEP * system.config.max_steps:
+        return system.model.encode_with_silence(features_BTF)
+    return *system.model.encode(features_BTF, lengths_B), None
