@@ -126,7 +126,7 @@ def test_few_steps_of_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     features_BTF[:, 50:] = -0.5
     silent_BTF = features_BTF[:, -1:].expand(-1, 2 * CONFIG.max_steps - 60, -1)
     expected_BTD, _ = MODEL.encode(torch.cat([features_BTF, silent_BTF], dim=1), torch.full((2,), 3000))
-    monkeypatch.setattr("asr.whisper.model.SILENT_STEPS", 1)
+    monkeypatch.setattr("asr.whisper.encoder_decoder.SILENT_STEPS", 1)
     encoded_BTD, lengths_B, bias_BT = MODEL.encode_with_silence(features_BTF)
     # The last step is at the end of the window, which is no silence to a convolution.
     torch.testing.assert_close(encoded_BTD[:, :-1], expected_BTD[:, :-1], atol=1e-3, rtol=1e-3)
