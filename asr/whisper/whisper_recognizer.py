@@ -196,8 +196,9 @@ class WhisperRecognizer(Transcriber):
         audio = pad_audio([segment.audio_S for segment in segments], self.device)
         with self._precision():
             encoded_BTD, lengths_B, bias_BT = encode_audio(self.system, *audio, config.padding_seconds)
-        languages = [config.language or "en"] * len(segments)
-        windows = EncodedWindows(encoded_BTD, lengths_B, languages, bias_BT=bias_BT)
+        windows = EncodedWindows(
+            encoded_BTD, lengths_B, [config.language or "en"] * len(segments), bias_BT=bias_BT
+        )
         if config.language is not None or not self.system.tokenizer.is_multilingual:
             return windows
         languages, probabilities = zip(*self._detect(segments, windows), strict=True)

@@ -16,7 +16,7 @@ from asr.whisper.sections import FRAMES_PER_STEP
 
 ROUND_SECONDS = 0.5  # to a multiple of which shorter windows go on, so that those of many clips are alike
 SILENCE_SECONDS = 1.0  # behind the audio, whose steps are all computed
-MAX_DIM = 512  # of models known to write the same where the other steps of silence are few: tiny and base
+SPARSE_DIM = 512  # of base.en, whose texts stay as good where the other steps are few; tiny's do not
 
 
 def count_whole_samples(system: WhisperSystem) -> int:
@@ -25,7 +25,7 @@ def count_whole_samples(system: WhisperSystem) -> int:
 
 
 def count_window_samples(system: WhisperSystem, num_samples: int, padding_seconds: float | None) -> int:
-    """Count the samples of the window for so many samples of audio; without a padding, those of 30 seconds."""
+    """Count the samples of the window for so many of audio; without a padding, those of 30 seconds."""
     config, whole = system.front_end.config, count_whole_samples(system)
     if num_samples > whole:
         raise UserError(
@@ -55,8 +55,9 @@ def compute_window_features(
 
 
 def find_padding(system: WhisperSystem, padding_seconds: float | None) -> float | None:
-    """Silence of which each step is computed; the rest of 30 seconds has few."""
-    return SILENCE_SECONDS if padding_seconds is None and system.config.dim <= MAX_DIM else padding_seconds
+    """Silence of which each step is computed; the rest of 30 seconds has few. None: all of these."""
+    is_base_en = system.config.dim == SPARSE_DIM and not system.tokenizer.is_multilingual
+    return SILENCE_SECONDS if padding_seconds is None and is_base_en else padding_seconds
 
 
 def encode_audio(
