@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -45,15 +46,25 @@ class Inputs:
     utterances: list[Utterance]
 
     def write_files(self, count: int) -> Path:
-        """A manifest of so many files: links to the first utterance's, 1,000 in a folder."""
+        """A manifest of so many files: folders of 1,000 links to a copy of the first utterance's."""
         first = self.utterances[0]
         manifest = self.folder / f"{count}.jsonl"
+        if manifest.exists():
+            return manifest
         with manifest.open("w") as file:
             for number in range(count):
                 path = self.folder / f"{count}/{number // 1000:04}/{number % 1000:03}.wav"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                os.link(self.folder / "first.wav", path)
-                row = {"id": f"{number:06}", "audio": str(path), "seconds": first.seconds, "text": first.text}
+                if number % 1000 == 0:  # file systems limit the links to a file
+                    path.parent.mkdir(parents=True)
+                    shutil.copyfile(self.folder / "first.wav", path)
+                else:
+                    os.link(path.with_name("000.wav"), path)
+                row = {
+                    "id": f"{number:06}",
+                    "audio": str(path),
+                    "duration": first.duration,
+                    "text": first.text,
+                }
                 file.write(json.dumps(row) + "\n")
         return manifest
 
