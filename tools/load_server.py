@@ -3,10 +3,12 @@
     asr serve --model base.en --port 8000 &
     python tools/load_server.py http://127.0.0.1:8000 CLIP*.wav LONG.wav --seconds 1800 --clips 4 --live 2
 
-Each client asks again as soon as it has its answer. Prints one JSON object: how many of each kind were
-answered, how long they took, how late live words were shown and final (the last word of an item counts from
-its own end, the others wait for it), and how long /health took, which tells whether the event loop breathes;
-with --pid, the largest resident memory of the server in the first and in the last third.
+Each client asks again as soon as it has its answer; with --rate, clips come at random moments instead, so
+many a second, whether or not earlier ones have their answers, as from people who know nothing of each other.
+Prints one JSON object: how many of each kind were answered, how long they took, how late live words were
+shown and final (the last word of an item counts from its own end, the others wait for it), and how long
+/health took, which tells whether the event loop breathes; with --pid, the largest resident memory of the
+server in the first and in the last third.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from asr.audio import reading
 
 LIVE_RATE = 16_000
 PIECE_SECONDS = 0.1
+LAST_SECONDS = 60.0  # for answers to clips that came before the end
 HOSTILE = [
     b"",
     b"#EXTM3U\nhttp://127.0.0.1:9/\n",
@@ -54,6 +57,7 @@ class Load:
         self.times: dict[str, list[float]] = defaultdict(list)
         self.counts: Counter[str] = Counter()
         self.memory: list[int] = []
+        self.asking: list[threading.Thread] = []
 
     def repeat(self, work: Callable[[], None]) -> None:
         while time.monotonic() < self.end:
@@ -84,6 +88,12 @@ class Load:
 
     def ask_clip(self) -> None:
         self.post("clip", random.choice(self.clips).read_bytes())
+
+    def ask_at_random(self, rate: float) -> None:
+        """A clip of a client of its own, and the pause until the next one."""
+        self.asking.append(threading.Thread(target=self.ask_clip, daemon=True))
+        self.asking[-1].start()
+        time.sleep(random.expovariate(rate))
 
     def ask_long(self) -> None:
         self.post("long file", self.long.read_bytes())
@@ -167,6 +177,13 @@ class Load:
                 self.memory.append(int(line.split()[1]) // 1024)
         time.sleep(0.5)
 
+    def await_answers(self) -> None:
+        """Of clips that came at random moments; those who wait for more than a minute then are counted."""
+        end = time.monotonic() + LAST_SECONDS
+        for thread in self.asking:
+            thread.join(max(0.0, end - time.monotonic()))
+        self.counts["clip without an answer"] += sum(thread.is_alive() for thread in self.asking)
+
     def describe(self) -> dict[str, object]:
         third = max(1, len(self.memory) // 3)
         memory = (
@@ -200,6 +217,9 @@ def main() -> None:
     parser.add_argument("--model", default="base.en")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clips", type=int, default=4, metavar="N", help="clients that send the clip")
+    parser.add_argument(
+        "--rate", type=float, metavar="N", help="clips a second, at random moments, instead of --clips"
+    )
     parser.add_argument("--files", type=int, default=1, metavar="N", help="clients that send the long file")
     parser.add_argument("--live", type=int, default=1, metavar="N", help="live sessions")
     parser.add_argument("--leaving", type=int, default=1, metavar="N", help="clients that leave too early")
@@ -209,7 +229,8 @@ def main() -> None:
     parser.add_argument("--pid", type=int, help="of the server, to watch its memory")
     args = parser.parse_args()
     load = Load(args.url, args.model, args.clip, args.long, args.seconds)
-    works = [load.ping] + [load.ask_clip] * args.clips + [load.ask_long] * args.files
+    works = [load.ping] + [load.ask_long] * args.files
+    works += [lambda: load.ask_at_random(args.rate)] if args.rate else [load.ask_clip] * args.clips
     works += [load.talk] * args.live + [load.leave] * args.leaving + [load.send_hostile] * args.hostile
     if args.pid:
         works.append(lambda: load.watch_memory(args.pid))
@@ -218,6 +239,7 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    load.await_answers()
     print(json.dumps(load.describe(), indent=2))
 
 
