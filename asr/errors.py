@@ -11,3 +11,8 @@ def shorten(value: object) -> str:
     """Show a value in a message, as Python does, in at most 60 characters."""
     shown = repr(value[:100]) if isinstance(value, (str, bytes)) else reprlib.repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def plural(count: int, noun: str) -> str:
+    """Count things in words: `1 speaker`, `2 speakers`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -17,7 +17,7 @@ from asr.audio import reading as audio
 from asr.data.labels import SILENCE
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.evaluation.classification import LabelledSplit, label_utterances, score_split
+from asr.evaluation.classification import Classification, LabelledSplit, score_split
 from asr.models import LabelModel
 from asr.models.encoder import make_clock
 from asr.models.label_model import FIRST_LABEL_ID
@@ -42,10 +42,7 @@ def load(corpus: Path, kind: str) -> System[LabelModel]:
 
 
 def run(corpus: Path, kind: str, utterances: list[Utterance], batch_size: int = 2) -> LabelledSplit:
-    system = load(corpus, kind)
-    labels = system.config.model.find_labels(system.config.text)
-    assert labels is not None
-    return label_utterances(system, labels, utterances, device=CPU, batch_size=batch_size)
+    return Classification(load(corpus, kind), "here", utterances).decode(CPU, batch_size)
 
 
 def evaluate_as_json(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> Any:
@@ -97,8 +94,10 @@ def test_the_interval_draws_speakers_unless_they_are_the_label() -> None:
         for number in range(200)
     ]
     split = LabelledSplit(
-        {item.id: ["a"] for item in utterances},
-        {item.id: ["b" if number % 20 < number // 20 else "a"] for number, item in enumerate(utterances)},
+        expected={item.id: ["a"] for item in utterances},
+        predicted={
+            item.id: ["b" if number % 20 < number // 20 else "a"] for number, item in enumerate(utterances)
+        },
     )
     by_speaker, alone = (score_split(split, utterances, label).interval for label in ("text", "speaker"))
     nameless = [item.model_copy(update={"speaker": None}) for item in utterances]
@@ -156,8 +155,7 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
     system, good = load(corpus, "recording"), list(read_manifest(corpus / "dev.jsonl"))
     soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).uniform(-0.1, 0.1, 10 * RATE), RATE)
     long = good[0].model_copy(update={"id": "long", "audio": f"{tmp_path}/long.wav", "duration": 10.0})
-    labels, label = system.config.model.find_labels(system.config.text), system.model.label
-    assert labels is not None
+    label = system.model.label
 
     def label_short(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> Any:
         if features_BTF.size(1) > 900:
@@ -165,7 +163,7 @@ def test_audio_too_long_for_the_model_costs_its_utterance(
         return label(features_BTF, lengths_B)
 
     monkeypatch.setattr(system.model, "label", label_short)
-    split = label_utterances(system, labels, [*good, long], device=CPU, batch_size=batch_size)
+    split = Classification(system, "here", [*good, long]).decode(CPU, batch_size)
     assert split.faults == {"long": "utterance long: too long"}
     assert split.predicted == run(corpus, "recording", good).predicted
 

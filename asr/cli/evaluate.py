@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from asr.cli.options import add_decoding_options, add_settings, limit_threads
 from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from asr.data.manifest import Utterance
+    from asr.evaluation.classification import Classification
+    from asr.evaluation.mixtures import SpeakersAtOnce
     from asr.evaluation.speech import EvaluatedSplit, Normalizer
-    from asr.models import LabelModel, MultiSpeakerModel
     from asr.system.checkpoint import System
     from asr.transcription.families import Family
     from asr.transcription.transcriber import Request, Transcriber
@@ -58,8 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.evaluation.classification import Classification
+    from asr.evaluation.mixtures import SpeakersAtOnce
     from asr.evaluation.speech import decode_utterances, describe_device
-    from asr.models import LabelModel, MultiSpeakerModel
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_any_system, require_speech
     from asr.transcription.families import find_family
@@ -74,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
         utterances, evaluation = prepare_ready(args, family)
     else:
         system = load_any_system(find_model(args.model))
-        if isinstance(system.model, LabelModel):
-            return run_labels(args, cast("System[LabelModel]", system))
-        if isinstance(system.model, MultiSpeakerModel):
-            return run_multi_speaker(args, cast("System[MultiSpeakerModel]", system))
+        if system.config.model.find_labels(system.config.text) is not None:
+            return run_kind(args, Classification, system)
+        if system.config.model.num_texts > 1:
+            return run_kind(args, SpeakersAtOnce, system)
         utterances, evaluation = prepare_own(args, require_speech(system, args.model))
     transcriber = evaluation.transcriber
     logger.info("device: %s, %s", describe_device(transcriber.device), transcriber.precision)
@@ -178,30 +182,19 @@ def _report(
     args: argparse.Namespace, evaluation: Evaluation, split: EvaluatedSplit, utterances: Sequence[Utterance]
 ) -> int:
     from asr.cli.evaluation_output import describe_setups, print_json, print_table
-    from asr.evaluation.speech import describe_device, score_setups, write_texts
+    from asr.evaluation.speech import score_setups, write_texts
 
-    for message in split.faults.values():
-        logger.error("%s", message)
-    if len(split.faults) == len(utterances):
-        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be decoded")
+    _report_faults(args.manifest, split.faults, len(utterances), "decoded")
     scores = score_setups(split, utterances, evaluation.normalizer)
     if args.output_dir is not None:
         write_texts(args.output_dir, split, utterances, evaluation.normalizer)
     transcriber = evaluation.transcriber
     checks = transcriber.checks.describe()
     if args.json:
-        print_json(
-            {
-                "model": args.model,
-                "manifest": args.manifest,
-                "device": describe_device(transcriber.device),
-                "precision": transcriber.precision,
-                "checks": checks,
-                "failed": split.faults,
-                **evaluation.about,
-                "ways": describe_setups(split, scores, evaluation.config),
-            }
+        about = _describe_run(
+            args, transcriber.device, split.faults, precision=transcriber.precision, checks=checks
         )
+        print_json({**about, **evaluation.about, "ways": describe_setups(split, scores, evaluation.config)})
     else:
         print_table(split, scores, checks)
     if split.faults:
@@ -211,101 +204,45 @@ def _report(
     return 1 if split.faults else 0
 
 
-def _refuse_decoding(args: argparse.Namespace, reason: str) -> None:
+def run_kind(args: argparse.Namespace, kind: type[Classification | SpeakersAtOnce], system: Any) -> int:
+    """Evaluate a model of a kind that is not decoded by methods."""
+    from asr.cli.evaluation_output import print_json
+    from asr.evaluation.speech import describe_device, read_utterances
+    from asr.progress import AudioProgress
+    from asr.transcription.recognizer import choose_device
+
     for name in ("decoding", "beam", "language_model", "lexicon", "set"):
         if getattr(args, name):
-            raise UserError(f"--{name.replace('_', '-')} {reason.format(args.model)}; remove it")
-
-
-# --- several speakers at once -------------------------------------------------------------------
-
-
-def run_multi_speaker(args: argparse.Namespace, system: System[MultiSpeakerModel]) -> int:
-    from asr.cli.evaluation_output import print_json, print_speakers
-    from asr.evaluation.mixtures import decode_speakers, score_speakers, write_speakers
-    from asr.evaluation.speech import describe_device, make_normalizer, read_utterances
-    from asr.progress import AudioProgress
-    from asr.transcription.recognizer import choose_device
-
-    _refuse_decoding(args, "is for one speaker; {} decodes the best path of CTC of each")
-    utterances, normalizer = read_utterances(args.manifest), make_normalizer(system.config.text)
-    for utterance in utterances:
-        utterance.find_texts(system.config.model.num_texts)
+            raise UserError(f"--{name.replace('_', '-')} {kind.refusal.format(args.model)}; remove it")
+    utterances = read_utterances(args.manifest)
+    task: Any = kind(system, args.manifest, utterances)
     device = choose_device(args.device)
     logger.info("device: %s", describe_device(device))
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = decode_speakers(
-            system, utterances, device=device, batch_size=args.batch_size, report=progress.advance
-        )
-    for message in split.faults.values():
-        logger.error("%s", message)
-    if not split.texts:
-        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be decoded")
-    score = score_speakers(split, utterances, normalizer)
+        split = task.decode(device, args.batch_size, progress.advance)
+    _report_faults(args.manifest, split.faults, len(utterances), kind.outcome)
+    score = task.score(split)
     if args.output_dir is not None:
-        write_speakers(args.output_dir, split, utterances, normalizer)
+        task.write(args.output_dir, split)
     if args.json:
-        print_json(
-            {
-                "model": args.model,
-                "manifest": args.manifest,
-                "device": describe_device(device),
-                "failed": split.faults,
-                "score": score.to_dict(),
-                "real_time_factor": split.real_time_factor,
-                "seconds": split.seconds,
-                "audio_seconds": split.audio_seconds,
-            }
-        )
+        about = {**_describe_run(args, device, split.faults), **task.about}
+        print_json(about | {"score": score.to_dict(), **split.describe_time()})
     else:
-        print_speakers(split, score)
+        print(task.format(split, score))
     return 1 if split.faults else 0
 
 
-# --- classifiers --------------------------------------------------------------------------------
-
-
-def run_labels(args: argparse.Namespace, system: System[LabelModel]) -> int:
-    from asr.cli.evaluation_output import print_json, print_labels
-    from asr.evaluation.classification import label_utterances, score_split, write_labels
-    from asr.evaluation.speech import describe_device, read_utterances
-    from asr.models import FrameLabelsModel
-    from asr.progress import AudioProgress
-    from asr.train.preparation import find_unseen_labels
-    from asr.transcription.recognizer import choose_device
-
-    _refuse_decoding(args, "is about text, but {} is a classifier")
-    utterances, labels = read_utterances(args.manifest), system.config.model.find_labels(system.config.text)
-    assert labels is not None
-    unseen = find_unseen_labels(args.manifest, utterances, labels, system.tokenizer)
-    device = choose_device(args.device)
-    logger.info("device: %s", describe_device(device))
-    with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
-        split = label_utterances(
-            system, labels, utterances, device=device, batch_size=args.batch_size, report=progress.advance
-        )
-    for message in split.faults.values():
+def _report_faults(manifest: str, faults: Mapping[str, str], num_utterances: int, outcome: str) -> None:
+    for message in faults.values():
         logger.error("%s", message)
-    if not split.predicted:
-        raise UserError(f"{args.manifest}: none of its {len(utterances)} utterances could be labelled")
-    score = score_split(split, utterances, system.model.config.label)
-    if args.output_dir is not None:
-        write_labels(args.output_dir, split)
-    if args.json:
-        print_json(
-            {
-                "model": args.model,
-                "manifest": args.manifest,
-                "device": describe_device(device),
-                "failed": split.faults,
-                "unseen": unseen,
-                "label": system.model.config.label,
-                "score": score.to_dict(),
-                "real_time_factor": split.real_time_factor,
-                "seconds": split.seconds,
-                "audio_seconds": split.audio_seconds,
-            }
-        )
-    else:
-        print_labels(split, score, "frame " if isinstance(system.model, FrameLabelsModel) else "")
-    return 1 if split.faults else 0
+    if len(faults) == num_utterances:
+        raise UserError(f"{manifest}: none of its {num_utterances} utterances could be {outcome}")
+
+
+def _describe_run(
+    args: argparse.Namespace, device: torch.device, faults: Mapping[str, str], **more: Any
+) -> dict[str, Any]:
+    from asr.evaluation.speech import describe_device
+
+    about = {"model": args.model, "manifest": args.manifest, "device": describe_device(device)}
+    return {**about, **more, "failed": faults}

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from asr.cli.options import plural
-from asr.evaluation.classification import LabelledSplit
-from asr.evaluation.mixtures import MultiSpeakerSplit
+from asr.errors import plural
 from asr.evaluation.speech import DecodedSplit, EvaluatedSplit
-from asr.scoring.confusion import LabelScore, format_label_table
 from asr.scoring.counting import Score
 from asr.scoring.result import without_infinity
 from asr.scoring.tables import percent, show_interval, text_table
@@ -46,33 +43,12 @@ def _describe_row(name: str, score: Score, decoded: DecodedSplit) -> tuple[str, 
     )
 
 
-def print_speakers(split: MultiSpeakerSplit, score: Score) -> None:
-    print(
-        f"{plural(len(split.texts), 'utterance')} of several speakers, "
-        f"{plural(score.counts.reference_length, 'word')}, {split.audio_seconds:.1f} s of audio, "
-        f"real-time factor {split.real_time_factor:.4f}\n"
-        f"speakers are assigned with the fewest errors\n\n{score}"
-    )
-
-
-def print_labels(split: LabelledSplit, score: LabelScore, kind: str) -> None:
-    bounds = show_interval(score.interval, ", 95 % interval {} to {}")
-    print(
-        f"{plural(len(split.predicted), 'utterance')}, {plural(score.count, 'label')}, "
-        f"{split.audio_seconds:.1f} s of audio, "
-        f"real-time factor {split.real_time_factor:.4f}\n"
-        f"{kind}accuracy {percent(score.accuracy)} %{bounds}\n\n{format_label_table(score)}"
-    )
-
-
 def describe_setups(split: EvaluatedSplit, scores: dict[str, Score], config: str) -> dict[str, Any]:
     """`config`: the field of a request that its settings are in."""
     return {
         name: {
             "score": score.to_dict(),
-            "real_time_factor": split.setups[name].real_time_factor,
-            "seconds": split.setups[name].seconds,
-            "audio_seconds": split.setups[name].audio_seconds,
+            **split.setups[name].describe_time(),
             "decoding": getattr(split.setups[name].request, config).model_dump(mode="json"),
             "rejected": split.setups[name].warnings,
         }

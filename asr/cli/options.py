@@ -118,8 +118,3 @@ def limit_threads(threads: int | None) -> None:
 
     if threads:
         torch.set_num_threads(threads)
-
-
-def plural(count: int, noun: str) -> str:
-    """Count things in words: `1 speaker`, `2 speakers`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

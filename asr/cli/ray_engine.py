@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 
 from asr.audio.reading import Damage
-from asr.cli.options import limit_threads, plural
+from asr.cli.options import limit_threads
 from asr.cli.transcription_job import (
     TranscriptionJob,
     TranscriptionOptions,
@@ -20,7 +20,7 @@ from asr.cli.transcription_job import (
     measure_recording,
     open_parts,
 )
-from asr.errors import UserError
+from asr.errors import UserError, plural
 from asr.files import claim_folder, hash_file
 from asr.jobs.ray_pool import PoolOptions, RayPool
 from asr.jobs.work_units import PartFolder, WorkUnit, hash_json, plan_units, read_status

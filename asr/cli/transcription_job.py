@@ -16,11 +16,10 @@ from pathlib import Path
 
 from asr.audio import reading as audio
 from asr.audio.sources import AudioFile, AudioPart, Source
-from asr.cli.options import plural
 from asr.config import Config
 from asr.data.storage import is_address, read_range
 from asr.decoding.fusion import FusionModel
-from asr.errors import UserError
+from asr.errors import UserError, plural
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
 from asr.evaluation.speech import describe_device
 from asr.jobs.work_units import plan_units

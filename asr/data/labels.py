@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from asr.data.manifest import Utterance
 from asr.errors import UserError, shorten
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 # T encoded steps, K labelled spans
 
@@ -27,6 +30,9 @@ _STRETCH = re.compile(r"(\S+):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 class Labels(Protocol):
     """A source of labels for utterances."""
 
+    unit: ClassVar[str]
+    """What has a label: frame, or "" for the recording."""
+
     def names(self, utterance: Utterance) -> Iterable[str]:
         """All that it is labelled with. Raises a `UserError` where there is nothing."""
 
@@ -37,6 +43,8 @@ class Labels(Protocol):
 @dataclass(frozen=True)
 class RecordingLabels:
     """One label for the whole recording, from a field of the manifest."""
+
+    unit: ClassVar[str] = ""
 
     field: str
     """speaker, language, text, or extras.NAME."""
@@ -59,6 +67,8 @@ class RecordingLabels:
 class FrameLabels:
     """One label for each encoded step: what is labelled at its middle, or silence."""
 
+    unit: ClassVar[str] = "frame"
+
     field: str
     """extras.NAME, in which spans stand as LABEL:BEGIN-END, in seconds from the utterance's start."""
 
@@ -73,6 +83,19 @@ def encode_labels(names: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     """A token for each; the unknown token for a label that training has not seen."""
     ids = {name: tokenizer.encode(name)[0] for name in set(names)}
     return [ids[name] for name in names]
+
+
+def find_unseen_labels(
+    place: str, utterances: Iterable[Utterance], labels: Labels, tokenizer: Tokenizer
+) -> list[str]:
+    """Find labels that training did not have, with a warning. Refuses an utterance without its label."""
+    unseen = sorted({name for item in utterances for name in labels.names(item)}.difference(tokenizer.tokens))
+    if unseen:
+        logger.warning(
+            "%s: training had none of %d labels that stand there, which count as errors: %s",
+            place, len(unseen), ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else ""),
+        )  # fmt: skip
+    return unseen
 
 
 # --- spans ----------------------------------------------------------------------------------

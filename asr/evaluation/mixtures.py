@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from asr.data.manifest import Utterance
-from asr.decoding.core import Stopwatch
 from asr.decoding.hypothesis import find_best_paths
-from asr.evaluation.speech import Normalizer, batch_utterances, encode_batch, read_batch
+from asr.errors import plural
+from asr.evaluation.speech import ReadSplit, make_normalizer
 from asr.files import replace_file
 from asr.models import MultiSpeakerModel
 from asr.scoring.counting import Score, score
@@ -21,98 +22,94 @@ from asr.system.checkpoint import System
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 
-# B utterances of a batch, S speakers, T encoded steps, V vocabulary
+# B utterances of a batch, S speakers, T encoded steps, F features, V vocabulary
 
 
 @dataclass
-class MultiSpeakerSplit:
-    """The texts of the utterances that could be read, and the faults of the others."""
+class MultiSpeakerSplit(ReadSplit):
+    """The texts of the utterances that could be read."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
     """id to the text of each head, as the model wrote it."""
-    faults: dict[str, str] = field(default_factory=dict)
-    """id to message."""
-    seconds: float = 0.0
-    """Of computing: features and model, without reading files."""
-    audio_seconds: float = 0.0
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of computing for a second of audio."""
-        return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
 
 
-@torch.inference_mode()
-def decode_speakers(
-    system: System[MultiSpeakerModel],
-    utterances: Sequence[Utterance],
-    *,
-    device: torch.device,
-    batch_size: int = 8,
-    report: Callable[[float], None] = lambda seconds: None,
-) -> MultiSpeakerSplit:
-    """Decode the best path of each head. A file that cannot be read is a fault of its utterances alone.
+class SpeakersAtOnce:
+    """A model that writes down several speakers at once, and what it is to be evaluated on."""
 
-    `report` is told the seconds of audio of each batch that is done.
-    """
-    model, front_end = system.model.to(device).eval(), system.front_end.to(device)
-    sample_rate = front_end.config.sample_rate
-    split = MultiSpeakerSplit()
-    for batch in batch_utterances(utterances, batch_size):
-        read = read_batch(batch, sample_rate, split.faults)
-        stopwatch = Stopwatch(device)
-        read, output = encode_batch(model.ctc_log_probabilities, front_end, read, device, split.faults)
-        if output is not None:
-            log_probabilities_BSTV, lengths_B = output
-            heads = [find_best_paths(head, lengths_B).texts() for head in log_probabilities_BSTV.unbind(1)]
-            split.seconds += stopwatch.read()
-            for (item, _), *texts in zip(read, *heads, strict=True):
+    refusal = "is for one speaker; {} decodes the best path of CTC of each"
+    outcome = "decoded"
+
+    def __init__(
+        self, system: System[MultiSpeakerModel], place: str, utterances: Sequence[Utterance]
+    ) -> None:
+        self._system, self._utterances = system, utterances
+        self._normalize = make_normalizer(system.config.text)
+        self.about: dict[str, Any] = {}
+        for utterance in utterances:
+            utterance.find_texts(system.config.model.num_texts)
+
+    @torch.inference_mode()
+    def decode(
+        self, device: torch.device, batch_size: int, report: Callable[[float], None] = lambda seconds: None
+    ) -> MultiSpeakerSplit:
+        """Decode the best path of each head. Faults and `report` are as `ReadSplit.compute` says."""
+        system = self._system
+        model, front_end = system.model.to(device).eval(), system.front_end.to(device)
+
+        def find_paths(features_BTF: Tensor, lengths_B: Tensor) -> list[list[list[int]]]:
+            log_probabilities_BSTV, lengths_B = model.ctc_log_probabilities(features_BTF, lengths_B)
+            return [find_best_paths(head, lengths_B).texts() for head in log_probabilities_BSTV.unbind(1)]
+
+        split = MultiSpeakerSplit()
+        for batch, heads in split.compute(
+            find_paths, front_end, self._utterances, device, batch_size, report
+        ):
+            for item, *texts in zip(batch, *heads, strict=True):
                 split.texts[item.id] = [system.tokenizer.decode(tokens) for tokens in texts]
-        seconds = sum(len(audio) for _, audio in read) / sample_rate
-        split.audio_seconds += seconds
-        report(seconds)
-    return split
+        return split
 
+    def score(self, split: MultiSpeakerSplit) -> Score:
+        """Score each text of an utterance against that of the head that is assigned to it; an utterance is
+        drawn as a whole."""
+        references: dict[str, str] = {}
+        hypotheses: dict[str, str] = {}
+        recordings: dict[str, str] = {}
+        for item, said, heard in self._pair_texts(split):
+            ids = [f"{item.id}:{number}" for number in range(1, len(said) + 1)]
+            references |= dict(zip(ids, said, strict=True))
+            rows = assign_texts(said, heard, str.split)
+            hypotheses |= {ids[row]: text for row, text in zip(rows, heard, strict=True)}
+            recordings |= dict.fromkeys(ids, item.id)
+        return score(references, hypotheses, recordings=recordings)
 
-def score_speakers(
-    split: MultiSpeakerSplit, utterances: Sequence[Utterance], normalizer: Normalizer
-) -> Score:
-    """Score each text of an utterance against that of the head that is assigned to it; an utterance is drawn
-    as a whole."""
-    references: dict[str, str] = {}
-    hypotheses: dict[str, str] = {}
-    recordings: dict[str, str] = {}
-    for item in utterances:
-        if item.id not in split.texts:
-            continue
-        heard = [normalizer(text) for text in split.texts[item.id]]
-        said = [normalizer(text) for text in item.find_texts(len(heard))]
-        ids = [f"{item.id}:{number}" for number in range(1, len(said) + 1)]
-        references |= dict(zip(ids, said, strict=True))
-        rows = assign_texts(said, heard, str.split)
-        hypotheses |= {ids[row]: text for row, text in zip(rows, heard, strict=True)}
-        recordings |= dict.fromkeys(ids, item.id)
-    return score(references, hypotheses, recordings=recordings)
-
-
-def write_speakers(
-    folder: str | Path, split: MultiSpeakerSplit, utterances: Sequence[Utterance], normalizer: Normalizer
-) -> None:
-    """Write reference.stm and hypothesis.stm, each text in a channel of its own.
-
-    `asr score --align speakers reference.stm hypothesis.stm` finds the same rate.
-    """
-    known = [item for item in utterances if item.id in split.texts]
-    sides = {
-        "reference": [(item, item.find_texts(len(split.texts[item.id]))) for item in known],
-        "hypothesis": [(item, split.texts[item.id]) for item in known],
-    }
-    for name, rows in sides.items():
-        with replace_file(Path(folder) / f"{name}.stm") as file:
-            for item, texts in rows:
-                segments = tuple(
-                    Segment(0.0, item.duration, normalizer(text), channel=number)
-                    for number, text in enumerate(texts, 1)
+    def _pair_texts(self, split: MultiSpeakerSplit) -> Iterator[tuple[Utterance, list[str], list[str]]]:
+        """The utterances that could be read, with references and hypotheses as they are scored."""
+        for item in self._utterances:
+            if (texts := split.texts.get(item.id)) is not None:
+                said, heard = (
+                    list(map(self._normalize, side)) for side in (item.find_texts(len(texts)), texts)
                 )
-                transcript = Transcript(item.id, item.audio, item.duration, segments)
-                file.write(format_transcript("stm", transcript).encode())
+                yield item, said, heard
+
+    def write(self, folder: str | Path, split: MultiSpeakerSplit) -> None:
+        """Write reference.stm and hypothesis.stm, each text in a channel of its own.
+
+        `asr score --align speakers reference.stm hypothesis.stm` finds the same rate.
+        """
+        for side, name in enumerate(("reference", "hypothesis")):
+            with replace_file(Path(folder) / f"{name}.stm") as file:
+                for item, *sides in self._pair_texts(split):
+                    segments = tuple(
+                        Segment(0.0, item.duration, text, channel=number)
+                        for number, text in enumerate(sides[side], 1)
+                    )
+                    transcript = Transcript(item.id, item.audio, item.duration, segments)
+                    file.write(format_transcript("stm", transcript).encode())
+
+    def format(self, split: MultiSpeakerSplit, score: Score) -> str:
+        return (
+            f"{plural(len(split.texts), 'utterance')} of several speakers, "
+            f"{plural(score.counts.reference_length, 'word')}, {split.audio_seconds:.1f} s of audio, "
+            f"real-time factor {split.real_time_factor:.4f}\n"
+            f"speakers are assigned with the fewest errors\n\n{score}"
+        )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,10 +33,28 @@ logger = logging.getLogger(__name__)
 
 Normalizer = Callable[[str], str]
 ReadAudio = tuple[Utterance, np.ndarray]
+Computed = TypeVar("Computed")
+
+
+@dataclass(kw_only=True)
+class ComputingTime:
+    """Seconds of computing (features, model and search, without reading files), and of audio."""
+
+    seconds: float = 0.0
+    audio_seconds: float = 0.0
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of computing for a second of audio."""
+        return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
+
+    def describe_time(self) -> dict[str, float]:
+        names = ("real_time_factor", "seconds", "audio_seconds")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass
-class DecodedSplit:
+class DecodedSplit(ComputingTime):
     """Texts of the utterances by one setup, and how long they took."""
 
     request: Request
@@ -43,14 +62,6 @@ class DecodedSplit:
     """id to text, as the model wrote it."""
     warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """id to what the checks found, where they rejected the first text."""
-    seconds: float = 0.0
-    """Of computing: features, encoder and search, without reading files."""
-    audio_seconds: float = 0.0
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of computing for a second of audio."""
-        return self.seconds / self.audio_seconds if self.audio_seconds else math.nan
 
     def add(self, utterance: Utterance, segment: Segment) -> None:
         self.texts[utterance.id] = segment.text
@@ -164,12 +175,12 @@ def read_batch(utterances: Sequence[Utterance], sample_rate: int, faults: dict[s
 
 
 def encode_batch(
-    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    encode: Callable[[Tensor, Tensor], Computed],
     front_end: FrontEnd,
     read: Sequence[ReadAudio],
     device: torch.device,
     faults: dict[str, str],
-) -> tuple[list[ReadAudio], tuple[Tensor, Tensor] | None]:
+) -> tuple[list[ReadAudio], Computed | None]:
     """Encode what of a batch the model can take: the longest become faults until the rest fits. None if
     nothing does."""
     fitting = list(read)
@@ -181,6 +192,46 @@ def encode_batch(
             item, _ = fitting.pop(longest)
             faults[item.id] = f"utterance {item.id}: {error}"
     return fitting, None
+
+
+@dataclass(kw_only=True)
+class ReadSplit(ComputingTime):
+    """Utterances that could be read, and the faults of the others."""
+
+    faults: dict[str, str] = field(default_factory=dict)
+    """id to message."""
+
+    def compute(
+        self,
+        compute: Callable[[Tensor, Tensor], Computed],
+        front_end: FrontEnd,
+        utterances: Sequence[Utterance],
+        device: torch.device,
+        batch_size: int,
+        report: Callable[[float], None],
+        min_frames: int = 0,
+    ) -> Iterator[tuple[list[Utterance], Computed]]:
+        """Batches of utterances with what is computed of their features and lengths, which is timed.
+
+        A file that cannot be read, has fewer frames or is too long for the model, is a fault of its
+        utterances, not of the rest. `report` is told the seconds of audio of each batch that is done.
+        """
+        rate = front_end.config.sample_rate
+        for batch in batch_utterances(utterances, batch_size):
+            read = []
+            for item, audio in read_batch(batch, rate, self.faults):
+                if front_end.num_frames(len(audio)) >= min_frames:
+                    read.append((item, audio))
+                else:
+                    self.faults[item.id] = f"{item.audio}: {len(audio)} samples are too short for one frame"
+            stopwatch = Stopwatch(device)
+            read, computed = encode_batch(compute, front_end, read, device, self.faults)
+            if computed is not None:
+                self.seconds += stopwatch.read()
+                yield [item for item, _ in read], computed
+            seconds = sum(len(audio) for _, audio in read) / rate
+            self.audio_seconds += seconds
+            report(seconds)
 
 
 # --- scores -------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from asr.batches.loader import BatchLoader
 from asr.batches.order import BatchConfig, Shard
 from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.batches.text_loader import TextLoader
-from asr.data.labels import Labels
-from asr.data.manifest import Manifest, Utterance
+from asr.data.labels import find_unseen_labels
+from asr.data.manifest import Manifest
 from asr.data.sentences import read_sentences, read_text_file
 from asr.data.shards import ShardFolder, hash_index, is_shards, read_audio, read_data
 from asr.data.storage import is_address
@@ -195,19 +195,6 @@ def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader,
     )
     train = load(read_training_texts(config), " + ".join((*config.data.train_paths, *config.data.text)))
     return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
-
-
-def find_unseen_labels(
-    place: str, utterances: Iterable[Utterance], labels: Labels, tokenizer: Tokenizer
-) -> list[str]:
-    """Find labels that training did not have, with a warning. Refuses an utterance without its label."""
-    unseen = sorted({name for item in utterances for name in labels.names(item)}.difference(tokenizer.tokens))
-    if unseen:
-        logger.warning(
-            "%s: training had none of %d labels that stand there, which count as errors: %s",
-            place, len(unseen), ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else ""),
-        )  # fmt: skip
-    return unseen
 
 
 def read_training_texts(config: RunConfig) -> Iterator[str]:
