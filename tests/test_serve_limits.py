@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -224,6 +225,16 @@ def test_only_so_many_requests_are_held(gated: Gated) -> None:
         thread.join(10)
 
 
+def make_upload(stream: bool) -> bytes:
+    """A request as it goes over the wire."""
+    body = b"--b\r\ncontent-disposition: form-data; name=model\r\n\r\ntiny\r\n"
+    body += b"--b\r\ncontent-disposition: form-data; name=stream\r\n\r\ntrue\r\n" if stream else b""
+    body += b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    body += AUDIO + b"\r\n--b--\r\n"
+    head = f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}"
+    return f"POST {URL} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body
+
+
 # --- leaving, failing, ending ---------------------------------------------------------------------
 
 
@@ -232,16 +243,8 @@ def test_a_client_that_leaves_is_forgotten(gated: Gated, stream: bool) -> None:
     app = make_app(recognizer=gated.model)
     admission = app.state.service.admission
     with at_a_port(app) as address:
-        body = b"--b\r\ncontent-disposition: form-data; name=model\r\n\r\ntiny\r\n"
-        body += b"--b\r\ncontent-disposition: form-data; name=stream\r\n\r\ntrue\r\n" if stream else b""
-        body += (
-            b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-            + AUDIO
-            + b"\r\n--b--\r\n"
-        )
         with connect(address) as link:
-            head = f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {len(body)}"
-            link.sendall(f"POST {URL} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body)
+            link.sendall(make_upload(stream))
             wait_until(lambda: gated.num_batches)
             assert admission.num_requests == 1 and admission.waiting_seconds() > 0
         wait_until(lambda: not admission.num_requests and not admission.clients)
@@ -290,6 +293,18 @@ def test_a_server_that_shuts_down_takes_nothing_new_and_finishes(gated: Gated) -
         gated.gate.release(1000)
         thread.join(10)
         assert answers[0].status_code == 200 and app.state.service.is_idle
+
+
+def test_what_is_cut_off_at_the_end_is_told_to_come_back(gated: Gated) -> None:
+    app = make_app(recognizer=gated.model)
+    with contextlib.ExitStack() as stack:
+        with at_a_port(app) as address:
+            link = stack.enter_context(connect(address))
+            link.sendall(make_upload(stream=False))
+            wait_until(lambda: gated.num_batches)
+            app.state.service.drain()
+        answer = b"".join(iter(lambda: link.recv(4096), b"")).decode()
+    assert answer.startswith("HTTP/1.1 503") and "x-should-retry: true" in answer and '"draining"' in answer
 
 
 def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ TRANSCRIPT.rebuild(_types_namespace={"Damage": Damage})  # of which its module h
 
 
 class TranscriptionWork:
-    """What a worker does: it holds the model, and turns recordings into rows."""
+    """Work of a worker: it holds the model, and turns recordings into rows."""
 
     def __init__(self, options: TranscriptionOptions, threads: int) -> None:
         limit_threads(threads)
@@ -114,7 +114,7 @@ def transcribe_on_ray(
 
 
 def _describe(recording: Recording) -> str:
-    """What the transcript of a recording depends on besides model and settings, for the name of its unit."""
+    """Name all that a transcript depends on besides model and settings, for the name of its unit."""
     return hash_json([recording.name, stamp_recording(recording), recording.clip, recording.channel])
 
 

@@ -280,7 +280,7 @@ def measure_recording(recording: Recording, clip: tuple[float, float | None] | N
 def open_parts(
     recordings: Sequence[Recording], clip: tuple[float, float | None] | None
 ) -> Iterator[list[AudioPart]]:
-    """What to read of each recording."""
+    """The span to read of each recording."""
     with contextlib.ExitStack() as stack:
         yield [_to_part(recording, stack, clip) for recording in recordings]
 

@@ -182,5 +182,5 @@ def _find_rule(name: str, value: str) -> tuple[str, str]:
 
 
 def _is_value(word: str) -> bool:
-    """Whether a word is a value: a negative number, and - for standard input, are no options."""
+    """Tell values from options: a negative number, and - for standard input, are no options."""
     return not word.startswith("-") or word == "-" or re.fullmatch(r"-[\d.]+", word) is not None

@@ -33,7 +33,7 @@ OBJECT_STORE_BYTES = 200_000_000  # what goes through Ray is paths and texts
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How many workers there are, and where."""
+    """Number and place of the workers."""
 
     address: str | None = None
     """Of a Ray cluster; None: a pool on this machine, which ends with the call."""
@@ -218,7 +218,7 @@ class RayPool(Generic[Item]):
 
 
 class _Worker:
-    """What runs in a process of Ray."""
+    """Worker in a process of Ray."""
 
     def load(self, make_work: Callable[[int], Work[Any]], threads: int, folder: str) -> None:
         try:

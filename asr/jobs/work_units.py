@@ -116,7 +116,7 @@ class PartFolder:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How far a job is."""
+    """Progress of a job."""
 
     num_units: int
     done_units: int
@@ -173,7 +173,7 @@ def read_status(folder: Path) -> JobStatus:
 
 
 def _is_claimed(folder: Path) -> bool:
-    """Whether a process holds `claim_folder`."""
+    """Return whether a process holds `claim_folder`."""
     with contextlib.suppress(OSError), open(folder / LOCK, "ab") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

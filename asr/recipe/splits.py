@@ -108,7 +108,7 @@ def _size(audio: str) -> int | None:
 
 
 def _shares_most(one: Utterance, other: Utterance) -> bool:
-    """Whether the parts overlap by half of the shorter; neighbours may overlap by their edges."""
+    """Return whether the parts overlap by half of the shorter; neighbours may overlap by their edges."""
     if one.channel and other.channel and one.channel != other.channel:
         return False
     end = min(one.start + one.duration, other.start + other.duration)

@@ -122,7 +122,7 @@ def _find_downloaded_corpus(experiment: Experiment) -> Path | None:
 
 
 def is_prepared(experiment: Experiment) -> bool:
-    """Whether the recipe as it is now has been run, on whatever corpus."""
+    """Return whether the recipe as it is now has been run, on whatever corpus."""
     done = read_record(experiment.data_dir / ".prepare.done").get("inputs", {})
     has_all = all((experiment.data_dir / f"{split}.jsonl").exists() for split in SPLITS)
     return has_all and done.get("recipe.py") == hash_file(experiment.recipe.path)

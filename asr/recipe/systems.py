@@ -95,7 +95,7 @@ class Run:
 
     @property
     def makes_text(self) -> bool:
-        """Whether it recognises speech. Language models and classifiers are trained, but not compared."""
+        """Ability to recognise speech. Language models and classifiers are trained, but not compared."""
         return self.config.model.makes_text
 
     @property
@@ -232,7 +232,7 @@ def _sort_by_need(runs: list[Run]) -> list[Run]:
 
 
 def read_by(run: Run, other: Run) -> bool:
-    """Whether a setting of `run` names a path in the folder of `other`."""
+    """Return whether a setting of `run` names a path in the folder of `other`."""
     settings = [value for key, value, _ in describe_config(run.config) if key != "output_dir"]
     paths = [Path(path) for value in settings for path in paths_in(value)]
     return any(other.folder in (path, *path.parents) for path in paths)

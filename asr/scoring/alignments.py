@@ -49,7 +49,7 @@ class Operation(NamedTuple):
 
     @property
     def is_case_only(self) -> bool:
-        """Whether ignoring case would make this substitution correct."""
+        """A substitution that ignoring case would make correct."""
         if self.kind != "substitution" or self.reference is None or self.hypothesis is None:
             return False
         return self.reference.casefold() == self.hypothesis.casefold()

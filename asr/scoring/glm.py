@@ -181,7 +181,7 @@ def parse_rule(line: str) -> Rule:
 
 
 def _read_part(line: str, start: int, stop: int) -> str:
-    """What stands behind the word at `start`, up to `stop`, or to the end."""
+    """Read what stands behind the word at `start`, up to `stop`, or to the end."""
     part = (line[start:] if stop < 0 else line[start:stop]).rstrip(BLANKS)
     words = re.split(f"[{BLANKS}]+", part, maxsplit=1)
     return _strip_bounds(words[1]) if len(words) > 1 else ""

@@ -199,7 +199,7 @@ class Score:
 
     @cached_property
     def character_interval(self) -> Interval | None:
-        """That of the character error rate: the one to look at where texts have no spaces between words."""
+        """Interval of the character error rate, which counts where texts have no spaces between words."""
         return self._find_interval(self._character_counts_P4)
 
     def _find_interval(self, counts_P4: np.ndarray) -> Interval | None:

@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def is_unlikely_by_chance(self) -> bool:
-        """Whether the matched pairs alone tell the systems apart."""
+        """Verdict of the matched pairs alone."""
         return self.p < 1 - self.confidence
 
     @property

@@ -114,7 +114,7 @@ class TranscriptionForm(TranslationForm):
 
     @property
     def has_own_events(self) -> bool:
-        """Whether the stream holds segments with words and confidences as well, for the page."""
+        """Request for a stream that holds segments with words and confidences as well, for the page."""
         return "asr.segments" in self.include
 
     def require_offered(self) -> None:

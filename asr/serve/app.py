@@ -38,7 +38,7 @@ from asr.serve.api import (
     parse_form,
     refuse,
 )
-from asr.serve.gate import Gate, as_api_error
+from asr.serve.gate import Gate, answer, as_api_error
 from asr.serve.jobs import Job, ServedModel, TooLongError, Upload, end_tasks
 from asr.serve.limits import Keys
 from asr.serve.metrics import Metrics
@@ -210,7 +210,7 @@ async def serve_realtime(websocket: WebSocket) -> None:
             )
     except ApiError as error:
         service.metrics.rejected.labels(error.code or "request").inc()
-        await websocket.send_denial_response(JSONResponse(error.body, error.status, error.headers))
+        await websocket.send_denial_response(answer(error))
 
 
 # --- small routes ---------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         logger.error("a request failed", exc_info=error, extra={"fields": request.state.log})
     else:
         metrics.rejected.labels(fault.code or str(fault.status)).inc()
-    return JSONResponse(fault.body, fault.status, fault.headers)
+    return answer(fault)
 
 
 # --- the app --------------------------------------------------------------------------------------

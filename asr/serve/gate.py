@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from asr.errors import UserError
 from asr.serve.api import ApiError
 from asr.serve.jobs import TooLongError
+from asr.serve.limits import shutting_down
 from asr.serve.scheduler import WithdrawnError
 from asr.serve.service import Service
 
@@ -64,17 +65,20 @@ class Gate:
             self._check(scope, state)
         except ApiError as error:
             self._service.metrics.rejected.labels(error.code or str(error.status)).inc()
-            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send_on)
+            await answer(error)(scope, receive, send_on)
         else:
             guarded = self._limit(scope, receive) if scope["type"] == "http" else receive
             try:
                 await self._app(scope, guarded, send_on)
+            except asyncio.CancelledError:  # at the end of the time to drain
+                if scope["type"] != "http" or status != 499 or not self._service.admission.is_draining:
+                    raise
+                await answer(shutting_down())(scope, receive, send_on)
             except Exception:
                 self._service.metrics.failures.inc()
                 logger.exception("a request failed", extra={"fields": log})
                 if scope["type"] == "http" and status == 499:
-                    fault = as_api_error(AssertionError())
-                    await JSONResponse(fault.body, fault.status, fault.headers)(scope, receive, send_on)
+                    await answer(as_api_error(AssertionError()))(scope, receive, send_on)
         finally:
             seconds = time.monotonic() - started
             route = scope["path"] if scope["path"] in self._routes else "other"
@@ -84,7 +88,7 @@ class Gate:
             logger.log(level, "request", extra={"fields": fields})
 
     def _check(self, scope: Scope, state: dict[str, Any]) -> None:
-        """Whether the origin and the key are good."""
+        """Refuse a wrong origin or key."""
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host")
         allowed = (None, f"http://{host}", f"https://{host}", *self._service.config.origins)
@@ -132,6 +136,10 @@ def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
         return key.strip()
     prefix = "openai-insecure-api-key."
     return next((one.removeprefix(prefix) for one in subprotocols if one.startswith(prefix)), None)
+
+
+def answer(fault: ApiError) -> JSONResponse:
+    return JSONResponse(fault.body, fault.status, fault.headers)
 
 
 def as_api_error(error: Exception, max_seconds: float = math.inf) -> ApiError:

@@ -112,7 +112,7 @@ class Admission:
 
     def _require_open(self) -> None:
         if self.is_draining:
-            raise ApiError(503, "the server is shutting down", code="draining", headers={"retry-after": "5"})
+            raise shutting_down()
 
     def _require_room(self, key: str, seconds: float, speed: float) -> None:
         own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
@@ -120,6 +120,10 @@ class Admission:
             raise busy(429, f"{own:.0f} s of audio of yours wait already", own, speed)
         if all_waiting and all_waiting + seconds > self._config.max_waiting_seconds:
             raise busy(503, f"{all_waiting:.0f} s of audio wait already", all_waiting, speed)
+
+
+def shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="draining", headers={"retry-after": "5"})
 
 
 def busy(status: int, message: str, waiting_seconds: float, speed: float) -> ApiError:

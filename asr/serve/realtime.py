@@ -124,7 +124,7 @@ class Session:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much audio waits that the client should."""
+        """State of a session in which so much audio waits that the client should."""
         return self._inbox.qsize() > MAX_BACKLOG
 
     # --- events of the client, on the event loop ----------------------------------------------------

@@ -147,7 +147,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended within so many seconds after `close`: a batch is not broken off."""
+        """Return whether it has ended within so many seconds after `close`: a batch is not broken off."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 

@@ -180,7 +180,7 @@ def _is_abbreviation(text: str, following: str) -> bool:
 
 
 def _ends_sentence(text: str, following: str) -> bool:
-    """Whether a sentence ends; not so in "U.S. troops", "J. Smith" and "etc. and"."""
+    """Find the end of a sentence; none is in "U.S. troops", "J. Smith" and "etc. and"."""
     word = text.rstrip(CLOSING)
     if not word.endswith(SENTENCE_ENDS) or _is_abbreviation(text, following):
         return False
