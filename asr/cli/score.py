@@ -7,17 +7,17 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asr.cli.options import whole_number
 from asr.errors import UserError
 
 if TYPE_CHECKING:
+    from asr.scoring.page import Report
     from asr.scoring.result import Score
     from asr.scoring.scored_files import ScoredFile
-    from asr.scoring.significance import Comparison
     from asr.transcripts.line_formats import Entry
     from asr.transcripts.readers import TranscriptFile
 
@@ -100,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.scoring.page import Report
     from asr.scoring.scored_files import score_files
     from asr.scoring.significance import compare
 
@@ -116,39 +117,27 @@ def run(args: argparse.Namespace) -> int:
         compare(first.score, second.score, (first.name, second.name))
         for first, second in itertools.combinations(systems, 2)
     ]
-    groups = {field: _group_values(field, reference, systems[0].score.ids) for field in args.by}
-    result = _Result(reference, systems, comparisons, notes, settings, groups)
+    by = {field: _score_groups(field, reference, systems) for field in args.by}
+    report = Report(reference, tuple(systems), tuple(comparisons), tuple(notes), settings, by)
     # Before anything is printed: a reader such as `head` may close standard output at any line.
-    _write_files(result, targets, args.html)
+    _write_files(report, targets, args.html)
     if args.json:
-        print(
-            json.dumps(
-                _build_record(result, args.show, args.bleu), ensure_ascii=False, indent=2, allow_nan=False
-            )
-        )
+        record = _build_record(report, args.show, args.bleu)
+        print(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False))
     else:
-        _print_tables(result, args.show, args.bleu)
+        _print_tables(report, args.show, args.bleu)
     return 0
 
 
-@dataclass(frozen=True)
-class _Result:
-    """All that is printed and written."""
-
-    reference: TranscriptFile
-    systems: Sequence[ScoredFile]
-    comparisons: Sequence[Comparison]
-    notes: Sequence[str]
-    settings: Mapping[str, str]
-    groups: Mapping[str, Sequence[str]]
-    """Field -> its value in each utterance."""
-
-    def group(self, system: ScoredFile) -> dict[str, dict[str, Score]]:
-        """Field -> value -> score of a system."""
-        return {field: group_scores(system.score, field, values) for field, values in self.groups.items()}
-
-
 # --- groups -------------------------------------------------------------------------------------
+
+
+def _score_groups(
+    field: str, reference: TranscriptFile, systems: Sequence[ScoredFile]
+) -> list[dict[str, Score]]:
+    """Score each value of a field, for each system."""
+    values = _group_values(field, reference, systems[0].score.ids)
+    return [_group_scores(system.score, field, values) for system in systems]
 
 
 def _group_values(field: str, reference: TranscriptFile, ids: Sequence[str]) -> list[str]:
@@ -169,7 +158,7 @@ def _get_field(entry: Entry, field: str) -> str | None:
     return entry.fields.get(field) or own.get(field)
 
 
-def group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, Score]:
+def _group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, Score]:
     """Score each value by itself: lengths from short to long, all else by name."""
     if field != "length":
         return dict(sorted(score.group(values).items()))
@@ -184,23 +173,24 @@ def group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, S
 # --- output -------------------------------------------------------------------------------------
 
 
-def _print_tables(result: _Result, show: int, with_bleu: bool) -> None:
+def _print_tables(report: Report, show: int, with_bleu: bool) -> None:
     from asr.scoring.counting import format_table
 
-    reference, systems, first = result.reference, result.systems, result.systems[0].score
+    reference, systems, first = report.reference, report.systems, report.systems[0].score
     files = ", ".join(f"{system.path} ({system.format})" for system in systems)
     print(f"{reference.path} ({reference.format}) against {files}")
-    settings = [f"{name}: {value}" for name, value in result.settings.items()]
+    settings = [f"{name}: {value}" for name, value in report.settings.items()]
     settings += [] if first.interval is None else [f"intervals by {first.resampled_by}"]
     print(", ".join(settings) + "\n")
     print(format_table({system.name: system.score for system in systems}, "system"))
     if with_bleu:
         print("\nBLEU " + ", ".join(f"{system.name} {system.score.bleu():.2f}" for system in systems))
-    if result.comparisons:
-        print("", *result.comparisons, sep="\n")
-    for system in systems:
+    if report.comparisons:
+        print("", *report.comparisons, sep="\n")
+    for number, system in enumerate(systems):
         head = f"{system.name}: " if len(systems) > 1 else ""
-        for field, scores in result.group(system).items():
+        for field, groups in report.by.items():
+            scores = groups[number]
             print(f"\n{head}by {field}")
             if len(scores) == 1:
                 print(f"all are {next(iter(scores))}")
@@ -230,7 +220,7 @@ def _print_errors(head: str, score: Score, limit: int) -> None:
             print(f"  {line.rstrip()}")
 
 
-def _build_record(result: _Result, show: int, with_bleu: bool) -> dict[str, Any]:
+def _build_record(report: Report, show: int, with_bleu: bool) -> dict[str, Any]:
     """Build what --json prints. Rates are parts of 1; null stands for an infinite one."""
     systems = [
         {
@@ -240,18 +230,18 @@ def _build_record(result: _Result, show: int, with_bleu: bool) -> dict[str, Any]
             **system.score.to_dict(show),
             **({"bleu": system.score.bleu()} if with_bleu else {}),
             "by": {
-                field: {value: score.to_dict() for value, score in scores.items()}
-                for field, scores in result.group(system).items()
+                field: {value: score.to_dict() for value, score in groups[number].items()}
+                for field, groups in report.by.items()
             },
         }
-        for system in result.systems
+        for number, system in enumerate(report.systems)
     ]
     return {
-        "reference": {"path": result.reference.path, "format": result.reference.format},
-        **result.settings,
-        "notes": list(result.notes),
+        "reference": {"path": report.reference.path, "format": report.reference.format},
+        **report.settings,
+        "notes": list(report.notes),
         "systems": systems,
-        "comparisons": [comparison.to_dict() for comparison in result.comparisons],
+        "comparisons": [comparison.to_dict() for comparison in report.comparisons],
     }
 
 
@@ -262,26 +252,17 @@ def _parse_target(path: str) -> tuple[str, str]:
     return path, suffix
 
 
-def _write_files(result: _Result, targets: Sequence[tuple[str, str]], html: str | None) -> None:
+def _write_files(report: Report, targets: Sequence[tuple[str, str]], html: str | None) -> None:
     from asr.files import replace_file
-    from asr.scoring.page import Report, write_report
+    from asr.scoring.page import write_report
     from asr.scoring.sclite_formats import SCORE_FORMATS
 
-    for system, (path, suffix) in itertools.product(result.systems, targets):
+    for system, (path, suffix) in itertools.product(report.systems, targets):
         name = path.replace("{}", system.name.replace(os.sep, "-"))
         with replace_file(name) as file:
             file.write(SCORE_FORMATS[suffix](system.score, system.name).encode())
         logger.info("wrote %s", name)
     if html:
-        by_length = replace(result, groups={**result.groups, "length": []})
-        groups = [by_length.group(system) for system in result.systems]
-        report = Report(
-            result.reference,
-            tuple(result.systems),
-            tuple(map(str, result.comparisons)),
-            tuple(result.notes),
-            result.settings,
-            {field: [group[field] for group in groups] for field in by_length.groups},
-        )
-        write_report(html, report)
+        by_length = _score_groups("length", report.reference, report.systems)
+        write_report(html, replace(report, by={**report.by, "length": by_length}))
         logger.info("wrote %s", html)

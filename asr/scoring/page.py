@@ -17,6 +17,7 @@ import numpy as np
 from asr.files import replace_file
 from asr.scoring.result import RATE_NAMES, Score, UtteranceScore, most_common, tabulate
 from asr.scoring.scored_files import ScoredFile
+from asr.scoring.significance import Comparison
 from asr.scoring.tables import html_table, percent, show_interval
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.readers import TranscriptFile
@@ -28,12 +29,11 @@ PLAYABLE = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".mp4", ".
 
 @dataclass(frozen=True)
 class Report:
-    """The content of the page."""
+    """Everything that `asr score` prints, and shows on the page."""
 
     reference: TranscriptFile
     systems: tuple[ScoredFile, ...]
-    comparisons: tuple[str, ...]
-    """Which system is better, in plain words."""
+    comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     settings: Mapping[str, str]
     by: Mapping[str, Sequence[Mapping[str, Score]]]
@@ -64,7 +64,7 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
         )
     yield _draw_summary(report)
     for comparison in report.comparisons:
-        yield f'<p class="verdict">{html.escape(comparison)}</p>\n'
+        yield f'<p class="verdict">{html.escape(str(comparison))}</p>\n'
     yield _draw_intervals(report)
     for field in report.by:
         yield _draw_groups(report, field)
