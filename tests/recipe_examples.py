@@ -15,7 +15,10 @@ from asr.recipe.definition import Recipe
 
 def prepare(corpus_dir, output_dir):
     for split, source in (("train", "train"), ("dev", "dev"), ("test", "dev")):
-        write_manifest(output_dir / f"{{split}}.jsonl", read_manifest(Path("{tones}") / f"{{source}}.jsonl"))
+        utterances = list(read_manifest(Path("{tones}") / f"{{source}}.jsonl"))
+        if split == "test":
+            utterances[0] = utterances[0].model_copy(update={{"extras": {{"reference_2": utterances[0].text}}}})
+        write_manifest(output_dir / f"{{split}}.jsonl", utterances)
 
 RECIPE = Recipe(licence="public domain", hours=0.01, prepare=prepare, synthetic=True, {fields})
 '''

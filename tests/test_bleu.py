@@ -26,6 +26,18 @@ def test_parts_add_up(pairs: list[tuple[str, str]], cut: int) -> None:
     assert compute_bleu(summed) == pytest.approx(whole)
 
 
+@given(st.lists(st.tuples(st.lists(sentences, min_size=1, max_size=4), sentences), min_size=1, max_size=6))
+def test_several_references(pairs: list[tuple[list[str], str]]) -> None:
+    pairs = [(texts * 4, hypothesis) for texts, hypothesis in pairs]
+    streams = [[texts[number] for texts, _ in pairs] for number in range(4)]
+    whole = sacrebleu.corpus_bleu([hypothesis for _, hypothesis in pairs], streams).score
+    assert compute_bleu(count_bleu(pairs)) == pytest.approx(whole)
+    fewer = [(texts[:1] if number else texts, own) for number, (texts, own) in enumerate(pairs)]
+    streams = [[texts[n] if n < len(texts) else None for texts, _ in fewer] for n in range(len(pairs[0][0]))]
+    whole = sacrebleu.corpus_bleu([hypothesis for _, hypothesis in fewer], streams).score
+    assert compute_bleu(count_bleu(fewer)) == pytest.approx(whole)
+
+
 def test_nothing_has_no_bleu() -> None:
     assert compute_bleu(count_bleu([])) == 0
 

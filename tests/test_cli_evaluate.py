@@ -73,6 +73,19 @@ def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -
         assert way["real_time_factor"] == pytest.approx(way["seconds"] / way["audio_seconds"])
 
 
+def test_the_rule_of_several_references_is_said(
+    talker: str, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(talker, manifest) == 0
+    assert "references" not in capsys.readouterr().out
+    text = Path(manifest).read_text().replace('"speaker"', '"extras": {"reference_2": "two"}, "speaker"')
+    Path(manifest).write_text(text)
+    assert evaluate(talker, manifest) == 0
+    rule = "references: up to 2 of an utterance, compared with the one that gives the fewest errors"
+    assert rule in capsys.readouterr().out
+    assert read_ways(capsys, talker, manifest)["joint"]["score"]["references"] == 2
+
+
 def test_unknown_tokens_are_reported(
     talker: str, manifest: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ from asr.evaluation.speech import (
 from asr.recipe.figures import copy_audio
 from asr.recipe.splits import find_shared
 from asr.scoring.counting import score
+from asr.scoring.scored_files import score_files
 from asr.system.checkpoint import System, load_system
 from asr.transcription.audio_paths import Recording
 from asr.transcription.recognizer import Recognizer, Request
@@ -217,6 +218,28 @@ def test_scores_are_those_of_jiwer(system: System, manifest: Path) -> None:
         assert result.counts.errors == errors and result.counts.reference_length == 7
         assert result.error_rate == errors / 7
         assert result.resampled_by == "speaker"
+
+
+def test_further_references_of_a_manifest(system: System, manifest: Path, tmp_path: Path) -> None:
+    """What is heard is given as a reference: no error is left there, and `asr score` says so of the files."""
+    split = run(system, read_references(manifest), "ctc_greedy")
+    texts = split.setups["ctc_greedy"].texts
+    rows = [json.loads(line) for line in manifest.read_text().splitlines()]
+    rows[0]["extras"] = {"reference_2": "x", "reference_3": texts["a"], "reference_4": None}
+    rows[3]["extras"] = {"reference_2": texts["d"]}
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    utterances, normalizer = read_references(manifest), make_normalizer(system.config.text)
+    found = score_setups(split, utterances, normalizer)["ctc_greedy"]
+    assert found.num_references == 3 and found.errors_P[0] == found.errors_P[3] == 0 < found.errors_P[1]
+    paths = write_texts(tmp_path / "out", split, utterances, normalizer)
+    assert {"reference_2.jsonl", "reference_3.jsonl"} < {path.name for path in paths}
+    files = [str(tmp_path / "out" / f"{name}.jsonl") for name in ("reference", "reference_2", "reference_3")]
+    _, (again,), _ = score_files(files[0], [str(tmp_path / "out/ctc_greedy.trn")], more_references=files[1:])
+    assert again.score.counts == found.counts and again.score.interval == found.interval
+    rows[0]["extras"] = {"reference_2": 5}
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"utterance a: extras\.reference_2 is 5; expected a text"):
+        read_references(manifest)
 
 
 def test_rules_of_the_run_are_used(manifest: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.recipe.figures import Curve, draw_curves, read_curve
 from asr.recipe.report import SMOKE_WARNING, format_html, format_markdown
-from asr.recipe.results import explain_comparison
+from asr.recipe.results import explain_comparison, read_texts, score_results, write_texts
 from asr.recipe.stages import run_recipe
 from asr.scoring.counting import count_word_errors
 from asr.scoring.intervals import Interval
@@ -108,6 +108,28 @@ def test_the_figures_are_those_of_the_hypotheses(done: Path) -> None:
         assert run["wer"] == count_word_errors((references[name], heard[name]) for name in references).rate
 
 
+def test_further_references_count(copy: Path) -> None:
+    """One utterance of the recipe has two; with what was heard as the second, it has no error."""
+    results = read_results(copy)
+    rule = "References: up to 2 of an utterance, compared with the one that gives the fewest errors."
+    for name in ("report.md", "report.html"):
+        assert rule in (copy / "all" / "runs" / "report" / name).read_text()
+    folder = copy / "all" / "runs" / "results"
+    references = read_texts(folder / "reference.jsonl")
+    ((first, fields),) = ((id, own) for id, own in references.items() if "reference_2" in own)
+    assert results["test"]["references"] == 2 and fields["reference_2"] == fields["text"]
+    run = results["runs"][0]
+    heard = read_texts(folder / f"{run['name']}.{run['decoding']}.jsonl")
+    references[first]["reference_2"] = heard[first]["text"]
+    write_texts(folder / "reference.jsonl", references)
+    del references[first], heard[first]
+    pairs = [(references[id]["text"], heard[id]["text"]) for id in references]
+    assert (
+        score_results(folder, "ctc_lstm", results["runs"])["runs"][0]["errors"]
+        == count_word_errors(pairs).errors
+    )
+
+
 def test_the_page_is_whole_and_its_links_lead_to_files(done: Path) -> None:
     folder = done / "all" / "runs" / "report"
     text = (folder / "report.html").read_text()
@@ -131,7 +153,11 @@ def test_the_table_has_the_figures(done: Path) -> None:
             line for line in text.splitlines() if line.startswith(f"| {run['name']} | {100 * run['wer']:.2f}")
         )
         assert f"{100 * run['interval'][0]:.2f} to {100 * run['interval'][1]:.2f}" in row
-        assert f"{100 * run['cer']:.2f}" in row and f"{run['parameters'] / 1e6:.2f}M" in row
+        low, high = run["cer_interval"]
+        assert (
+            f"| {100 * run['cer']:.2f} | {100 * low:.2f} to {100 * high:.2f} |" in row
+            and f"{run['parameters'] / 1e6:.2f}M" in row
+        )
     assert "## Against ctc_lstm" in text and "transformer has" in text
 
 
@@ -214,7 +240,7 @@ def make_run(name: str, system: str, seed: int, wer: float) -> dict[str, Any]:
     origin = {"command": "asr recipe run x", "commit": "abc", "machine": "a | b", "device": "cpu (1 thread)",
               "asr": "1", "torch": "2", "numpy": "3", "python": "4"}  # fmt: skip
     return {
-        "name": name, "system": system, "seed": seed, "wer": wer, "interval": [wer / 2, wer * 2], "cer": wer / 3,
+        "name": name, "system": system, "seed": seed, "wer": wer, "interval": [wer / 2, wer * 2], "cer": wer / 3, "cer_interval": [wer / 4, wer],
         "decoding": "joint", "parameters": 1_234_567, "real_time_factor": 0.05, "guided_attention": False,
         "training": {"seconds": 4000.0, "updates": 1200, **origin}, "evaluation": origin,
         "ways": {"dev": {"joint": {"wer": wer}}, "test": {"joint": {"wer": wer, "real_time_factor": 0.05}}},
@@ -231,8 +257,11 @@ RESULTS = {
 
 def test_markdown() -> None:
     lines = format_markdown(RESULTS).splitlines()
-    assert "| b | 10.00 | 5.00 to 20.00 | 3.33 | joint | 1.23M | 67 min, 1,200 updates | 0.050 |" in lines
-    assert "| b, mean of 2 seeds | 12.50 | 10.00 to 15.00 |  |  |  |  |  |" in lines
+    assert (
+        "| b | 10.00 | 5.00 to 20.00 | 3.33 | 2.50 to 10.00 | joint | 1.23M | 67 min, 1,200 updates | 0.050 |"
+        in lines
+    )
+    assert "| b, mean of 2 seeds | 12.50 | 10.00 to 15.00 |  |  |  |  |  |  |" in lines
     rows = [line for line in lines if line.startswith("| ")]
     assert [row.split(" ")[1] for row in rows[1:4]] == ["b", "b-seed-1", "a"], "the best first"
     assert all(row.count("|") == rows[0].count("|") for row in rows[:5]), "no cell breaks the table"

@@ -379,9 +379,31 @@ def test_callhome(fisher: Corpus, tmp_path: Path) -> None:
     }
 
 
+def add_translations(root: Path) -> None:
+    """As the mapping's repository has them: a line for each of the mapping, four files of Fisher's test sets."""
+    write_text(root / "corpus/ldc/fisher_train.en", "Hi, how are you?", "", "Nothing.")
+    for number, first in enumerate(('Hi, "how" are you? Okay.', "Hello!", "] ", "So -- hi, Ana's here")):
+        write_text(root / f"corpus/ldc/fisher_dev.en.{number}", first, "Nothing", "")
+    write_text(root / "corpus/asr/fisher_dev.en.0", "not this one")
+    write_text(root / "corpus/ldc/fisher_dev2.en.0", "")
+
+
+def test_translations_of_fisher(fisher: Corpus, tmp_path: Path) -> None:
+    add_translations(fisher[1])
+    sets = prepare(fisher, tmp_path / "out")
+    assert sorted(sets) == ["dev", "dev2", "dev2_en", "dev_en", "test", "train", "train_en"]
+    spoken, translated = (sets[name]["20051009_182032_217_fsp-B-000100-000250"] for name in ("dev", "dev_en"))
+    assert translated.text == "hi how are you okay" and spoken.text == "hola cómo estás okay sí no"
+    assert translated.extras == {"reference_2": "hello", "reference_3": "so hi ana's here"}
+    assert translated.more_references == ["hello", "so hi ana's here"]
+    assert translated.model_copy(update={"text": spoken.text, "extras": {}}) == spoken
+    assert list(texts(sets["train_en"]).values()) == ["hi how are you"] and sets["dev2_en"] == {}
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (lambda root: add_translations(root) or edit("corpus/ldc/fisher_dev.en.2", "Nothing\n", "")(root), r"fisher_dev\.en\.2: has 2 lines, expected 3 as in mapping/fisher_dev"),
         (rename("LDC2010T04", "../texts"), r"no transcript such as 20051009_182032_217_fsp\.tdf"),
         (remove("mapping/fisher_dev"), "no mapping/fisher_dev; get it from https://github.com/joshua-decoder"),
         (remove(f"LDC2010S01/data/speech/{FISHER_CALLS['test']}.sph"), "no transcript or no audio of 20051028_180633_356_fsp, which fisher_test"),

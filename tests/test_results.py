@@ -85,6 +85,8 @@ def test_figures_of_made_up_results(made_up: Path) -> None:
     ]
     assert [run["cer"] for run in results["runs"]] == [15 / 60, 3 / 60]
     for run in results["runs"]:
+        low, high = run["cer_interval"]
+        assert 0 <= low < run["cer"] < high <= 1
         assert run["ways"]["test"]["attention"] == {"wer": 0.5, "cer": 0.5}
         assert 0 <= run["interval"][0] < run["wer"] < run["interval"][1] <= 1
     assert results["test"] == {"utterances": 10, "words": 20, "resampled_by": "utterance"}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
+import jiwer
 import pytest
 
 import asr
 from asr.cli import main
 from asr.errors import UserError
+from asr.scoring.significance import compare
 
 
 @pytest.fixture
@@ -89,3 +92,95 @@ def test_alternatives_that_jiwer_does_not_know_are_named(
     main(["score", "ref.trn", "hyp.trn"])
     assert "1 texts offer alternatives" in caplog.text
     assert asr.score("ref.trn", "hyp.trn", align="sclite").error_rate == 0
+
+
+# --- several references ---------------------------------------------------------------------------
+
+
+def score_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["score", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_several_files_of_references(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Texts without ids, as translations are given out: line N belongs to line N."""
+    sacrebleu = pytest.importorskip("sacrebleu")
+    references = [
+        ["the cat sat on the mat", "good morning to all", "yes"],
+        ["a cat was on the mat", "good morning everybody", "yes sir"],
+        ["there is a cat", "morning all of you", "right"],
+    ]
+    heard = ["a cat sat on the mat", "good morning all of you", "yes right"]
+    for number, lines in enumerate(references):
+        Path(f"ref.{number}").write_text("\n".join(lines) + "\n")
+    Path("hyp.txt").write_text("\n".join(heard) + "\n")
+    files = ("plain:ref.0,plain:ref.1,plain:ref.2", "plain:hyp.txt")
+    record = score_json(capsys, *files, "--bleu")
+    each = [
+        [jiwer.process_words(text, own) for text in texts]
+        for own, *texts in zip(heard, *references, strict=True)
+    ]
+    errors = [[one.substitutions + one.deletions + one.insertions for one in row] for row in each]
+    assert record["systems"][0]["errors"] == sum(map(min, errors)) < sum(row[0] for row in errors)
+    assert record["systems"][0]["bleu"] == pytest.approx(sacrebleu.corpus_bleu(heard, references).score)
+    assert (
+        record["references"] == "up to 3 of an utterance, compared with the one that gives the fewest errors"
+    )
+    assert main(["score", *files, "--html", "page.html"]) == 0
+    for text in (capsys.readouterr().out, Path("page.html").read_text()):
+        assert f"references: {record['references']}" in text
+
+
+def test_references_in_the_fields_of_a_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"id": "s1-a", "text": "a dog", "extras": {"reference_3": "x", "reference_2": "the cat sat"}},
+        {"id": "s1-b", "text": "$5", "reference_2": None},
+        {"id": "s2-c", "text": "yes"},
+    ]
+    Path("ref.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = score_json(capsys, "ref.jsonl", "hyp.trn")
+    assert record["systems"][0]["errors"] == 0 and record["references"].startswith("up to 3 of")
+    assert any("reference_3: 2 of 3 utterances have no text; their other" in note for note in record["notes"])
+    # A file besides them; ids, in another order and not all of them.
+    Path("more.trn").write_text("of course (s2-c)\nelsewhere (s9-z)\n")
+    Path("hyp.trn").write_text("of course (s2-c)\nthe cat sat (s1-a)\nfive (s1-b)\n")
+    record = score_json(capsys, "ref.jsonl,more.trn", "hyp.trn")
+    assert record["systems"][0]["errors"] == 1
+    assert any(note.startswith("more.trn: 1 ids are not in ref.jsonl") for note in record["notes"])
+
+
+def test_references_after_a_glm(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rules.glm").write_text(
+        ";;\n* name \"x\"\n* desc \"x\"\n* format 'NIST1'\n* max_nrules '9'\n* copy_no_hit 'T'\n* case_sensitive 'F'\nKITTY => CAT / [ ] __ [ ]\n"
+    )
+    Path("more.trn").write_text("The kitty jumped (s1-a)\n")
+    Path("hyp.trn").write_text("yes (s2-c)\nthe cat jumped (s1-a)\nfive dollars (s1-b)\n")
+    options = ("--align", "sclite", "--glm", "rules.glm")
+    assert score_json(capsys, "ref.trn,more.trn", "hyp.trn", *options)["systems"][0]["errors"] == 0
+
+
+def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.trn").write_text("no (x-1)\n")
+    Path("all.stm").write_text("a 1 s1 0 1 yes\n")
+    for arguments, message in (
+        (("ref.trn,other.trn", "hyp.trn"), "other.trn has no utterance of ref.trn"),
+        (("ref.trn,none.trn", "hyp.trn"), "ref.trn,none.trn: cannot read the file"),
+        (("ref.trn,-", "-"), "standard input can be read once only"),
+        (
+            ("all.stm,all.stm", "all.stm", "--align", "speakers"),
+            "of several speakers at once, only one reference is read",
+        ),
+    ):
+        assert main(["score", *arguments]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(UserError, match="or alternatives; leave them out"):
+        asr.score("ref.trn", "hyp.trn", alternatives={"s1-a": ["x"]})
+    first, second = (asr.score({"a": "x"}, {"a": "x"}, alternatives={"a": [text]}) for text in ("y", "z"))
+    with pytest.raises(UserError, match="utterance a has two references, 'x / y' for"):
+        compare(first, second)
+
+
+def test_a_comma_in_the_name_of_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ref.trn,hyp.trn").write_text("no (s1-a)\n")
+    assert score_json(capsys, "ref.trn,hyp.trn", "hyp.trn")["systems"][0]["errors"] == 3

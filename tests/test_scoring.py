@@ -68,6 +68,53 @@ def test_one_utterance(reference, hypothesis, counts, rate) -> None:
     assert score(reference, hypothesis, align="sclite").counts.errors == errors
 
 
+several = st.lists(
+    st.tuples(st.lists(references, min_size=1, max_size=3), hypotheses), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=50)
+@given(several)
+def test_of_several_references_the_one_with_the_fewest_errors_counts(triples) -> None:
+    said = {str(number): texts[0] for number, (texts, _) in enumerate(triples)}
+    others = {str(number): texts[1:] for number, (texts, _) in enumerate(triples) if len(texts) > 1}
+    heard = {str(number): text for number, (_, text) in enumerate(triples)}
+    found = score(said, heard, alternatives=others)
+    errors, lengths = [], []
+    for (texts, hypothesis), chosen in zip(triples, found.references, strict=True):
+        each = [jiwer.process_words(text, hypothesis) for text in texts]
+        counts = [one.substitutions + one.deletions + one.insertions for one in each]
+        assert chosen == texts[counts.index(min(counts))]
+        errors.append(min(counts))
+        lengths.append(len(chosen.split()))
+    assert (found.errors_P.tolist(), found.lengths_P.tolist()) == (errors, lengths)
+    assert found.num_references == max(len(texts) for texts, _ in triples)
+    assert found.character_error_rate == pytest.approx(
+        jiwer.cer(list(found.references), list(heard.values()))
+    )
+    assert all(group.num_references <= found.num_references for group in found.group(list(said)).values())
+
+
+def test_alternatives_that_cannot_be() -> None:
+    with pytest.raises(UserError, match="alternatives for c, which no reference has"):
+        score({"a": "x"}, {"a": "x"}, alternatives={"c": ["x"]})
+    with pytest.raises(UserError, match="alternatives of a: 'x'; expected a list of texts"):
+        score({"a": "x"}, {"a": "x"}, alternatives={"a": "x"})
+
+
+def test_alternatives_are_normalised_and_read_as_sclite_does() -> None:
+    said, heard, others = {"a": "one two"}, {"a": "Three uh."}, {"a": ["{ four / three } (uh)"]}
+    assert (
+        score(said, {"a": "two three"}, alternatives={"a": ["Two, three"]}, normalize="basic").error_rate == 0
+    )
+    found = score(said, {"a": "THREE"}, alternatives=others, align="sclite", has_optional_words=True)
+    assert found.counts.errors == 0 and found.references == ("three (uh)",)
+    with pytest.raises(UserError, match="BLEU of several references"):
+        found.bleu()
+    with pytest.raises(UserError, match="alternatives in braces would be read as words"):
+        score(said, heard, alternatives=others, align="sclite", normalize="basic")
+
+
 def test_counts_add_up() -> None:
     total = Counts(5, 1, 2, 3) + Counts(1, 1, 1, 1)
     assert total == Counts(6, 2, 3, 4)

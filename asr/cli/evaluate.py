@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-dir",
         metavar="DIR",
         help="write there, for each METHOD of decoding, the hypotheses (METHOD.jsonl), and as scored "
-        "(METHOD.trn and reference.jsonl, in which `asr score` finds the same errors); of several speakers "
+        "(METHOD.trn and reference.jsonl, in which `asr score` finds the same errors; further references are "
+        "in reference_2.jsonl and so on); of several speakers "
         "at once reference.stm and hypothesis.stm, for `asr score --align speakers`; of a classifier the "
         "expected and the found labels (labels.jsonl)",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from asr.errors import plural
 from asr.evaluation.speech import DecodedSplit, EvaluatedSplit
-from asr.scoring.counting import Score
+from asr.scoring.counting import Score, describe_choice
 from asr.scoring.result import without_infinity
 from asr.scoring.tables import percent, show_interval, text_table
 
@@ -21,6 +21,8 @@ def print_table(split: EvaluatedSplit, scores: dict[str, Score], checks: str) ->
         f"{plural(any_score.counts.reference_length, 'word')}, {any_setup.audio_seconds:.1f} s of audio, "
         f"checks: {checks}\n"
     )
+    if any_score.num_references > 1:
+        print(f"references: {describe_choice(any_score.num_references)}\n")
     rows: list[tuple[str, ...]] = [
         (
             *("decoding", "WER %", "95 % interval", "CER %", "95 % interval"),

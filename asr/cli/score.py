@@ -43,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or named as in kaldi:hyp.txt. "
         "What is missing or odd is reported on standard error."
     )
-    parser.add_argument("reference", metavar="REF", help="the reference texts; - for standard input")
+    parser.add_argument(
+        "reference",
+        metavar="REF",
+        help="the reference texts; - for standard input. Where several texts are right: A,B,C, or fields "
+        "reference_2, reference_3 and so on of JSON Lines. Of each utterance the one with the fewest errors "
+        "counts, of equals the first; BLEU takes all",
+    )
     parser.add_argument(
         "hypotheses", metavar="HYP", nargs="+", help="the texts of a system; a file for each system"
     )
@@ -100,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asr.scoring.counting import describe_choice
     from asr.scoring.page import Report
     from asr.scoring.scored_files import score_files
     from asr.scoring.significance import compare
@@ -108,7 +115,10 @@ def run(args: argparse.Namespace) -> int:
     settings = {"unit": args.unit, "normalize": args.normalize, **ALIGNMENTS[args.align]}
     if args.glm is not None:
         settings["glm"] = args.glm
-    reference, systems, notes = score_files(args.reference, args.hypotheses, **settings)
+    first, *others = _split_paths(args.reference)
+    reference, systems, notes = score_files(first, args.hypotheses, more_references=others, **settings)
+    if (count := systems[0].score.num_references) > 1:
+        settings["references"] = describe_choice(count)
     for note in notes:
         logger.warning("%s", note)
     if targets and len(systems) > 1 and any("{}" not in path for path, _ in targets):
@@ -127,6 +137,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_tables(report, args.show, args.bleu)
     return 0
+
+
+def _split_paths(text: str) -> list[str]:
+    """The files of A,B,C, unless that is the name of one, or one of them is not there."""
+    parts = text.split(",")
+    is_several = not _is_there(text) and all(map(_is_there, parts))
+    return parts if is_several else [text]
+
+
+def _is_there(path: str) -> bool:
+    from asr.transcripts.readers import split_format
+
+    return path == "-" or os.path.exists(split_format(path)[1])
 
 
 # --- groups -------------------------------------------------------------------------------------

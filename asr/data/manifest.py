@@ -11,11 +11,12 @@ import itertools
 import json
 import operator
 import os
+import re
 import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any, overload
+from typing import IO, Annotated, Any, TypeVar, overload
 
 import numpy as np
 import pydantic
@@ -30,6 +31,9 @@ MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 b
 MAX_SECONDS = 1_000_000.0  # 11 days: what exceeds it was counted in milliseconds or samples
 MAX_CHANNEL = 1_000
 MAX_FAULTS_SHOWN = 3
+
+_REFERENCE = re.compile(r"reference_([2-9]|[1-9]\d{1,3})")
+_Value = TypeVar("_Value")
 
 # Any limit makes pydantic look at the characters, and refuse lone surrogates.
 Text = Annotated[str, Field(max_length=MAX_LINE_BYTES)]
@@ -64,6 +68,16 @@ class Utterance(Config):
     def channel_index(self) -> int | None:
         """The channel counted from 0, as reading audio wants it."""
         return None if self.channel is None else self.channel - 1
+
+    @property
+    def more_references(self) -> list[str]:
+        """Other texts that are right too: `extras.reference_2`, `extras.reference_3` and so on."""
+        texts = []
+        for name, text in find_more_references(self.extras).items():
+            if not isinstance(text, str | None):
+                raise UserError(f"utterance {self.id}: extras.{name} is {text!r}; expected a text")
+            texts += [] if text is None else [text]
+        return texts
 
     def find_texts(self, count: int = 1) -> list[str]:
         """What each of so many speakers says: `text`, `extras.text_2` and so on."""
@@ -194,6 +208,12 @@ class Manifest(Sequence[Utterance]):
 def _require_unchanged(file: IO[bytes], path: Path, stamp: tuple[int, int]) -> None:
     if _stamp(file) != stamp:
         raise UserError(f"{path}: the manifest has changed since it was opened; start again with the new one")
+
+
+def find_more_references(fields: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Those named reference_2, reference_3 and so on, in this order."""
+    numbers = {name: int(match[1]) for name in fields if (match := _REFERENCE.fullmatch(name))}
+    return {name: fields[name] for name in sorted(numbers, key=lambda name: numbers[name])}
 
 
 # --- records ------------------------------------------------------------------------------------

@@ -243,6 +243,7 @@ def read_references(path: str | Path) -> list[Utterance]:
     for utterance in utterances:
         if utterance.text is None:
             raise UserError(f"{path}: utterance {utterance.id} has no text to compare with; give it one")
+        _ = utterance.more_references  # each of them is a text
     return utterances
 
 
@@ -276,6 +277,7 @@ def score_setups(
             references,
             _normalize(decoded.texts, normalizer),
             speakers=speakers if len(speakers) == len(known) else None,
+            alternatives={item.id: [normalizer(text) for text in item.more_references] for item in known},
         )
         for name, decoded in split.setups.items()
     }
@@ -295,11 +297,16 @@ def write_texts(
     references as they are scored.
 
     `asr score reference.jsonl NAME.trn` finds the same rates and intervals; reference.trn is for sclite.
+    Further references are in reference_2.jsonl and so on, for `asr score reference.jsonl,reference_2.jsonl`.
     """
     folder = Path(folder)
     known = [utterance for utterance in utterances if utterance.id not in split.faults]
     references = _normalize({item.id: item.text or "" for item in known}, normalizer)
     paths = [_write(folder / f"reference.{name}", name, known, references, "") for name in ("trn", "jsonl")]
+    for number in range(max((len(item.more_references) for item in known), default=0)):
+        having = [item for item in known if len(item.more_references) > number]
+        own = _normalize({item.id: item.more_references[number] for item in having}, normalizer)
+        paths.append(_write(folder / f"reference_{number + 2}.jsonl", "jsonl", having, own, ""))
     for name, decoded in split.setups.items():
         paths.append(
             _write(folder / f"{name}.trn", "trn", known, _normalize(decoded.texts, normalizer), name)

@@ -227,6 +227,9 @@ class _Split:
             references[utterance.id] = {"text": text}
             if utterance.speaker is not None:
                 references[utterance.id]["speaker"] = utterance.speaker
+            for number, other in enumerate(utterance.more_references, start=2):
+                other = normalize_for_scoring(other, recognizer.system.config.text)
+                references[utterance.id][f"reference_{number}"] = other
         write_texts(run.evaluation_dir / f"{name}.jsonl", references)
         return cls(run, recognizer, name, manifest, utterances, references)
 

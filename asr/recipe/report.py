@@ -17,12 +17,23 @@ from asr.recipe.experiment import Experiment
 from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
 from asr.recipe.results import score_run
 from asr.recipe.systems import Run
+from asr.scoring.counting import describe_choice
 from asr.scoring.tables import Rows, html_table, markdown_table, percent, show_interval
 
 NUM_WORST = 5
 Results = Mapping[str, Any]  # of results.json
 SMOKE_WARNING = "SMOKE TEST: few utterances, few updates, small models. These figures mean nothing."
-_HEADINGS = ("system", "WER %", "95 % interval", "CER %", "decoding", "parameters", "training", "real time")
+_HEADINGS = (
+    "system",
+    "WER %",
+    "95 % interval",
+    "CER %",
+    "95 % interval",
+    "decoding",
+    "parameters",
+    "training",
+    "real time",
+)
 _LEGEND = (
     "WER and CER: word and character errors on test. Decoding: the setup that did best on dev. What chose "
     "the settings of the confs is not recorded here. Training: time of the updates. Real time: seconds of "
@@ -86,6 +97,7 @@ def tabulate_runs(results: Results) -> Rows:
                 percent(run["wer"]),
                 show_interval(run["interval"], unknown="unknown"),
                 percent(run["cer"]),
+                show_interval(run.get("cer_interval"), unknown="unknown"),
                 _decoding(run),
                 f"{run['parameters'] / 1e6:.2f}M",
                 f"{_duration(run['training']['seconds'])}, {run['training']['updates']:,} updates",
@@ -99,7 +111,7 @@ def tabulate_runs(results: Results) -> Rows:
         if len(rates) > 1:
             spread = f"{percent(min(rates))} to {percent(max(rates))}"
             mean = percent(statistics.mean(rates))
-            rows.append((f"{system}, mean of {len(rates)} seeds", mean, spread, "", "", "", "", ""))
+            rows.append((f"{system}, mean of {len(rates)} seeds", mean, spread, "", "", "", "", "", ""))
     return rows
 
 
@@ -149,8 +161,9 @@ def title_of(results: Results) -> str:
 
 def describe_test(results: Results) -> str:
     test = results["test"]
+    choice = f"References: {describe_choice(test['references'])}. " if "references" in test else ""
     return (
-        f"{test['utterances']:,} utterances and {test['words']:,} words of test. "
+        f"{test['utterances']:,} utterances and {test['words']:,} words of test. {choice}"
         f"The intervals come from resampling by {test['resampled_by']}."
     )
 

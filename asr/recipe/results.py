@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asr.data.manifest import find_more_references
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.recipe.experiment import Experiment
@@ -21,7 +22,8 @@ from asr.scoring.significance import compare
 RESULTS, REFERENCES = "results.json", "reference.jsonl"
 SIGNIFICANCE_TEST = "matched pairs of segments (MAPSSWE), two-sided"
 
-Texts = dict[str, dict[str, str]]  # id -> text and, where it is known, speaker
+# id -> text and, where they are known, speaker and further references, reference_2 and so on
+Texts = dict[str, dict[str, str]]
 
 
 # --- all runs -----------------------------------------------------------------------------------
@@ -100,13 +102,18 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
             setups[setup] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
             if setup == summary["decoding"]:
                 chosen[name] = found
-        figures = describe_score(chosen[name]) | {"cer": chosen[name].character_error_rate}
+        interval = chosen[name].character_interval
+        figures = describe_score(chosen[name]) | {
+            "cer": chosen[name].character_error_rate,
+            "cer_interval": None if interval is None else [interval.low, interval.high],
+        }
         runs.append({**summary, **figures, "ways": {**summary["ways"], "test": setups}})
     first = next(iter(chosen.values()))
     test = {
         "utterances": len(references),
         "words": first.counts.reference_length,
         "resampled_by": first.resampled_by,
+        **({"references": first.num_references} if first.num_references > 1 else {}),
     }
     comparisons = []
     for summary in summaries:
@@ -181,6 +188,9 @@ def score_texts(references: Texts, hypotheses: Texts) -> Score:
         {name: fields["text"] for name, fields in references.items()},
         {name: fields["text"] for name, fields in hypotheses.items()},
         speakers=speakers if len(speakers) == len(references) else None,
+        alternatives={
+            name: list(find_more_references(fields).values()) for name, fields in references.items()
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +20,13 @@ def load_sacrebleu() -> Any:
     return sacrebleu
 
 
-def count_bleu(pairs: Sequence[tuple[str, str]]) -> list[int]:
-    """Count the n-grams of (reference, hypothesis) pairs."""
+def count_bleu(pairs: Sequence[tuple[str | Sequence[str], str]]) -> list[int]:
+    """Count the n-grams of (reference, hypothesis) pairs; a reference may be several texts."""
     if not pairs:
         return [0] * NUM_COUNTS
     references, hypotheses = zip(*pairs, strict=True)
-    found = load_sacrebleu().corpus_bleu(list(hypotheses), [list(references)])
+    texts = ([text] if isinstance(text, str) else text for text in references)
+    found = load_sacrebleu().corpus_bleu(list(hypotheses), list(itertools.zip_longest(*texts)))
     return [*found.counts, *found.totals, found.sys_len, found.ref_len]
 
 

@@ -85,6 +85,7 @@ def score(
     ids: Sequence[str] | None = None,
     speakers: Sequence[str] | Mapping[str, str] | None = None,
     recordings: Mapping[str, str] | None = None,
+    alternatives: Mapping[str, Sequence[str]] | None = None,
     normalize: Normalization | Callable[[str], str] = "none",
     align: Method = "jiwer",
     unit: Unit = "words",
@@ -100,6 +101,9 @@ def score(
     are known, or by `recordings`, the recording of each id. Two paths, or two strings that both
     name existing files, such as ref.trn or kaldi:data/text, are read as `asr score` reads them.
 
+    `alternatives` are other texts of a reference that are right too, by id: each hypothesis is compared with
+    the one that gives the fewest errors, of equals the first; character errors are those against it.
+
     `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
     how errors are told apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by
     its costs, without regard to case, with the best of alternatives such as `{ a / b }`; if the references
@@ -110,8 +114,10 @@ def score(
     if are_files(references, hypotheses):
         from asr.scoring.scored_files import score_files  # which scores texts by this function
 
-        if ids is not None or speakers is not None or recordings is not None:
-            raise UserError("ids, speakers or recordings besides files, which tell them; leave them out")
+        if any(given is not None for given in (ids, speakers, recordings, alternatives)):
+            raise UserError(
+                "ids, speakers or recordings besides files, which tell them, or alternatives; leave them out"
+            )
         options: dict[str, Any] = {"normalize": normalize, "align": align, "unit": unit}
         options |= {"has_optional_words": has_optional_words}
         options |= {"resamples": resamples, "confidence": confidence, "seed": seed}
@@ -135,36 +141,53 @@ def score(
             "remove the brackets"
         )
     change = choose_normalization(normalize)
+    others = _match_alternatives(alternatives or {}, names)
+    # Candidates: each reference of each utterance, with its hypothesis; C of them.
+    rows_C = [row for row, own in enumerate(others) for _ in range(1 + len(own))]
+    names_C = tuple(names[row] for row in rows_C)
+    said_C = tuple(text for first, own in zip(said, others, strict=True) for text in (first, *own))
+    heard_C = tuple(heard[row] for row in rows_C)
     if align == "sclite" and normalize != "none":
-        for name, text in zip(names * 2, said + heard, strict=True):
+        for name, text in zip(names_C * 2, said_C + heard_C, strict=True):
             if "{" in (text or ""):
                 raise UserError(
                     f"utterance {name}: normalised, alternatives in braces would be read as words; "
                     "choose them without, or align as jiwer does"
                 )
-    said = tuple(change(text) for text in said)
-    heard = tuple(None if text is None else change(text) for text in heard)
-    given = said
+    said_C = tuple(change(text) for text in said_C)
+    heard_C = tuple(None if text is None else change(text) for text in heard_C)
+    given_C = said_C
     if align == "sclite":
-        said, heard = _read_all_as_sclite(names, said, heard, unit, has_optional_words)
+        said_C, heard_C = _read_all_as_sclite(names_C, said_C, heard_C, unit, has_optional_words)
     pairs = (
         (split_units(reference, unit), split_units(hypothesis or "", unit))
-        for reference, hypothesis in zip(said, heard, strict=True)
+        for reference, hypothesis in zip(said_C, heard_C, strict=True)
     )
+    counts_C4 = count_pairs(pairs, align)
+    firsts = [number for number, row in enumerate(rows_C) if number == 0 or row != rows_C[number - 1]]
+    ends = [*firsts[1:], len(rows_C)]
+    errors_C = counts_C4[:, 1:].sum(axis=1)
+    chosen = [a + int(errors_C[a:b].argmin()) for a, b in zip(firsts, ends, strict=True)]
     return Score(
         ids=names,
-        given_references=given,
-        references=said,
-        hypotheses=heard,
+        given_references=tuple(given_C[number] for number in firsts),
+        references=tuple(said_C[number] for number in chosen),
+        given_alternatives=tuple(given_C[a + 1 : b] for a, b in zip(firsts, ends, strict=True)),
+        hypotheses=tuple(heard_C[number] for number in chosen),
         speakers=None if who is None else tuple(str(speaker) for speaker in who),
         recordings=None if recordings is None else tuple(recordings[name] for name in names),
-        counts_P4=count_pairs(pairs, align),
+        counts_P4=counts_C4[chosen],
         align=align,
         unit=unit,
         resamples=resamples,
         confidence=confidence,
         seed=seed,
     )
+
+
+def describe_choice(num_references: int) -> str:
+    """Say how one of several references is chosen."""
+    return f"up to {num_references} of an utterance, compared with the one that gives the fewest errors"
 
 
 def are_files(references: object, hypotheses: object) -> bool:
@@ -265,6 +288,18 @@ def _match(
                 f"hypothesis {name}: {hypothesis!r}; expected a text, or None where it is missing"
             )
     return names, said, heard
+
+
+def _match_alternatives(
+    alternatives: Mapping[str, Sequence[str]], names: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Other references of each utterance, in the order of the names."""
+    if unknown := list(alternatives.keys() - set(names)):
+        raise UserError(f"alternatives for {_list_ids(unknown)}, which no reference has; remove them")
+    for name, texts in alternatives.items():
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise UserError(f"alternatives of {name}: {texts!r}; expected a list of texts")
+    return [tuple(alternatives.get(name, ())) for name in names]
 
 
 def _check_lengths(what: str, came: int, expected: int) -> None:

@@ -115,6 +115,9 @@ class Score:
     given_references: tuple[str, ...]
     """As they were given; `references` has the alternatives that were chosen for these hypotheses."""
     references: tuple[str, ...]
+    given_alternatives: tuple[tuple[str, ...], ...]
+    """Other references of each utterance, which are right too: that with the fewest errors is among
+    `references`, of equals the first."""
     hypotheses: tuple[str | None, ...]
     """None where the hypothesis is missing: all of its reference is deleted then."""
     speakers: tuple[str, ...] | None
@@ -237,6 +240,7 @@ class Score:
             ids=pick(self.ids),
             given_references=pick(self.given_references),
             references=pick(self.references),
+            given_alternatives=pick(self.given_alternatives),
             hypotheses=pick(self.hypotheses),
             speakers=None if self.speakers is None else pick(self.speakers),
             recordings=None if self.recordings is None else pick(self.recordings),
@@ -312,10 +316,24 @@ class Score:
         for reference, hypothesis in zip(self.references, self.hypotheses, strict=True):
             yield split_units(reference, unit), split_units(hypothesis or "", unit)
 
+    @cached_property
+    def all_references(self) -> tuple[tuple[str, ...], ...]:
+        """All references of each utterance, as they were given."""
+        both = zip(self.given_references, self.given_alternatives, strict=True)
+        return tuple((first, *others) for first, others in both)
+
+    @property
+    def num_references(self) -> int:
+        """The most references that an utterance has."""
+        return max(map(len, self.all_references))
+
     def bleu(self) -> float:
-        """Corpus BLEU with sacrebleu's defaults, 0 to 100."""
+        """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
+        if self.num_references > 1 and self.align == "sclite":
+            raise UserError("BLEU of several references needs their texts as they are; expected align jiwer")
+        references = self.all_references if self.num_references > 1 else self.references
         texts = (hypothesis or "" for hypothesis in self.hypotheses)
-        return compute_bleu(count_bleu(list(zip(self.references, texts, strict=True))))
+        return compute_bleu(count_bleu(list(zip(references, texts, strict=True))))
 
     def to_dict(self, show: int | None = None) -> dict[str, Any]:
         """The numbers, in plain types that JSON has: None for an infinite rate.
@@ -327,6 +345,7 @@ class Score:
             "utterances": len(self),
             "speakers": None if self.speakers is None else len(set(self.speakers)),
             "missing_hypotheses": len(self.missing),
+            "references": self.num_references,
             "unit": self.unit,
             "align": self.align,
             **dataclasses.asdict(self.counts),

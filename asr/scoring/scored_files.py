@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asr.data.manifest import find_more_references
 from asr.errors import UserError
 from asr.scoring.alignments import split_units
 from asr.scoring.counting import Normalization, choose_normalization, score
@@ -43,6 +44,7 @@ def score_files(
     reference_path: str,
     hypothesis_paths: Sequence[str],
     *,
+    more_references: Sequence[str] = (),
     normalize: Normalization | Callable[[str], str] = "none",
     glm: str | None = None,
     speakers_at_once: bool = False,
@@ -50,28 +52,37 @@ def score_files(
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
     """The references, each file of hypotheses with its score, and what a person should know about them.
 
+    `more_references` are files of other references, which are right too, as are the fields reference_2,
+    reference_3 and so on of the first; of each utterance the one with the fewest errors counts.
     `glm` is a global mapping file, whose rules rewrite both sides first. With `speakers_at_once`, all that a
     speaker says in a recording is one utterance, and hypotheses are assigned to speakers by `pair_speakers`.
     Options are those of `score`.
     """
     change = choose_normalization(normalize)
-    if [reference_path, *hypothesis_paths].count("-") > 1:
+    if [reference_path, *more_references, *hypothesis_paths].count("-") > 1:
         raise UserError("standard input can be read once only; give files for the others")
     names = name_systems(hypothesis_paths)
     reference = read_transcripts(reference_path)
     known_ids = () if reference.format == "plain" else reference.entries
+    others = [read_transcripts(path, "reference", known_ids) for path in more_references]
     files = [read_transcripts(path, "hypothesis", known_ids) for path in hypothesis_paths]
-    reference, files = find_ids(reference, files)
+    reference, files = find_ids(reference, [*others, *files])
+    others, files = [*_split_fields(reference), *files[: len(others)]], files[len(others) :]
     if glm is not None:
         if options.get("align") != "sclite":
             raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
         reference = apply_mapping(glm, reference, "reference")
+        others = [apply_mapping(glm, file, "reference") for file in others]
         files = [apply_mapping(glm, file, "hypothesis") for file in files]
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
     if speakers_at_once:
         if options.get("align", "jiwer") != "jiwer":
             raise UserError(
                 "several speakers at once are assigned by the fewest errors; expected align jiwer"
+            )
+        if others:
+            raise UserError(
+                f"{others[0].path}: of several speakers at once, only one reference is read; leave it out"
             )
         unit = options.get("unit", "words")
         reference, files = pair_speakers(reference, files, lambda text: split_units(change(text), unit))
@@ -87,17 +98,43 @@ def score_files(
             f"{reference.path}: {count:,} texts offer alternatives, {{ a / b }}, which are compared as they "
             "stand; --align sclite chooses among them"
         )
+    alternatives = _match_alternatives(reference, others, notes)
     systems = []
     for name, file in zip(names, files, strict=True):
         matched = match_transcripts(reference, file)
         hypotheses = {id: entry.text or "" for id, entry in matched.entries.items()}
-        found = score(texts, hypotheses, speakers=speakers, normalize=normalize, **options)
+        found = score(
+            texts, hypotheses, speakers=speakers, alternatives=alternatives, normalize=normalize, **options
+        )
         systems.append(ScoredFile(name, file.path, file.format, found, matched.entries))
         own = [*file.notes, *matched.notes, *_describe_styles(found, is_normalized=normalize != "none")]
         notes += [f"{file.path}: {note}" for note in own]
     if emptied := sum(bool(text.split()) and not change(text) for text in texts.values()):
         notes.append(f"{reference.path}: {emptied:,} references are empty after --normalize {normalize}")
     return reference, systems, notes
+
+
+def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
+    """The fields reference_2, reference_3 and so on as files of their own."""
+    found: dict[str, dict[str, Entry]] = {}
+    for id, entry in reference.entries.items():
+        for name, text in find_more_references(entry.fields).items():
+            found.setdefault(name, {})[id] = Entry(text)
+    ordered = find_more_references(found)
+    return [TranscriptFile(f"{reference.path}: {n}", reference.format, own) for n, own in ordered.items()]
+
+
+def _match_alternatives(
+    reference: TranscriptFile, others: Sequence[TranscriptFile], notes: list[str]
+) -> dict[str, list[str]]:
+    """Further references by id."""
+    found: dict[str, list[str]] = {}
+    for file in others:
+        matched = match_transcripts(reference, file, "reference")
+        for id, entry in matched.entries.items():
+            found.setdefault(id, []).append(entry.text or "")
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
+    return found
 
 
 def name_systems(paths: Sequence[str]) -> list[str]:

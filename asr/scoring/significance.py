@@ -185,8 +185,9 @@ def _match(first: Score, second: Score, names: tuple[str, str]) -> Score:
                 "paired tests need the same utterances in both"
             )
         second = second.select([places[id] for id in first.ids])
-    for id, one, other in zip(first.ids, first.given_references, second.given_references, strict=True):
-        if one != other:
+    for id, ours, theirs in zip(first.ids, first.all_references, second.all_references, strict=True):
+        if ours != theirs:
+            one, other = " / ".join(ours), " / ".join(theirs)
             raise UserError(
                 f"utterance {id} has two references, {one!r} for {names[0]} and {other!r} for {names[1]}; "
                 "score both systems against the same text, normalised alike"

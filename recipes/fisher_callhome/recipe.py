@@ -45,7 +45,10 @@ class Line(NamedTuple):
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write a manifest for each of SETS; those of CallHome if its transcripts are there."""
+    """Write a manifest for each of SETS; those of CallHome if its transcripts are there.
+
+    SET_en.jsonl has the English translations as texts, where they are there.
+    """
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, with the copies of the LDC and the mapping in it")
     audio = {path.stem.lower(): path for path in find_files(corpus_dir, ".sph", ".wav")}
@@ -68,10 +71,13 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     counts = {name: len(lines) for name, lines in mappings.items()}
     check_counts(corpus_dir, counts, {name: COUNTS[name] for name in mappings})
     calls: dict[str, list[Line]] = {}
-    sets = {}
+    sets: dict[str, list[Utterance]] = {}
     for name, mapping in mappings.items():
         sets[name] = []
-        for call, *numbers in mapping:
+        translations = _read_translations(corpus_dir, SETS[name], len(mapping))
+        if translations:
+            sets[f"{name}_en"] = []
+        for line, (call, *numbers) in enumerate(mapping):
             call = call.lower()
             source = fisher.get(call) or callhome.get(call)
             if source is None or call not in audio:
@@ -82,10 +88,33 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
                 calls[call] = read_fisher(source) if call in fisher else read_callhome(source)
                 _require_readable(audio[call])
             utterance = _join(call, source, audio[call], calls[call], "".join(numbers))
-            if utterance is not None:
-                sets[name].append(utterance)
+            if utterance is None:
+                continue
+            sets[name].append(utterance)
+            english = [" ".join(clean_fisher(lines[line]).split()) for lines in translations]
+            if any(english):
+                sets[f"{name}_en"].append(_translate(utterance, list(filter(None, english))))
     for name, utterances in sets.items():
         write_manifest(output_dir / f"{name}.jsonl", utterances)
+
+
+def _read_translations(corpus_dir: Path, name: str, count: int) -> list[list[str]]:
+    """The lines of corpus/ldc/NAME.en, or of NAME.en.0 and so on, of which Fisher's test sets have four."""
+    found = []
+    for path in find_files(corpus_dir, ".en", *(f".en.{number}" for number in range(4))):
+        if path.parent.name == "ldc" and path.name.partition(".")[0] == name:
+            found.append(path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n"))
+            if len(found[-1]) != count:
+                raise UserError(
+                    f"{path}: has {len(found[-1]):,} lines, expected {count:,} as in mapping/{name}"
+                )
+    return found
+
+
+def _translate(utterance: Utterance, texts: Sequence[str]) -> Utterance:
+    """The utterance with its first translation as text; the others are references of it too."""
+    more = {f"reference_{number}": text for number, text in enumerate(texts[1:], start=2)}
+    return utterance.model_copy(update={"text": texts[0], "extras": more})
 
 
 def _require_readable(path: Path) -> None:
