@@ -14,6 +14,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.cli import main
 from asr.data.interchange import (
     KINDS,
     Kind,
@@ -28,7 +29,7 @@ from asr.data.interchange import (
     write_tsv,
     write_utterances,
 )
-from asr.data.manifest import Utterance
+from asr.data.manifest import Utterance, read_manifest
 from asr.data.records import COLUMNS
 from asr.errors import UserError
 from asr.transcripts.readers import read_transcripts
@@ -161,6 +162,107 @@ def test_a_common_voice_table(tmp_path: Path) -> None:
         },
     )
     assert (second.text, second.duration) == ('"Yes"', 3.5)
+
+
+CLIPS = {  # release 25: the columns that its bundler writes, of a clip each
+    "client_id": ("ab12", "cd34", "ab12"),
+    "path": tuple(f"common_voice_sl_{number}.mp3" for number in (1, 2, 3)),
+    "sentence_id": ("5e", "6f", "70"),
+    "sentence": ('Rekel je: "Ne."', "Kdo?", "'Ja', je rekla ona"),
+    "sentence_domain": ("general,finance,news_current_affairs", "", "agriculture_food"),
+    "up_votes": ("2", "3", "2"),
+    "down_votes": ("0", "1", "0"),
+    "age": ("twenties", "", "twenties"),
+    "gender": ("female_feminine", "", "female_feminine"),
+    "accents": ("Ljubljana, osrednja Slovenija", "", ""),
+    "variant": ("", "", ""),
+    "locale": ("sl", "sl", "sl"),
+    "segment": ("", "", ""),
+}
+
+
+@pytest.mark.parametrize("heading", ["clip", "filename"])
+def test_a_whole_folder_of_common_voice(tmp_path: Path, heading: str) -> None:
+    """The archive of a language as release 25 is given out; its tables are written by pandas without quotes."""
+    folder = tmp_path / "cv-corpus-25.0-2026-03-09" / "sl"
+    (folder / "clips").mkdir(parents=True)
+    (folder / "README.md").write_text("# Slovenian")
+    columns = {"validated": list(CLIPS), "train": sorted(CLIPS)}  # some releases sort them by name
+    rows = {"validated": (0, 1, 2), "train": (0, 2), "dev": ()}
+    for name, chosen in rows.items():
+        with (folder / f"{name}.tsv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(
+                file,
+                delimiter="\t",
+                lineterminator="\n",
+                quoting=csv.QUOTE_NONE,
+                quotechar=None,
+                escapechar="\\",
+            )
+            names = columns.get(name, list(CLIPS))
+            writer.writerows([names, *([CLIPS[column][row] for column in names] for row in chosen)])
+    durations = "".join(f"{path}\t{1000 + row}\n" for row, path in enumerate(CLIPS["path"]))
+    (folder / "clip_durations.tsv").write_text(f"{heading}\tduration[ms]\n{durations}")
+    out = tmp_path / "out.jsonl"
+    for name, chosen in rows.items():
+        assert main(["manifest", "convert", str(folder / f"{name}.tsv"), str(out)]) == 0
+        found = list(read_manifest(out))
+        assert [utterance.text for utterance in found] == [CLIPS["sentence"][row] for row in chosen]
+        assert [utterance.audio for utterance in found] == [
+            str(folder / "clips" / CLIPS["path"][row]) for row in chosen
+        ]
+        assert [utterance.duration for utterance in found] == [(1000 + row) / 1000 for row in chosen]
+        assert [utterance.speaker for utterance in found] == [CLIPS["client_id"][row] for row in chosen]
+        assert {utterance.language for utterance in found} <= {"sl"}
+        known = ("client_id", "path", "sentence", "locale")
+        assert [utterance.extras for utterance in found] == [
+            {column: cells[row] for column, cells in CLIPS.items() if column not in known and cells[row]}
+            for row in chosen
+        ]
+
+
+def test_spontaneous_speech_of_common_voice(tmp_path: Path) -> None:
+    """Release 5: what nobody has written down has no text; the code of the language is in the name of the file."""
+    folder = tmp_path / "sps-corpus-5.0-2026-09-11-gv"
+    (folder / "audios").mkdir(parents=True)
+    names = (
+        *(
+            "client_id",
+            "audio_id",
+            "audio_file",
+            "duration_ms",
+            "prompt_id",
+            "prompt",
+            "transcription",
+            "votes",
+        ),
+        *("age", "gender", "accents", "variant", "language", "prompt_upvotes", "prompt_reports", "is_edited"),
+        *("split", "char_per_sec", "quality_tags"),
+    )
+    first = {"transcription": "ta mee [disfluency] toiggal", "split": "train", "quality_tags": "short-audio"}
+    rows = []
+    for number, own in enumerate((first, {"split": "unassigned"}), start=1):
+        cells = {
+            "client_id": "ab12",
+            "audio_id": str(number),
+            "audio_file": f"spontaneous-speech-gv-{number}.mp3",
+        }
+        cells |= {"duration_ms": "6120", "language": "Manx", "prompt": "What do you do?", **own}
+        rows.append("\t".join(cells.get(name, "") for name in names))
+    (folder / "ss-corpus-gv.tsv").write_text("\n".join(["\t".join(names), *rows]) + "\n")
+    told, untold = read_tsv(folder / "ss-corpus-gv.tsv")
+    assert (told.id, told.text, told.language) == ("spontaneous-speech-gv-1", first["transcription"], "gv")
+    assert (told.audio, told.duration) == (f"{folder}/audios/spontaneous-speech-gv-1.mp3", 6.12)
+    assert (told.speaker, told.extras["split"], told.extras["quality_tags"]) == (
+        "ab12",
+        "train",
+        "short-audio",
+    )
+    assert untold.text is None and untold.extras == {
+        "audio_id": "2",
+        "prompt": "What do you do?",
+        "split": "unassigned",
+    }
 
 
 def test_common_voice_without_its_durations_is_measured(tmp_path: Path) -> None:

@@ -239,7 +239,8 @@ def read_tsv(path: str | Path) -> Iterator[Utterance]:
     """A table with a header and without any quoting.
 
     One with client_id and path is from Common Voice: its audio is in `clips/` beside it, and the durations in
-    `clip_durations.tsv`, if that is there. One of its spontaneous speech has audio_file, in `audios/`.
+    `clip_durations.tsv`, if that is there. One of its spontaneous speech, ss-corpus-LOCALE.tsv, names files
+    in `audios/`; where its transcription is empty, nobody has written it down.
     """
     return _read_table(path, "\t")
 
@@ -266,15 +267,20 @@ def _read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
             )
         folder, milliseconds = Path(lines.folder), dict[str, str]()
         known = {name.lower() for name in names}
-        if {"client_id", "audio_file"} <= known and (folder / "audios").is_dir():
+        is_spontaneous = {"client_id", "audio_file"} <= known
+        if is_spontaneous and (folder / "audios").is_dir():
             folder /= "audios"
+        locale = re.fullmatch(r"ss-corpus-(\S+)\.tsv", Path(path).name)  # its column has a name, not a code
         if {"client_id", "path"} <= known:
             if "duration" not in meanings and (folder / "clip_durations.tsv").exists():
                 milliseconds = _read_clip_durations(folder / "clip_durations.tsv")
             folder /= "clips"
+        keeps_empty = set() if is_spontaneous else {"text"}
         for number, row in rows:
             cells = zip(names, meanings, row, strict=True)
-            record = {name: cell for name, meaning, cell in cells if cell or meaning == "text"}
+            record = {name: cell for name, meaning, cell in cells if cell or meaning in keeps_empty}
+            if is_spontaneous and locale:
+                record["language"] = locale[1]
             clip = next((record[n] for n in record if MEANINGS.get(n.lower()) == "audio"), "")
             if clip in milliseconds:
                 record.setdefault("duration_ms", milliseconds[clip])
@@ -285,7 +291,11 @@ def _read_clip_durations(path: Path) -> dict[str, str]:
     with open_lines(path) as lines:
         rows = read_rows(lines, "\t")
         _, header = next(rows, (1, []))
-        if header[:1] != ["clip"] or len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
+        if (
+            header[:1] not in (["clip"], ["filename"])
+            or len(header) != 2
+            or MEANINGS.get(header[1]) != "milliseconds"
+        ):
             raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
         return {clip: milliseconds for _, (clip, milliseconds) in rows}
 
