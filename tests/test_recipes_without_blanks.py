@@ -133,6 +133,28 @@ def test_aidatatang_with_packed_speakers(aidatatang: Corpus, tmp_path: Path) -> 
     assert prepare(aidatatang, tmp_path / "out")["test"]["T0055G0021S0001"].speaker == "G0021"
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("aidatatang_200zh/transcript", "aidatatang_200zh/texts"), "200_zh_transcript.txt is neither here nor"),
+        (remove("aidatatang_200zh/corpus/dev/G0002/T0055G0002S0001.wav"), "found 0 utterances of dev, expected 1"),
+        (
+            edit("aidatatang_200zh/transcript/aidatatang_200_zh_transcript.txt", " 播放 一首 Ａ ok", ""),
+            r"transcript\.txt:1: expected a new id and its text",
+        ),
+        (
+            lambda root: (root / "aidatatang_200zh/corpus/test/G0021/T0055G0021S0001.wav").write_bytes(b"RIFF"),
+            r"T0055G0021S0001\.wav",
+        ),
+    ],
+)  # fmt: skip
+def test_aidatatang_damaged(aidatatang: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    recipe, root = aidatatang
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+
+
 # --- AISHELL-2 --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,8 +22,13 @@ from corpus_examples import (
     write_text,
 )
 
+from asr.cli import main
 from asr.errors import UserError
+from asr.recipe.experiment import Experiment
+from asr.recipe.stages import run_recipe
+from asr.recipe.systems import build_runs
 from asr.recipe.wsj import normalize_prompt, read_dots
+from asr.system.checkpoint import find_model, load_state
 
 EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them
     (
@@ -385,6 +391,28 @@ def test_wsj_2mix(wsj_2mix: Corpus, tmp_path: Path) -> None:
     assert (test.text, test.extras) == ("TEXT OF THE POINT 4", {"text_2": "TEXT OF THE POINT 0"})
     assert "01i_440_01ic0202_1e-05_440c0402_-1e-05" in sets["train"]
     assert list(wsj_2mix[0].find_systems()) == ["conformer"]
+
+
+@pytest.mark.slow
+def test_wsj_2mix_is_trained_and_scored(
+    wsj_2mix: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The system of conf/wsj_2mix, in smoke size: prepared, trained for some updates, scored."""
+    recipe, root = wsj_2mix
+    for split, gain in {"tr": "0.5", "cv": "0.25"}.items():  # no mixture is both learnt and tested
+        for kind in ("mix", "s1", "s2"):
+            folder = f"2speakers/wav16k/max/{split}/{kind}"
+            name = f"440c0401_-{gain}_01ic0201_{gain}.wav"
+            rename(f"{folder}/440c0401_-0.6154_01ic0201_0.6154.wav", f"{folder}/{name}")(root)
+    experiment = Experiment(recipe, output_dir=tmp_path / "run", given_corpus_dir=root, smoke=True)
+    run_recipe(experiment)
+    (run,) = build_runs(experiment)
+    assert run.name == "conformer" and load_state(find_model(run.folder))["step"] >= 2
+    capsys.readouterr()
+    assert main(["evaluate", str(run.folder), str(experiment.data_dir / "test.jsonl"), "--json"]) == 0
+    score = json.loads(capsys.readouterr().out)["score"]
+    assert (score["utterances"], score["reference_length"]) == (2, 10)  # the texts of both speakers
+    assert score["errors"] > 0
 
 
 @pytest.mark.parametrize(
