@@ -370,7 +370,7 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     ),
     # damaged or absurd
     "FLAC with a hole": _file(
-        "hole.flac", _overwrite(_sound("FLAC"), 20_000, bytes(999)), "0.768 to 1.024 s cannot be decoded"
+        "hole.flac", _overwrite(_sound("FLAC"), 20_000, bytes(999)), "0.768 to 1.280 s cannot be decoded"
     ),
     "NaN": _file("nan.wav", _floats(RATE, np.nan), "a sample at 1.000 s is nan"),
     "infinity": _file("infinite.wav", _floats(RATE, -np.inf), "a sample at 1.000 s is -inf"),

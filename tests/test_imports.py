@@ -165,7 +165,7 @@ def test_transcribing_imports_little() -> None:
         "from asr.cli.quick_start import import_torch\n"
         "import_torch()\n"
         "import asr.cli.transcription_job, asr.whisper.whisper_recognizer\n"
-        "from asr.audio.silero import load_silero\n"
+        "from asr.audio.speech_detection import load_silero\n"
         "load_silero(16_000)\n"
         "heavy = {'torchaudio', 'silero_vad', 'librosa', 'matplotlib', 'scipy', 'sentencepiece', 'torch._refs'}\n"
         "print(heavy & set(sys.modules))\n"

@@ -1,4 +1,4 @@
-"""asr/audio/silero.py against the package's own model, and on sounds that are no speech."""
+"""silero-vad's model in asr/audio/speech_detection.py against the package's own model, and on sounds that are no speech."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import soxr
 import torch
 from silero_vad import load_silero_vad
 
-from asr.audio.silero import SileroModel, load_silero
+from asr.audio.speech_detection import SileroModel, load_silero
 from asr.data.speech_synthesis import synthesize
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.audio import silero
+from asr.audio import speech_detection
 from asr.audio.speech_detection import (
     SILENCE_DB,
     EnergyDetector,
@@ -61,7 +61,7 @@ class Scripted:
 
 @pytest.mark.parametrize("rate", [8_000, 16_000])
 def test_silero_probabilities_become_frames(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
-    monkeypatch.setattr(silero, "load_silero", Scripted)
+    monkeypatch.setattr(speech_detection, "load_silero", Scripted)
     signs = np.repeat([-1.0, 1.0, -1.0], [round(0.96 * rate), round(0.64 * rate), round(0.5 * rate)])
     detector = make_detector("silero", 8.0, rate, 0.0)
     results = [detector.push(block.astype(np.float32)) for block in np.array_split(signs, 17)]
@@ -87,7 +87,7 @@ def test_silero_has_a_threshold(threshold: float, num_frames: int, monkeypatch: 
             probabilities_C, state = super().__call__(chunks_CS, state)
             return 0.7 * probabilities_C, state
 
-    monkeypatch.setattr(silero, "load_silero", Doubtful)
+    monkeypatch.setattr(speech_detection, "load_silero", Doubtful)
     detector = make_detector("silero", 8.0, 8_000, 0.0, threshold)
     signs = np.repeat([-1.0, 1.0, -1.0], [7680, 5120, 4000]).astype(np.float32)
     flags = np.concatenate([detector.push(signs)[0], detector.finish()[0]])
@@ -101,7 +101,7 @@ def test_a_recording_does_not_begin_within_speech(monkeypatch: pytest.MonkeyPatc
         def __call__(self, chunks_CS: np.ndarray, state: None) -> tuple[np.ndarray, None]:
             return np.full(len(chunks_CS), 0.4, np.float32), None
 
-    monkeypatch.setattr(silero, "load_silero", Unsure)
+    monkeypatch.setattr(speech_detection, "load_silero", Unsure)
     detector = make_detector("silero", 8.0, 8_000, 0.0)
     flags = np.concatenate([detector.push(np.zeros(8_000, np.float32))[0], detector.finish()[0]])
     assert len(flags) == 100 and not flags.any()

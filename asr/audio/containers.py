@@ -34,6 +34,9 @@ TOLERANCE_SECONDS = 0.01
 # Where the header may include the delay and the padding of a lossy codec, up to two packets each.
 CODEC_TOLERANCE_SECONDS = 0.25
 
+AudioContent = bytes | BinaryIO
+"""A file in memory, or one of the system that is open for reading."""
+
 
 class AudioError(UserError):
     """A fault of an audio file, or of what is asked of it; the message starts with the file's path."""
@@ -56,7 +59,7 @@ class AudioDecoder(Protocol):
 
 
 @contextlib.contextmanager
-def open_audio(path: Path, content: bytes | None = None) -> Iterator[AudioDecoder]:
+def open_audio(path: Path, content: AudioContent | None = None) -> Iterator[AudioDecoder]:
     """A decoder for the file, or for its content, of which `path` is then only the name in messages.
 
     What the libraries raise, in here and inside the `with`, is an AudioError.
@@ -64,9 +67,12 @@ def open_audio(path: Path, content: bytes | None = None) -> Iterator[AudioDecode
     with contextlib.ExitStack() as stack, as_audio_errors(path):
         if content is None:
             file = stack.enter_context(_open_file(path))
-            _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
-        else:
+        elif isinstance(content, bytes):
             file = stack.enter_context(_hold_in_file(content))
+        else:
+            file = content
+        _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+        file.seek(0)
         decoder = _choose_decoder(path, file, stack)
         _check_header(path, decoder)
         yield decoder
@@ -118,7 +124,6 @@ def _hold_in_file(content: bytes) -> BinaryIO:
     else:
         file = cast(BinaryIO, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
     file.write(content)
-    file.seek(0)
     return file
 
 
@@ -156,7 +161,7 @@ def _choose_decoder(path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> 
     head = file.read(4096)
     if head.startswith(_LIBSNDFILE_KINDS):
         if (sound := _open_libsndfile(file, stack)) is not None:
-            return _LibsndfileDecoder(file, sound)
+            return _LibsndfileDecoder(path, file, sound, stack)
     elif kind := name_other_kind(head):
         raise AudioError(f"{path}: is {kind}, not audio; was the right file downloaded?")
     return _FFmpegDecoder(path, file, stack)
@@ -198,12 +203,12 @@ def _count_promised_frames(sound: Any) -> int:
 
 
 class _LibsndfileDecoder:
+    """Frames by libsndfile, up to the first damage: FFmpeg goes on behind it."""
+
     is_torn = False
 
-    def __init__(self, file: BinaryIO, sound: Any) -> None:
-        self._file = file
-        self._unread: Any = sound
-        self._num_present: int = sound.frames
+    def __init__(self, path: Path, file: BinaryIO, sound: Any, stack: contextlib.ExitStack) -> None:
+        self._path, self._file, self._sound, self._stack = path, file, sound, stack
         self.container: str = sound.format.lower()
         self.sample_rate: int = sound.samplerate
         self.num_channels: int = sound.channels
@@ -213,74 +218,30 @@ class _LibsndfileDecoder:
         self.damaged: list[tuple[int, int]] = []
 
     def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
-        position = first
-        end = self._num_present if count is None else min(first + count, self._num_present)
-        step = max(1, PIECE_SAMPLES // self.num_channels)
-        while position < end:
-            for piece in self._read(position, end, step):
-                position += len(piece)
-                yield piece
-            if position < end:
-                piece = self._read_before_damage(position, min(position + step, end))
-                if len(piece):
-                    yield piece
-                position += len(piece)
-                next_sound = self._find_sound(position, end)
-                if next_sound is None:
-                    return
-                self.damaged.append((position, next_sound))
-                yield from make_silence(next_sound - position, self.num_channels)
-                position = next_sound
-
-    def _read(self, first: int, end: int, step: int) -> Iterator[np.ndarray]:
-        """The frames up to `end`, or to the first piece in which something is damaged."""
         import soundfile
 
-        sound, self._unread = self._unread, None
-        with contextlib.ExitStack() as stack, contextlib.suppress(soundfile.LibsndfileError):
-            if sound is None:  # after an error, libsndfile cannot go on with the same one
-                self._file.seek(0)
-                sound = stack.enter_context(soundfile.SoundFile(self._file.fileno(), closefd=False))
-            if sound.seekable():
-                sound.seek(first)
-            else:
-                for position in range(0, first, step):
-                    sound.read(min(step, first - position), dtype="float32")
-            while first < end:
-                piece = sound.read(min(step, end - first), dtype="float32", always_2d=True)
+        num_present = self._sound.frames
+        position, end = first, num_present if count is None else min(first + count, num_present)
+        step = max(1, PIECE_SAMPLES // self.num_channels)
+        try:
+            self._seek(first, step)
+            while position < end:
+                piece = self._sound.read(min(step, end - position), dtype="float32", always_2d=True)
                 if not len(piece):
                     return
-                first += len(piece)
+                position += len(piece)
                 yield piece
+        except soundfile.LibsndfileError:
+            rest = _FFmpegDecoder(self._path, self._file, self._stack)
+            yield from rest.frames(position, end - position)
+            self.damaged = rest.damaged
 
-    def _read_before_damage(self, first: int, past: int) -> np.ndarray:
-        """All that can be read from `first` on: libsndfile gives all that is asked for, or nothing."""
-        piece = np.zeros((0, self.num_channels), np.float32)
-        readable, damaged = 0, past - first
-        while damaged - readable > 1:
-            middle = (readable + damaged) // 2
-            read = next(self._read(first, first + middle, middle), None)
-            if read is None or len(read) < middle:
-                damaged = middle
-            else:
-                readable, piece = middle, read
-        return piece
-
-    def _find_sound(self, damage: int, end: int) -> int | None:
-        """The first frame behind the damage, if any: by longer and longer steps, then by halves."""
-
-        def is_sound(place: int) -> bool:
-            return any(True for _ in self._read(place, place + 1, 1))
-
-        damaged, sound = damage, damage + self.sample_rate // 100
-        while sound < end and not is_sound(sound):
-            damaged, sound = sound, sound + self.sample_rate // 100 + (sound - damage) // 10
-        if sound >= end:
-            return None
-        while sound - damaged > 1:
-            middle = (damaged + sound) // 2
-            damaged, sound = (damaged, middle) if is_sound(middle) else (middle, sound)
-        return sound
+    def _seek(self, first: int, step: int) -> None:
+        if self._sound.seekable():
+            self._sound.seek(first)
+            return
+        for position in range(0, first, step):
+            self._sound.read(min(step, first - position), dtype="float32")
 
 
 # --- FFmpeg -------------------------------------------------------------------------------------
@@ -321,6 +282,8 @@ class _FFmpegDecoder:
             from av.codec.context import Flags2
 
             codec.flags2 |= Flags2.skip_manual  # else FFmpeg drops the padding of a last packet that has none
+        if codec.name == "flac":
+            codec.options = {"err_detect": "crccheck+explode"}  # else damage becomes noise
         self.sample_rate: int = codec.sample_rate
         self.num_channels: int = codec.layout.nb_channels
         is_exact = self.container in _EXACT_CONTAINERS.split(",") or (self.container == "mp3" and has_tag)

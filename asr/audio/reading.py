@@ -20,6 +20,7 @@ from asr.audio.containers import (
     MAX_SAMPLE_RATE,
     MIN_SAMPLE_RATE,
     TOLERANCE_SECONDS,
+    AudioContent,
     AudioDecoder,
     AudioError,
     as_audio_errors,
@@ -85,7 +86,7 @@ class _Request:
     allow_silence: bool
     max_seconds: float = math.inf
     on_damage: OnDamage | None = None
-    content: bytes | None = None
+    content: AudioContent | None = None
 
     def __post_init__(self) -> None:
         _require_rate(f"{self.path}: sample_rate", self.sample_rate)
@@ -95,12 +96,21 @@ class _Request:
             raise AudioError(f"{self.path}: duration is {self.duration} s, expected more than 0")
 
 
-def read_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
-    """Read the header only. `content`: of the file, where it is in memory."""
+def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInfo:
+    """Read the header only. `content`: of the file, in memory or opened."""
     path = Path(path)
     with open_audio(path, content) as decoder:
         seconds = None if decoder.num_frames is None else decoder.num_frames / decoder.sample_rate
         return AudioInfo(path, decoder.sample_rate, decoder.num_channels, seconds, decoder.container)
+
+
+def measure_seconds(path: str | Path, content: AudioContent | None = None) -> float:
+    """Seconds of a whole audio file: from its header, or by decoding it where the header does not tell."""
+    info = read_info(path, content)
+    if info.seconds is not None:
+        return info.seconds
+    blocks = read_blocks(path, info.sample_rate, allow_silence=True, content=content)
+    return sum(len(block) for block in blocks) / info.sample_rate
 
 
 def read(
@@ -111,12 +121,12 @@ def read(
     duration: float | None = None,
     channel: int | None = None,
     allow_silence: bool = False,
-    content: bytes | None = None,
+    content: AudioContent | None = None,
 ) -> np.ndarray:
     """The file, or the part of `duration` seconds from `start`, as float32 (samples,).
 
     A part may reach past the end by `TOLERANCE_SECONDS`, and is shorter then. `channel` counts from 0.
-    `content`: of the file, where it is in memory; `path` is then only its name in messages.
+    `content`: of the file, in memory or opened; `path` is then only its name in messages.
     """
     request = _Request(
         Path(path), sample_rate, start, duration, channel, allow_silence, MAX_READ_SECONDS, content=content
@@ -135,7 +145,7 @@ def read_blocks(
     channel: int | None = None,
     allow_silence: bool = False,
     on_damage: OnDamage | None = None,
-    content: bytes | None = None,
+    content: AudioContent | None = None,
 ) -> Iterator[np.ndarray]:
     """Read the same in blocks of `block_seconds`, of which the last may be shorter.
 

@@ -37,7 +37,7 @@ class SegmentationConfig(Config):
     16 kHz. energy: speech is what is louder than the noise around it. auto: silero where the rate allows it,
     else energy. none: no cut, the whole recording is one segment."""
     max_seconds: float = pydantic.Field(default=20.0, ge=1)
-    """Of a segment, and never more than the longest utterance that the model was trained on. Whisper, which
+    """Longest segment, never longer than the longest utterance that the model was trained on. Whisper, which
     hears 30 s at once however short a segment is, has 28 here unless told otherwise."""
     min_seconds: float = pydantic.Field(default=8.0, gt=0)
     """Speech that goes on past max_seconds is not cut before so many seconds. Whisper: 15."""
@@ -49,7 +49,7 @@ class SegmentationConfig(Config):
     padding_seconds: float = pydantic.Field(default=0.3, ge=0)
     """Kept before and after speech: weak sounds at its edges."""
     overlap_seconds: float = pydantic.Field(default=1.0, ge=0)
-    """Where speech is cut without a pause, both sides go on for so long; their common words are joined."""
+    """Audio that both sides share where speech is cut without a pause; their common words are joined."""
     speech_threshold: float = pydantic.Field(default=0.5, gt=0.15, lt=1)
     """silero: speech begins where it is at least so likely, and ends where it is 0.15 less likely. Lower for
     quiet or noisy speech, higher where noise is taken for speech."""
@@ -90,7 +90,7 @@ class AudioSegment:
     audio_S: np.ndarray
     sample_rate: int
     cut_before: float | None = None
-    """Where speech was cut without a pause, in seconds: this segment begins earlier, the other ends later."""
+    """Second at which speech was cut without a pause: this segment begins earlier, the other ends later."""
     cut_after: float | None = None
     """The same at the end."""
     speech: tuple[tuple[float, float], ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import queue
 import shutil
@@ -16,6 +17,7 @@ import numpy as np
 import pydantic
 
 from asr.audio import reading as audio
+from asr.audio.containers import AudioContent
 from asr.errors import UserError
 
 # S samples
@@ -36,13 +38,13 @@ class AudioPart:
     channel: int | None = None
     """Counted from 0; None: their mean."""
     id: str | None = None
-    """Of the transcript; None: the stem of the path."""
+    """Id of the transcript; None: the stem of the path."""
     on_read: Callable[[float], None] | None = None
     """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
     load: Callable[[], bytes] | None = None
     """Fetches the file where it lies elsewhere; `path` is then its name in messages."""
     is_utterance: bool = False
-    """Whether somebody has cut it out as one utterance, which is cut no further unless it is very long."""
+    """Cut out as one utterance by somebody; cut no further unless it is very long."""
 
 
 @dataclass(frozen=True)
@@ -164,52 +166,43 @@ def read_source(
         size = round(BLOCK_SECONDS * sample_rate)
         yield from (samples[first : first + size] for first in range(0, len(samples), size))
         return
-    if isinstance(source, Content):
-        yield from _read_content(source, sample_rate, on_damage)
-        return
-    part = source if isinstance(source, AudioPart) else AudioPart(source)
-    seconds = 0.0
-    for block in audio.read_blocks(
-        part.path,
-        sample_rate,
-        block_seconds=BLOCK_SECONDS,
-        start=part.start,
-        duration=part.duration,
-        channel=part.channel,
-        allow_silence=True,
-        on_damage=on_damage,
-        content=_load(part),
-    ):
-        seconds += len(block) / sample_rate
-        if part.on_read is not None:
-            part.on_read(seconds)
-        yield block
+    with _open(source) as (part, content):
+        seconds = 0.0
+        for block in audio.read_blocks(
+            part.path,
+            sample_rate,
+            block_seconds=BLOCK_SECONDS,
+            start=part.start,
+            duration=part.duration,
+            channel=part.channel,
+            allow_silence=True,
+            on_damage=on_damage,
+            content=content,
+        ):
+            seconds += len(block) / sample_rate
+            if part.on_read is not None:
+                part.on_read(seconds)
+            yield block
 
 
 def _load(part: AudioPart) -> bytes | None:
     return None if part.load is None else part.load()
 
 
-def _read_content(
-    source: Content, sample_rate: int, on_damage: audio.OnDamage | None
-) -> Iterator[np.ndarray]:
-    """Decoders jump about in a file, so it is written to disk first."""
-    shown = source.name or "the audio in memory"
-    with tempfile.NamedTemporaryFile(prefix="asr-") as file:
+@contextlib.contextmanager
+def _open(source: AudioFile | Content) -> Iterator[tuple[AudioPart, AudioContent | None]]:
+    """The part to read, and its file where it has no path: on disk, since decoders jump about in it."""
+    if not isinstance(source, Content):
+        part = source if isinstance(source, AudioPart) else AudioPart(source)
+        yield part, _load(part)
+        return
+    name = source.name or "the audio in memory"
+    with tempfile.TemporaryFile(buffering=0) as copy:
         try:
-            shutil.copyfileobj(source.file, file)
+            shutil.copyfileobj(source.file, copy)
         except OSError as error:
-            raise UserError(f"{shown}: cannot be read ({error.strerror})") from None
-        file.flush()
-
-        def note(damage: audio.Damage) -> None:
-            if on_damage is not None:
-                on_damage(replace(damage, message=damage.message.replace(file.name, shown)))
-
-        try:
-            yield from read_source(file.name, sample_rate, note if on_damage is not None else None)
-        except audio.AudioError as error:
-            raise audio.AudioError(str(error).replace(file.name, shown)) from None
+            raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+        yield AudioPart(name), copy
 
 
 class _End:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import functools
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from asr.errors import UserError
 
-# S samples, T frames of 10 ms, C chunks of 32 ms
+# S samples, T frames of 10 ms, C chunks of 32 ms, D dimension
 
 FRAMES_PER_SECOND = 100
 SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, the quietest speech above
@@ -23,21 +30,16 @@ _PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
 Method = Literal["auto", "silero", "energy", "none"]
 
 
-class Detector(Protocol):
-    """Detector of speech: whether frames in their order are speech, and their energy in dB of full scale."""
-
-    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray]: ...
-
-
 def make_detector(
     method: Method,
     threshold_db: float,
     sample_rate: int,
     ahead_seconds: float,
     speech_threshold: float = 0.5,
-) -> Detector:
+) -> EnergyDetector | SileroDetector:
+    """Build a detector. For each frame of the blocks that it takes, it gives whether it is speech, and its
+    energy in dB of full scale.
+    """
     if method == "silero" or (method == "auto" and sample_rate in SILERO_RATES):
         return SileroDetector(sample_rate, speech_threshold)
     return EnergyDetector(sample_rate, threshold_db, ahead_seconds)
@@ -133,8 +135,6 @@ class SileroDetector:
     """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
 
     def __init__(self, sample_rate: int, threshold: float = 0.5) -> None:
-        from asr.audio.silero import load_silero
-
         if sample_rate not in SILERO_RATES:
             raise UserError(
                 f"segmentation.method = silero knows 8000 and 16000 Hz, but the model takes {sample_rate}; "
@@ -186,3 +186,79 @@ class SileroDetector:
         done = int(self._num_judged / chunk_frames) - self._first_chunk
         self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
         return flags_T, energies_T
+
+
+# --- the model of silero-vad --------------------------------------------------------------------
+
+_STRIDES = (1, 2, 2, 1)
+_DIM = 128
+
+
+class SileroModel(nn.Module):
+    """Probability of speech in each chunk, from many chunks at once: six times as fast as one by one.
+
+    Spectra and convolutions see one chunk each; an LSTM runs over the chunks. The weights are the package's.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__()
+        self.chunk_samples = sample_rate * 32 // 1000
+        self._context_samples = self.chunk_samples // 8  # that the chunk before lends
+        weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
+        self._basis = weights["stft.forward_basis_buffer"]
+        self._kernels = [
+            tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
+            for index in range(len(_STRIDES))
+        ]
+        self._lstm = nn.LSTM(_DIM, _DIM)
+        names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0"}
+        names |= {"bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
+        self._lstm.load_state_dict({own: weights[f"decoder.rnn.{name}"] for name, own in names.items()})
+        self._output = (weights["decoder.decoder.2.weight"][..., 0], weights["decoder.decoder.2.bias"])
+
+    def start(self) -> SileroState:
+        return SileroState(torch.zeros(self._context_samples), None)
+
+    @torch.inference_mode()
+    def forward(self, chunks_CS: np.ndarray, state: SileroState) -> tuple[np.ndarray, SileroState]:
+        """(C,) probabilities, and the state after the last chunk."""
+        if not len(chunks_CS):
+            return np.zeros(0, np.float32), state
+        audio_CS = torch.from_numpy(chunks_CS)
+        ends_CS = audio_CS[:, -self._context_samples :]
+        before_CS = torch.cat([state.context_S[None], ends_CS[:-1]])
+        hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), state.memory)
+        probabilities_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
+        return probabilities_C.numpy(), SileroState(ends_CS[-1].clone(), memory)
+
+    def _encode(self, audio_CS: Tensor) -> Tensor:
+        window = self._basis.size(2)
+        padded = F.pad(audio_CS[:, None], (0, window // 4), mode="reflect")
+        real, imaginary = F.conv1d(padded, self._basis, stride=window // 2).chunk(2, dim=1)
+        x = (real.square() + imaginary.square()).sqrt()
+        for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
+            x = F.conv1d(x, weight, bias, stride, padding=1).relu()
+        return x[..., 0]
+
+
+class SileroState(NamedTuple):
+    """State of the model after the chunks so far."""
+
+    context_S: Tensor
+    memory: tuple[Tensor, Tensor] | None
+
+
+def _read_weights(prefix: str) -> dict[str, Tensor]:
+    """Read the file of the package without its import, which is slow and sets PyTorch to one thread."""
+    package = importlib.util.find_spec("silero_vad")
+    assert package is not None and package.origin is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load; there is no other file
+        state = torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit").state_dict()
+    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(f"{prefix}.")}
+
+
+@functools.lru_cache
+def load_silero(sample_rate: int) -> SileroModel:
+    """Load the model once; it has no state, so all recordings share it."""
+    return SileroModel(sample_rate)

@@ -54,7 +54,7 @@ def read_stream(
 
     faults = (FFmpegError, ValueError, OSError)
     with contextlib.ExitStack() as stack:
-        copy = cast(BinaryIO, stack.enter_context(tempfile.NamedTemporaryFile(prefix="asr-")))
+        copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile(buffering=0)))
         pipe = _Pipe(read, copy)
         try:
             if head.startswith(NOT_STREAMED):
@@ -80,11 +80,7 @@ def _read_whole(pipe: _Pipe, copy: BinaryIO, sample_rate: int, channel: int | No
     logger.info("%s: cannot be decoded as it comes; it is read to its end first", NAME)
     while pipe.read(1 << 16):
         pass
-    copy.flush()
-    try:
-        yield from read_blocks(copy.name, sample_rate, block_seconds=1.0, channel=channel)
-    except AudioError as error:
-        raise AudioError(str(error).replace(copy.name, str(NAME))) from None
+    yield from read_blocks(NAME, sample_rate, block_seconds=1.0, channel=channel, content=copy)
 
 
 def _decode(media: Any, channel: int | None) -> Iterator[np.ndarray]:
