@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.batches.order import BatchConfig, Shard, group_by_length, padding_share, plan_epoch
+from asr.batches.order import BatchConfig, ProcessShare, group_by_length, padding_share, plan_epoch
 from asr.batches.seeding import random_stream
 from asr.errors import UserError
 
@@ -130,21 +130,12 @@ def test_batches_come_in_no_order_of_length() -> None:
     assert abs(np.corrcoef(range(len(longest)), longest)[0, 1]) < 0.2
 
 
-def test_first_epoch_can_go_from_short_to_long() -> None:
-    seconds_N, config = draw_seconds(500), CONFIG.model_copy(update={"sort_first_epoch": True})
-    means = [
-        [seconds_N[group].mean() for group in plan_epoch(seconds_N, config, 0, epoch, 1).batches]
-        for epoch in (0, 1)
-    ]
-    assert means[0] == sorted(means[0]) and means[1] != sorted(means[1])
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 def test_processes_share_the_same_global_batches(world_size: int) -> None:
     """Step s of all ranks together is the s-th group of world_size batches of a single process."""
     alone = plan_epoch(draw_seconds(500), CONFIG, 0, 3, 1).batches
     plan = plan_epoch(draw_seconds(500), CONFIG, 0, 3, world_size)
-    shards = [Shard(rank, world_size).take(plan.batches) for rank in range(world_size)]
+    shards = [list(ProcessShare(rank, world_size).take(plan.batches)) for rank in range(world_size)]
     num_steps = len(alone) // world_size
     assert {len(shard) for shard in shards} == {num_steps}
     for step in range(num_steps):

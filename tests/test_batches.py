@@ -20,7 +20,7 @@ from asr.audio import reading as audio_files
 from asr.batches.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
 from asr.batches.builder import Batch, Inputs, needed_frames
 from asr.batches.loader import BatchLoader
-from asr.batches.order import BatchConfig, Shard
+from asr.batches.order import BatchConfig, ProcessShare
 from asr.batches.spec_augment import SpecAugmentConfig
 from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.errors import UserError
@@ -91,10 +91,10 @@ def build_inputs(augment: AugmentConfig = AUGMENT, *, dither: float = 0.0, **oth
 
 
 def build(
-    manifest: Manifest, inputs: Inputs | None = None, *, shard: Shard | None = None, **config: Any
+    manifest: Manifest, inputs: Inputs | None = None, *, share: ProcessShare | None = None, **config: Any
 ) -> BatchLoader:
     return BatchLoader(
-        manifest, inputs or build_inputs(), CONFIG.model_copy(update=config), seed=1, shard=shard or Shard(),
+        manifest, inputs or build_inputs(), CONFIG.model_copy(update=config), seed=1, share=share or ProcessShare(),
         skipped_path=manifest.paths[0].with_name("skipped.jsonl"),
     )  # fmt: skip
 
@@ -232,16 +232,16 @@ def test_workers_change_nothing(manifest: Manifest, num_workers: int) -> None:
     [(0, 0), (0, 1), (2, 1), *(pytest.param(n, 0, marks=pytest.mark.slow) for n in (1, 2))],
 )
 def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: int) -> None:
-    shard = Shard(rank, 2)
-    whole = list(build(manifest, shard=shard).epoch_batches(2))
-    assert len(whole) == build(manifest, shard=shard).num_steps(2) > 3
-    resumed = build(manifest, shard=shard, num_workers=num_workers).epoch_batches(2, start=6)
+    share = ProcessShare(rank, 2)
+    whole = list(build(manifest, share=share).epoch_batches(2))
+    assert len(whole) == build(manifest, share=share).num_steps(2) > 3
+    resumed = build(manifest, share=share, num_workers=num_workers).epoch_batches(2, start=6)
     assert_equal(resumed, whole[3:])
-    assert list(build(manifest, shard=shard).epoch_batches(2, start=2 * len(whole))) == []
+    assert list(build(manifest, share=share).epoch_batches(2, start=2 * len(whole))) == []
 
 
 def test_ranks_together_see_what_one_process_sees(manifest: Manifest) -> None:
-    ranks = [build(manifest, shard=Shard(rank, 2)).epoch_batches(0) for rank in (0, 1)]
+    ranks = [build(manifest, share=ProcessShare(rank, 2)).epoch_batches(0) for rank in (0, 1)]
     dealt = [batch for step in zip(*ranks, strict=True) for batch in step]
     assert_equal(dealt, list(build(manifest).epoch_batches(0))[: len(dealt)])
 
@@ -301,7 +301,8 @@ def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) ->
     plain = build(manifest, build_inputs(AugmentConfig()))
     expected = {name: batch.features_BTF[row, : batch.feature_lengths_B[row]] for batch in plain.epoch_batches(0) for row, name in enumerate(batch.ids)}  # fmt: skip
     ranks = [
-        list(build(manifest, shard=Shard(rank, 2), min_seconds=0.5).evaluation_batches()) for rank in (0, 1)
+        list(build(manifest, share=ProcessShare(rank, 2), min_seconds=0.5).evaluation_batches())
+        for rank in (0, 1)
     ]
     found = [(name, batch, row) for rank in ranks for batch in rank for row, name in enumerate(batch.ids)]
     assert sorted(name for name, _, _ in found) == sorted(expected)
@@ -387,7 +388,7 @@ def test_utterance_without_text(tmp_path: Path) -> None:
 def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world_size = len(list(build(manifest).epoch_batches(0))) - 1
-    batches = list(build(manifest, shard=Shard(0, world_size)).epoch_batches(0))
+    batches = list(build(manifest, share=ProcessShare(0, world_size)).epoch_batches(0))
     assert len(batches) == 1
     assert f"their 1 batches are too few for {world_size} processes" in caplog.text
 

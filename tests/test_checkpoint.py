@@ -208,7 +208,9 @@ def test_config_in_it_is_a_config(folder: Path) -> None:
 def test_settings_that_are_no_more_are_read_at_their_defaults(tmp_path: Path) -> None:
     """Saved runs have all settings in config.yaml, those that a later version does without too."""
     path = tmp_path / "config.yaml"
-    text = "output_dir: x\ndata: {train: a, dev: b}\nbatches: {feature_cache: VALUE}\n"
+    text = (
+        "output_dir: x\ndata: {train: a, dev: b}\nbatches: {feature_cache: VALUE, sort_first_epoch: false}\n"
+    )
     text += "model: {ctc_weight: 1.0, encoder: {type: lstm, pyramid_layers: 0}}\n"
     path.write_text(text.replace("VALUE", "null"))
     assert RunConfig.load(path).batches == BatchConfig()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches.order import BatchConfig, Shard
+from asr.batches.order import BatchConfig, ProcessShare
 from asr.batches.text_loader import TextLoader
 from asr.config import dump_config
 from asr.decoding.fusion import score_texts
@@ -209,8 +209,8 @@ TEXTS = ["A" * length for length in (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 40)]
 TOKENIZER = Tokenizer.train(TokenizerConfig(), ["A"])
 
 
-def load(shard: Shard = Shard(0, 1), seed: int = 0) -> TextLoader:  # noqa: B008 (frozen)
-    return TextLoader(TEXTS, "x.txt", TOKENIZER, BatchConfig(max_tokens=20), seed=seed, shard=shard)
+def load(share: ProcessShare = ProcessShare(0, 1), seed: int = 0) -> TextLoader:  # noqa: B008 (frozen)
+    return TextLoader(TEXTS, "x.txt", TOKENIZER, BatchConfig(max_tokens=20), seed=seed, share=share)
 
 
 def test_an_epoch_has_every_sentence_that_fits_once() -> None:
@@ -233,7 +233,7 @@ def test_an_epoch_goes_on_from_any_step() -> None:
 
 
 def test_processes_share_an_epoch() -> None:
-    shards = [load(Shard(rank, 2)) for rank in range(2)]
+    shards = [load(ProcessShare(rank, 2)) for rank in range(2)]
     found = [[batch.ids for batch in loader.epoch_batches(0)] for loader in shards]
     assert len(found[0]) == len(found[1])
     together = [ids for pair in zip(*found, strict=True) for ids in pair]

@@ -13,7 +13,7 @@ from test_batches import CONFIG, assert_equal, build_inputs
 
 from asr.batches.augment import AugmentConfig
 from asr.batches.loader import BatchLoader
-from asr.batches.order import Shard, order_shards
+from asr.batches.order import ProcessShare, order_shards
 from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.data.manifest import Manifest, write_manifest
 from asr.data.shards import ShardFolder, read_data
@@ -38,10 +38,10 @@ def manifest(folder: ShardFolder) -> Manifest:
 
 
 def build(
-    folder: ShardFolder, *, shard: Shard | None = None, window_shards: int = 2, **config: Any
+    folder: ShardFolder, *, share: ProcessShare | None = None, window_shards: int = 2, **config: Any
 ) -> ShardLoader:
     settings = CONFIG.model_copy(update=LIMITS | {"window_shards": window_shards, **config})
-    return ShardLoader([folder], build_inputs(), settings, seed=1, shard=shard or Shard())
+    return ShardLoader([folder], build_inputs(), settings, seed=1, share=share or ProcessShare())
 
 
 def names(batches: Any) -> list[tuple[str, ...]]:
@@ -111,7 +111,7 @@ def test_ranks_together_see_what_one_process_sees(
     for skipped in (0, start):
         ranks = [
             names(
-                build(folder, shard=Shard(rank, now, first), num_workers=num_workers).epoch_batches(
+                build(folder, share=ProcessShare(rank, now, first), num_workers=num_workers).epoch_batches(
                     1, skipped
                 )
             )
@@ -124,7 +124,7 @@ def test_ranks_together_see_what_one_process_sees(
 
 def test_too_few_batches_for_the_processes(folder: ShardFolder) -> None:
     with pytest.raises(UserError, match="fewer than the 100 processes"):
-        list(build(folder, shard=Shard(0, 100)).epoch_batches(0))
+        list(build(folder, share=ProcessShare(0, 100)).epoch_batches(0))
 
 
 def test_what_cannot_be_trained_on_is_left_out(folder: ShardFolder, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -110,17 +111,17 @@ class Inputs:
     text: TextConfig
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     num_encoded_frames: Callable[[Tensor], Tensor] = same_frames
-    """How many frames the encoder of the model makes of so many feature frames."""
+    """Number of encoded frames for so many feature frames."""
     labels: Labels | None = None
-    """Where the labels come from that the model is to learn; None: the tokens are those of the text."""
+    """Source of the labels that the model is to learn; None: it learns the text."""
     step_times: Callable[[int], np.ndarray] | None = None
     """The middles of so many encoded steps, in seconds; needed with labels."""
     num_texts: int = 1
-    """How many texts of an utterance the model learns. Their tokens have EOS_ID between them."""
+    """Texts of an utterance that the model learns. Their tokens have EOS_ID between them."""
     has_ctc: bool = True
-    """Whether the model learns by CTC, which needs a frame for each token."""
+    """True where the model learns by CTC, which needs a frame for each token."""
     num_views: int = 1
-    """How often each utterance of an epoch stands in its batch, row below row, each time with other masks."""
+    """Rows of each utterance in its batch, one below the other, each with other masks."""
 
 
 class Example(NamedTuple):
@@ -192,8 +193,8 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             features_BTF, applied, spans_B2 = self._augmenter.augment_features(
                 features_BTF, feature_lengths_B, applied, ids, epoch, num_views
             )
-        tokens = [np.array(example.tokens, dtype=np.int64) for example in examples]
-        tokens_BU, token_lengths_B = _pad(tokens, np.empty(0, dtype=np.int64), self._inputs.tokenizer.pad_id)
+        tokens = [np.array(example.tokens, np.int64) for example in examples]
+        tokens_BU, token_lengths_B = pad_rows(tokens, np.int64, self._inputs.tokenizer.pad_id)
         return Batch(
             ids=ids,
             features_BTF=features_BTF,
@@ -240,7 +241,7 @@ class BatchBuilder(Dataset["Batch | UserError"]):
     def _compute_features(self, examples: list[Example], epoch: int | None) -> tuple[Tensor, Tensor]:
         front_end = self._inputs.front_end
         signals = [example.audio_S for example in examples]
-        audio_BS, audio_lengths_B = _pad(signals, np.empty(0, dtype=np.float32), 0.0)
+        audio_BS, audio_lengths_B = pad_rows(signals, np.float32, 0.0)
         generators = None
         if epoch is not None and front_end.config.dither:
             streams = [self._augmenter.stream("dither", example.utterance.id, epoch) for example in examples]
@@ -248,10 +249,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         return front_end(audio_BS, audio_lengths_B, generators)
 
 
-def _pad(rows: Sequence[np.ndarray], empty: np.ndarray, value: float) -> tuple[Tensor, Tensor]:
-    """The rows below each other and their lengths. `empty` is a row of length 0: it gives type and shape."""
+def pad_rows(rows: Sequence[np.ndarray], dtype: npt.DTypeLike, value: float) -> tuple[Tensor, Tensor]:
+    """The rows below each other, filled up with a value, and their lengths."""
     lengths = [len(row) for row in rows]
-    padded = np.full((len(rows), max(lengths, default=0), *empty.shape[1:]), value, dtype=empty.dtype)
+    padded = np.full((len(rows), max(lengths, default=0)), value, dtype)
     for target, row in zip(padded, rows, strict=True):
         target[: len(row)] = row
     return torch.from_numpy(padded), torch.tensor(lengths, dtype=torch.int64)

@@ -20,7 +20,15 @@ from torch.utils.data import DataLoader
 
 from asr.batches.augment import AugmentationCounter, Augmenter
 from asr.batches.builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
-from asr.batches.order import WHOLE, BatchConfig, EpochPlan, Shard, group_by_length, plan_epoch
+from asr.batches.order import (
+    WHOLE,
+    BatchConfig,
+    EpochPlan,
+    ProcessShare,
+    group_by_length,
+    plan_epoch,
+    report_left_over,
+)
 from asr.batches.seeding import hash_names
 from asr.data.manifest import Manifest, Utterance
 from asr.errors import UserError
@@ -45,7 +53,7 @@ class BatchLoader:
         config: BatchConfig,
         *,
         seed: int = 0,
-        shard: Shard = WHOLE,
+        share: ProcessShare = WHOLE,
         skipped_path: Path | None = None,
     ) -> None:
         check_settings(inputs, config)
@@ -53,7 +61,7 @@ class BatchLoader:
         self._inputs = inputs
         self._config = config
         self._seed = seed
-        self._shard = shard
+        self._share = share
         features = inputs.front_end.config
         self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
         self._skip_log = SkipLog(manifest.name, len(manifest), skipped_path)
@@ -73,7 +81,7 @@ class BatchLoader:
         chosen = self.training_set
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
         plan = plan_epoch(
-            seconds_N, self._config, self._seed, epoch, self._shard.multiple, chosen.tokens_N
+            seconds_N, self._config, self._seed, epoch, self._share.multiple, chosen.tokens_N
         )  # fmt: skip
         return replace(
             plan,
@@ -83,7 +91,7 @@ class BatchLoader:
 
     def num_steps(self, epoch: int) -> int:
         """Batches of each process; not the same in all epochs."""
-        return len(self._shard.take(self.plan_epoch(epoch).batches))
+        return len(list(self._share.take(self.plan_epoch(epoch).batches)))
 
     def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
@@ -92,13 +100,9 @@ class BatchLoader:
             "epoch %d: %d utterances in %d batches, %.1f%% padding",
             epoch, sum(map(len, plan.batches)), len(plan.batches), 100 * plan.padding,
         )  # fmt: skip
-        if plan.left_over:
-            logger.info(
-                "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
-                epoch, sum(map(len, plan.left_over)), len(plan.left_over), self._shard.multiple,
-            )  # fmt: skip
+        report_left_over(epoch, plan.left_over, self._share.multiple)
         counter = AugmentationCounter(self._inputs.augment)
-        for batch in self._load(self._shard.take(plan.batches, start), epoch):
+        for batch in self._load(self._share.take(plan.batches, start), epoch):
             counter.add(batch.applied[:: batch.num_views])
             yield batch
         counter.log(epoch)
@@ -109,7 +113,7 @@ class BatchLoader:
         if self._config.max_tokens is not None:
             tokens_N = count_tokens(self._manifest, self._inputs)
         groups = group_by_length(self._manifest.durations, self._config, None, tokens_N)
-        yield from self._load(self._shard.take(groups[::-1]), None)
+        yield from self._load(self._share.take(groups[::-1]), None)
 
     @property
     def longest_seconds(self) -> float:
@@ -122,7 +126,8 @@ class BatchLoader:
         largest = max(self.plan_epoch(0).batches, key=lambda group: len(group) * seconds_N[group].max())
         return next(self._load([largest], 0))
 
-    def _load(self, groups: list[np.ndarray], epoch: int | None) -> Iterator[Batch]:
+    def _load(self, planned: Iterable[np.ndarray], epoch: int | None) -> Iterator[Batch]:
+        groups = list(planned)
         return load_batches(
             BatchBuilder(self._manifest, self._inputs, self._augmenter),
             [(epoch, group.tolist()) for group in groups],

@@ -5,9 +5,11 @@ Works on arrays of seconds and positions, N utterances long, and touches no file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pydantic
@@ -15,6 +17,8 @@ import pydantic
 from asr.batches.seeding import random_stream
 from asr.config import Config
 from asr.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class BatchConfig(Config):
@@ -34,9 +38,6 @@ class BatchConfig(Config):
     """Shorter utterances are left out of training."""
     max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
     """Longer utterances are left out of training."""
-    sort_first_epoch: bool = False
-    """Go from short to long in the first epoch, which helps attention to find its way; of shards, in each
-    window."""
     window_shards: int = pydantic.Field(default=8, ge=1)
     """Shards whose utterances are shuffled together, where `data.train` are folders of shards: more of them
     mix better and take more memory. As many as there are: the whole epoch at once, as a manifest is."""
@@ -53,19 +54,19 @@ class BatchConfig(Config):
         return self
 
 
-Planned = TypeVar("Planned")
+Planned = TypeVar("Planned", np.ndarray, list[Any])
 
 
 @dataclass(frozen=True)
-class Shard:
+class ProcessShare:
     """Share of one process in the global batches: of each W of them in a row, rank r takes the r-th."""
 
     rank: int = 0
     world_size: int = 1
     first_world_size: int | None = None
-    """Of the processes that the training was started with, if others: an epoch keeps their batches."""
+    """Number of processes at the start of the training, if another: an epoch keeps their batches."""
     batches_per_update: int | None = None
-    """What all processes learn from before they go on; None: a batch each."""
+    """Batches that all processes together learn from before they go on; None: one each."""
 
     @property
     def multiple(self) -> int:
@@ -77,21 +78,19 @@ class Shard:
         """Batches that all processes share out among them at a time."""
         return self.batches_per_update or self.world_size
 
-    def share(self, update: Sequence[Planned], nothing: Planned) -> Sequence[Planned]:
-        """This process's batches of an update: as many as others have, some of them perhaps `nothing`."""
-        num_empty = -len(update) % self.world_size
-        return [*update, *[nothing] * num_empty][self.rank :: self.world_size]
-
-    def take(self, batches: list[np.ndarray], start: int = 0) -> list[np.ndarray]:
-        """Select this process's batches: equally many for all processes, perhaps some without utterances."""
-        updates = (
-            batches[first : first + self.update_size]
-            for first in range(start, len(batches), self.update_size)
-        )
-        return [own for update in updates for own in self.share(update, np.empty(0, dtype=np.int64))]
+    def take(self, batches: Iterable[Planned], start: int = 0) -> Iterator[Planned]:
+        """This process's batches behind the first `start`: as many as others have, some perhaps empty."""
+        left = itertools.islice(batches, start, None)
+        while True:
+            update = list(itertools.islice(left, self.update_size))
+            if not update:
+                return
+            num_lacking = -len(update) % self.world_size
+            update += [update[0][:0]] * num_lacking
+            yield from update[self.rank :: self.world_size]
 
 
-WHOLE = Shard()  # a single process takes all
+WHOLE = ProcessShare()  # a single process takes all
 
 
 @dataclass(frozen=True)
@@ -126,6 +125,15 @@ def too_few_batches(count: int, world_size: int) -> UserError:
     )
 
 
+def report_left_over(epoch: int, batches: Sequence[Sized], world_size: int) -> None:
+    """Log the batches at the end of an epoch that are too few for all processes."""
+    if batches:
+        logger.info(
+            "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
+            epoch, sum(map(len, batches)), len(batches), world_size,
+        )  # fmt: skip
+
+
 def order_batches(
     seconds_N: np.ndarray,
     config: BatchConfig,
@@ -137,9 +145,7 @@ def order_batches(
     """The batches of an epoch, or of one of its windows, in their order."""
     stream = random_stream(seed, epoch, "order", *([window] if window else []))
     groups = group_by_length(seconds_N, config, stream, tokens_N)
-    if epoch > 0 or not config.sort_first_epoch:
-        groups = [groups[index] for index in stream.permutation(len(groups))]
-    return groups
+    return [groups[index] for index in stream.permutation(len(groups))]
 
 
 def order_shards(

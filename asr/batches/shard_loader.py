@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +23,11 @@ from asr.batches.loader import (
 from asr.batches.order import (
     WHOLE,
     BatchConfig,
-    Shard,
+    ProcessShare,
     group_by_length,
     order_batches,
     order_shards,
+    report_left_over,
     too_few_batches,
 )
 from asr.data.shards import PackedUtterance, ShardFolder, ShardWindow
@@ -78,7 +78,7 @@ class ShardLoader:
         *,
         shares: Sequence[float] = (),
         seed: int = 0,
-        shard: Shard = WHOLE,
+        share: ProcessShare = WHOLE,
         skipped_path: Path | None = None,
     ) -> None:
         """`shares`: what part of the shards of each folder an epoch takes; nothing: all."""
@@ -88,7 +88,7 @@ class ShardLoader:
         self._config = config
         self._shares = shares or [1.0] * len(folders)
         self._seed = seed
-        self._shard = shard
+        self._share = share
         self.name = " + ".join(folder.address for folder in folders)
         for folder in folders:
             if not len(folder):
@@ -116,10 +116,9 @@ class ShardLoader:
         `window`: what `find_window` gave for `start`; without it the windows before are planned again.
         """
         counter = AugmentationCounter(self._inputs.augment)
-        planned = self._plan_epoch(epoch, window or WindowStart())
-        items = (
-            (epoch, list(keys)) for keys in self._take(planned, start - (window or WindowStart()).batches)
-        )
+        first = window or WindowStart()
+        planned = self._share.take(self._plan_epoch(epoch, first), start - first.batches)
+        items = ((epoch, keys) for keys in planned)
         for batch in load_batches(self._builder(), items, self._config.num_workers, self._skip_log):
             counter.add(batch.applied[:: batch.num_views])
             yield batch
@@ -128,8 +127,8 @@ class ShardLoader:
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance once in all processes together, as it is; in each window the longest first."""
         windows = order_windows(self._folders, self._config.window_shards)
-        planned = (keys for shards in windows for keys in self._plan_evaluation(self._open(shards)))
-        items = ((None, list(keys)) for keys in self._take(planned, 0))
+        planned = (keys for shards in windows for keys in self._plan_evaluation(shards))
+        items = ((None, keys) for keys in self._share.take(planned))
         yield from load_batches(self._builder(), items, self._config.num_workers, self._skip_log)
 
     def largest_batch(self) -> Batch:
@@ -158,14 +157,11 @@ class ShardLoader:
         counts = [len(folder.shards) for folder in self._folders]
         return order_shards(counts, self._shares, self._config.window_shards, self._seed, epoch)
 
-    def _open(self, shards: np.ndarray) -> OpenedWindow:
-        return OpenedWindow(self._folders, shards)
-
     def _plan_epoch(self, epoch: int, first: WindowStart) -> Iterator[PlannedBatch]:
         """The batches of all processes from a window on; the next window is read while one is used."""
         self._starts = []
         numbers = range(first.window, len(self._order(epoch)))
-        count, multiple = first.batches, self._shard.multiple
+        count, multiple = first.batches, self._share.multiple
         waiting: list[PlannedBatch] = []  # fewer than all processes need for a step
         waiting_since = first.batches
         with ThreadPoolExecutor(1, thread_name_prefix="asr-window") as reader:
@@ -185,14 +181,10 @@ class ShardLoader:
         if count < multiple:
             raise too_few_batches(count, multiple) if count else self._nothing_to_learn()
         logger.info("epoch %d: %d batches in %d windows", epoch, count - len(waiting), numbers.stop)
-        if waiting:
-            logger.info(
-                "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
-                epoch, sum(map(len, waiting)), len(waiting), multiple,
-            )  # fmt: skip
+        report_left_over(epoch, waiting, multiple)
 
     def _plan_window(self, epoch: int, number: int) -> list[PlannedBatch]:
-        window = self._open(self._order(epoch)[number])
+        window = OpenedWindow(self._folders, self._order(epoch)[number])
         chosen = select_training_set(window.rows, self._inputs, self._config)
         if epoch == 0 and number == 0:
             report_left_out(f"{self.name}, the first {len(window.shards)} shards", window.rows, chosen)
@@ -202,19 +194,14 @@ class ShardLoader:
         groups = order_batches(seconds_N, self._config, self._seed, epoch, number, chosen.tokens_N)
         return [window.keys(chosen.positions_N[group]) for group in groups]
 
-    def _plan_evaluation(self, window: OpenedWindow) -> list[PlannedBatch]:
+    def _plan_evaluation(self, shards: np.ndarray) -> list[PlannedBatch]:
+        window = OpenedWindow(self._folders, shards)
         seconds_N = np.array([item.duration for item in window.rows])
         tokens_N = None
         if self._config.max_tokens is not None:
             tokens_N = count_tokens(window.rows, self._inputs)
         groups = group_by_length(seconds_N, self._config, None, tokens_N)
         return [window.keys(group) for group in groups[::-1]]
-
-    def _take(self, planned: Iterator[PlannedBatch], start: int) -> Iterator[PlannedBatch]:
-        """This process's batches behind the first `start`: equally many for all, some perhaps empty."""
-        left = itertools.islice(planned, start, None)
-        while update := list(itertools.islice(left, self._shard.update_size)):
-            yield from self._shard.share(update, [])
 
 
 class OpenedWindow:

@@ -38,7 +38,7 @@ class SpecAugmentConfig(Config):
     time_mask_share: float = pydantic.Field(default=0.2, gt=0, le=1)
     """Greatest width of a stretch as a share of the frames of the utterance."""
     mask_value: Literal["mean", "zero"] = "mean"
-    """What masked cells become: the mean of the utterance over frames and features, or 0."""
+    """Value of masked cells: the mean of the utterance over frames and features, or 0."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SpecAugmentConfig:

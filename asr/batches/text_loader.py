@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 
-from asr.batches.builder import Batch
-from asr.batches.order import WHOLE, BatchConfig, Shard, group_by_length, plan_epoch
+from asr.batches.builder import Batch, pad_rows
+from asr.batches.order import WHOLE, BatchConfig, ProcessShare, group_by_length, plan_epoch
 from asr.errors import UserError
 from asr.text.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ class TextLoader:
         config: BatchConfig,
         *,
         seed: int = 0,
-        shard: Shard = WHOLE,
+        share: ProcessShare = WHOLE,
     ) -> None:
         tokens, ends = array("i"), array("q", [0])
         for text in texts:
@@ -49,7 +49,7 @@ class TextLoader:
         self._max_tokens = config.max_tokens or DEFAULT_MAX_TOKENS
         self._config = config.model_copy(update={"max_seconds": float(self._max_tokens)})
         self._seed = seed
-        self._shard = shard
+        self._share = share
         self._lengths_N = np.diff(self._ends) + 1.0  # with the end
         self._fitting_N = np.flatnonzero(self._lengths_N <= self._max_tokens)
         if not len(self._fitting_N):
@@ -70,13 +70,13 @@ class TextLoader:
                 "%s: %d of %d sentences are left out of training, longer than batches.max_tokens = %d",
                 self._name, num_long, len(self), self._max_tokens,
             )  # fmt: skip
-        for group in self._shard.take(groups, start):
+        for group in self._share.take(groups, start):
             yield self._build(group)
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every sentence once in all processes together, the longest first."""
         groups = group_by_length(self._lengths_N, self._config, None)
-        for group in self._shard.take(groups[::-1]):
+        for group in self._share.take(groups[::-1]):
             yield self._build(group)
 
     def largest_batch(self) -> Batch:
@@ -85,21 +85,18 @@ class TextLoader:
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
         lengths = self._lengths_N[self._fitting_N]
-        plan = plan_epoch(lengths, self._config, self._seed, epoch, self._shard.multiple)
+        plan = plan_epoch(lengths, self._config, self._seed, epoch, self._share.multiple)
         return [self._fitting_N[group] for group in plan.batches]
 
     def _build(self, group_B: np.ndarray) -> Batch:
         rows = [self._tokens[self._ends[n] : self._ends[n + 1]] for n in group_B]
-        lengths_B = np.array([len(row) for row in rows], dtype=np.int64)
-        tokens_BU = np.full((len(rows), lengths_B.max(initial=0)), self._tokenizer.pad_id, dtype=np.int64)
-        for target, row in zip(tokens_BU, rows, strict=True):
-            target[: len(row)] = row
+        tokens_BU, token_lengths_B = pad_rows(rows, np.int64, self._tokenizer.pad_id)
         return Batch(
             ids=tuple(f"{self._name}:{n + 1}" for n in group_B),
             features_BTF=torch.zeros(len(rows), 0, 0),
             feature_lengths_B=torch.zeros(len(rows), dtype=torch.int64),
-            tokens_BU=torch.from_numpy(tokens_BU),
-            token_lengths_B=torch.from_numpy(lengths_B),
+            tokens_BU=tokens_BU,
+            token_lengths_B=token_lengths_B,
             texts=tuple(self._tokenizer.decode(row.tolist()) for row in rows),
             audio_seconds=0.0,
         )

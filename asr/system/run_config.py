@@ -233,7 +233,11 @@ class RunConfig(Config):
 
 def _find_retired(tree: dict[str, Any]) -> dict[str, Any]:
     """Settings of earlier versions, as saved runs have them; any other value of these is an unknown key."""
-    retired = {"batches.feature_cache": None, "model.encoder.pyramid_layers": 0}
+    retired: dict[str, Any] = {
+        "batches.feature_cache": None,
+        "batches.sort_first_epoch": False,
+        "model.encoder.pyramid_layers": 0,
+    }
     batches, model = tree.get("batches"), tree.get("model")
     if isinstance(batches, dict) and isinstance(model, dict):
         is_saved = "num_workers" in batches and "window_shards" not in batches  # before that setting

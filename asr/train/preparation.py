@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
-from asr.batches.order import BatchConfig, Shard
+from asr.batches.order import BatchConfig, ProcessShare
 from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.batches.text_loader import TextLoader
 from asr.data.labels import find_unseen_labels
@@ -72,11 +72,11 @@ class TrainingData:
                 "processes cannot share equally: some wait for others; a number that divides them is faster",
                 self.batches_per_update, first_world_size, system.config.train.accumulate, process.world_size,
             )  # fmt: skip
-        shard = Shard(process.rank, process.world_size, first_world_size, self.batches_per_update)
+        share = ProcessShare(process.rank, process.world_size, first_world_size, self.batches_per_update)
         self._train: BatchLoader | ShardLoader | TextLoader
         self._dev: BatchLoader | ShardLoader | TextLoader
         build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
-        self._train, self._dev = build(system, shard)
+        self._train, self._dev = build(system, share)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update: `accumulate` of them, fewer in the last of the epoch.
@@ -136,7 +136,7 @@ def _require_training_files(config: RunConfig) -> None:
 AudioLoader = BatchLoader | ShardLoader
 
 
-def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[AudioLoader, AudioLoader]:
+def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[AudioLoader, AudioLoader]:
     """Build the loaders of the training and of the dev set, each of manifests or of shards."""
     config = system.config
     inputs = Inputs(
@@ -158,7 +158,7 @@ def build_audio_loaders(system: System[Model], shard: Shard) -> tuple[AudioLoade
 
     check_sources(config)
     skipped_path = Path(config.output_dir) / "skipped.jsonl"
-    options: dict[str, Any] = {"seed": config.seed, "shard": shard, "skipped_path": skipped_path}
+    options: dict[str, Any] = {"seed": config.seed, "share": share, "skipped_path": skipped_path}
 
     def load(paths: Sequence[str], shares: Sequence[float] = ()) -> AudioLoader:
         if not any(map(is_shards, paths)):
@@ -187,11 +187,11 @@ def check_sources(config: RunConfig) -> None:
         )
 
 
-def build_text_loaders(system: System[Model], shard: Shard) -> tuple[TextLoader, TextLoader]:
+def build_text_loaders(system: System[Model], share: ProcessShare) -> tuple[TextLoader, TextLoader]:
     """Build the loaders of all training texts, and of the texts of the dev set."""
     config = system.config
     load = partial(
-        TextLoader, tokenizer=system.tokenizer, config=config.batches, seed=config.seed, shard=shard
+        TextLoader, tokenizer=system.tokenizer, config=config.batches, seed=config.seed, share=share
     )
     train = load(read_training_texts(config), " + ".join((*config.data.train_paths, *config.data.text)))
     return train, load(read_sentences(config.data.dev, config.text), config.data.dev)
