@@ -261,7 +261,8 @@ class FrontEnd(torch.nn.Module):
         Dither is noise for training: it is added only if `generators` has one generator per utterance, so
         that an utterance's noise is its own, whatever batch it comes in.
         """
-        features_BTF, feature_lengths_B = self.unnormalized(audio_BS, audio_lengths_B, generators)
+        features_BTF, feature_lengths_B = self.static_features(audio_BS, audio_lengths_B, generators)
+        features_BTF = self.transform(features_BTF, feature_lengths_B)
         if self.config.cmvn == "none":
             return features_BTF, feature_lengths_B
         if self.config.cmvn == "global":
@@ -272,14 +273,8 @@ class FrontEnd(torch.nn.Module):
         return zero_padding(features_BTF, feature_lengths_B), feature_lengths_B
 
     @torch.no_grad()
-    def unnormalized(
-        self,
-        audio_BS: torch.Tensor,
-        audio_lengths_B: torch.Tensor,
-        generators: Sequence[torch.Generator] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features and lengths as of `forward`, before CMVN."""
-        features_BTF, feature_lengths_B = self.static_features(audio_BS, audio_lengths_B, generators)
+    def transform(self, features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+        """Reduce static features and append deltas, as the config asks."""
         if self.config.reduction.dim is not None:
             self._require_learnt(f"features.reduction.type: {self.config.reduction.type}", self.reduction_FF)
             features_BTF = _map_rows(features_BTF - self.reduction_mean_F, self.reduction_FF)
@@ -287,7 +282,7 @@ class FrontEnd(torch.nn.Module):
         if self.config.deltas:
             features_BTF = append_deltas(features_BTF, feature_lengths_B, self.config.deltas)
             features_BTF = zero_padding(features_BTF, feature_lengths_B)
-        return features_BTF, feature_lengths_B
+        return features_BTF
 
     @torch.no_grad()
     def static_features(
@@ -397,7 +392,8 @@ def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, tor
         moments = accumulate_moments(front_end.static_features(*batch) for batch in batches)
         front_end.set_reduction(fit_reduction(config.reduction, moments))
     if config.cmvn == "global":
-        moments = accumulate_moments(front_end.unnormalized(*batch) for batch in batches)
+        static = (front_end.static_features(*batch) for batch in batches)
+        moments = accumulate_moments((front_end.transform(*features), features[1]) for features in static)
         front_end.set_cmvn(moments.mean_F, moments.std_F)
 
 

@@ -12,29 +12,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from asr.errors import UserError
-
 MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
 
 
 def check_audio(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor) -> None:
-    if audio_BS.dim() != 2 or audio_BS.dtype != torch.float32:
-        raise UserError(
-            f"audio of shape {tuple(audio_BS.shape)} and type {audio_BS.dtype}: expected (batch, samples) of "
-            "torch.float32 in [-1, 1]"
-        )
-    if audio_lengths_B.shape != audio_BS.shape[:1] or audio_lengths_B.dtype != torch.int64:
-        raise UserError(
-            f"audio lengths of shape {tuple(audio_lengths_B.shape)} and type {audio_lengths_B.dtype}: "
-            f"expected {len(audio_BS)} numbers of torch.int64, one per utterance"
-        )
+    assert audio_BS.dim() == 2 and audio_BS.dtype == torch.float32, (audio_BS.shape, audio_BS.dtype)
+    assert audio_lengths_B.shape == audio_BS.shape[:1], (audio_lengths_B.shape, audio_BS.shape)
+    assert audio_lengths_B.dtype == torch.int64, audio_lengths_B.dtype
     if audio_lengths_B.device.type == "cpu" and len(audio_lengths_B):
         shortest, longest = audio_lengths_B.min().item(), audio_lengths_B.max().item()
-        if shortest < 0 or longest > audio_BS.shape[1]:
-            raise UserError(
-                f"audio lengths from {shortest} to {longest}: expected 0 to {audio_BS.shape[1]}, the samples "
-                "of the batch"
-            )
+        assert 0 <= shortest <= longest <= audio_BS.shape[1], (shortest, longest, audio_BS.shape)
 
 
 def split_batch(
@@ -91,8 +78,6 @@ def add_noise(
     generators: Sequence[torch.Generator],
     deviation: float,
 ) -> torch.Tensor:
-    if len(generators) != len(audio_BS):
-        raise UserError(f"{len(generators)} generators for {len(audio_BS)} utterances; expected one for each")
     audio_BS = audio_BS.clone()
     for audio_S, length, generator in zip(audio_BS, audio_lengths_B.tolist(), generators, strict=True):
         noise_S = torch.randn(length, generator=generator, device=generator.device)

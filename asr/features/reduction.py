@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from asr.config import Config
 from asr.errors import UserError
+from asr.features.padded import valid_frames
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +57,8 @@ class Moments:
     @torch.no_grad()
     def update(self, features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> None:
         """Take in a padded batch; frames past an utterance's length do not count."""
-        time_T = torch.arange(features_BTF.shape[1], device=features_BTF.device)
-        valid_BT = time_T < feature_lengths_B.to(features_BTF.device)[:, None]
-        frames_NF = features_BTF[valid_BT].to("cpu", torch.float64)
+        is_valid_BT = valid_frames(features_BTF, feature_lengths_B.to(features_BTF.device))[..., 0]
+        frames_NF = features_BTF[is_valid_BT].to("cpu", torch.float64)
         added = len(frames_NF)
         if added == 0:
             return
