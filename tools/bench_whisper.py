@@ -326,8 +326,7 @@ def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) ->
 def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[float, float]:
     """Per cent of the words, if each recording is one utterance, and of the characters without spaces."""
     from asr.scoring.counting import count_character_errors, count_word_errors
-    from asr.text.english import normalize_english
-    from asr.text.english_letters import join_letters
+    from asr.text.english import join_letters, normalize_english
 
     pairs = [
         (

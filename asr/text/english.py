@@ -85,6 +85,11 @@ _LETTERS = str.maketrans(
     {"œ": "oe", "æ": "ae", "ø": "o", "ß": "ss", "đ": "d", "ð": "d", "þ": "th", "ł": "l", "ı": "i"}
 )
 
+# Spelled letters and digits, in texts that are normalised.
+_BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
+_SPELLED_LETTERS = re.compile(r"\b[^\W\d_](?: [^\W\d_])+\b")
+_SPELLED_DIGITS = re.compile(r"\b(?:\d+|one)(?: (?:\d+|one))+\b")
+
 
 def normalize_english(text: str) -> str:
     """Normalise to lower case without punctuation, digits, contractions in full, American spelling.
@@ -121,3 +126,19 @@ def _strip(text: str) -> str:
     text = "".join(kept)
     # A full stop belongs to a number only between or before digits: 3.14, .5, but not "end." or "u.s.".
     return re.sub(r"(?<!\d)\.(?!\d)|\.(?!\d)|(?<=[^\W\d])\.(?=\d)", " ", text)
+
+
+def join_letters(text: str) -> str:
+    """Join runs of letters, and of digits: CZD8 for C Z D EIGHT, as the other side may write it.
+
+    The text has no punctuation, and its numbers are digits.
+    `normalize_english` writes a single 1 as one; among digits it is a digit.
+    """
+    text = _BORDER.sub(" ", text)
+    text = _SPELLED_LETTERS.sub(lambda found: found[0].replace(" ", ""), text)
+    return _SPELLED_DIGITS.sub(_join_digits, text)
+
+
+def _join_digits(found: re.Match[str]) -> str:
+    run = found[0]
+    return run.replace("one", "1").replace(" ", "") if any(c.isdigit() for c in run) else run
