@@ -16,8 +16,7 @@ import soundfile
 
 from asr.data.corpora import compute_fingerprint
 from asr.data.manifest import Utterance, read_manifest
-from asr.data.speech_synthesis import list_voices
-from asr.data.synthetic_speech import ACCENTS, VARIANTS
+from asr.data.speech_synthesis import ACCENTS, VARIANTS, list_voices
 from asr.errors import UserError
 from asr.recipe.definition import Recipe, find_recipes, load_recipe
 from asr.recipe.experiment import Experiment

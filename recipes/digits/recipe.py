@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from asr.data.manifest import write_manifest
-from asr.data.synthetic_speech import speak_split
+from asr.data.speech_synthesis import speak_split
 from asr.recipe.definition import Recipe
 
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
