@@ -13,8 +13,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.data.kaldi_folder import read_kaldi, write_kaldi
-from asr.data.kaldi_pipes import parse_pipe
+from asr.data.kaldi_folder import parse_pipe, read_kaldi, write_kaldi
 from asr.data.manifest import Utterance
 from asr.errors import UserError
 

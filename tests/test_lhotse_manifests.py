@@ -55,7 +55,7 @@ def test_cuts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         ),
         Utterance(id="cut-2", audio="/data/call.wav", start=6.0, duration=3.0, channel=2),
     ]  # fmt: skip
-    assert "1 utterances lose custom.list" in caplog.text
+    assert "1 utterances lose 'custom.list'" in caplog.text
     assert "1 utterances are left out, as MixedCut without a recording" in caplog.text
 
 

@@ -12,8 +12,9 @@ import soundfile
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from asr.audio.reading import measure_seconds
 from asr.data.manifest import Utterance
-from asr.data.manifest_checks import TextChecks, compute_statistics, measure_seconds, validate
+from asr.data.manifest_checks import TextChecks, compute_statistics, validate
 from asr.errors import UserError
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig

@@ -51,7 +51,7 @@ def test_rows_become_utterances(tmp_path: Path, caplog: pytest.LogCaptureFixture
         Utterance(id="1-2-1", audio=f"{folder}/1-2-1.wav", duration=0.25, text="C", speaker="8"),
     ]
     assert (folder / "1-2.flac").read_bytes() == make_audio(0.5, "FLAC")
-    assert "1 utterances lose words, a list or an object" in caplog.text
+    assert "1 utterances lose 'words', a list or an object" in caplog.text
 
 
 def test_names_stay_in_their_folder(tmp_path: Path) -> None:

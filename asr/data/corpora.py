@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio.reading import read, write
+from asr.audio.reading import measure_seconds, read, write
 from asr.data.archives import extract
-from asr.data.manifest import MAX_LINE_BYTES, Utterance, parse_json, read_lines, shorten
-from asr.data.manifest_checks import measure_seconds
+from asr.data.manifest import Utterance, parse_json, read_lines, shorten
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -210,48 +209,25 @@ def write_beamformed(
 
 
 class _Notes:
-    """The seconds of files in the order in which they are asked for, one line in memory at a time."""
+    """The seconds of measured files, a line for each; those of an earlier run are kept in memory."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._size = 0  # of the lines that were read again
-        path.touch()
-        self._earlier: IO[bytes] | None = path.open("rb")
-        self._file: IO[bytes] | None = None
+        self._earlier: dict[int, float] = {}
+        for _, _, line in read_lines(path) if path.exists() else ():
+            record = parse_json(line)
+            if isinstance(record, list) and record:  # else the line was cut short
+                self._earlier[hash(json.dumps(record[:-1]))] = record[-1]
+        self.file = path.open("ab")
+        self.file.write(b"\n")  # ends a line that was cut short
 
     def measure(self, path: Path) -> float:
         status = os.stat(path) if os.path.exists(path) else None
         key = [str(path), *([status.st_size, status.st_mtime_ns] if status else [])]
-        seconds = self._read(key)
+        seconds = self._earlier.get(hash(json.dumps(key)))
         if seconds is None:
             seconds = measure_seconds(path)
-            self._write([*key, seconds])
+            self.file.write(json.dumps([*key, seconds]).encode() + b"\n")
         return seconds
-
-    def _read(self, key: list[Any]) -> float | None:
-        """What the next line says of this file; from the first line on that is of another, nothing."""
-        if self._earlier is None:
-            return None
-        line = self._earlier.readline(MAX_LINE_BYTES)
-        record = parse_json(line) if line.endswith(b"\n") else None
-        if isinstance(record, list) and record[:-1] == key and isinstance(record[-1], float):
-            self._size += len(line)
-            return record[-1]
-        self._earlier.close()
-        self._earlier = None
-        return None
-
-    def _write(self, record: list[Any]) -> None:
-        if self._file is None:
-            self._file = self._path.open("r+b")
-            self._file.truncate(self._size)
-            self._file.seek(self._size)
-        self._file.write(json.dumps(record).encode() + b"\n")
-
-    def close(self) -> None:
-        for file in (self._earlier, self._file):
-            if file is not None:
-                file.close()
 
 
 _NOTES: ContextVar[_Notes | None] = ContextVar("notes", default=None)
@@ -269,7 +245,7 @@ def note_measured_files(path: Path) -> Iterator[None]:
         yield
     finally:
         _NOTES.reset(token)
-        notes.close()
+        notes.file.close()
     path.unlink()
 
 

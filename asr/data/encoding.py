@@ -31,7 +31,7 @@ class EncodedFile:
     num_samples: int
     num_channels: int = 1
     channel: int | None = None
-    """Which channel of it is the utterance, where a file is copied as it is."""
+    """Channel of the utterance, where a file is copied as it is."""
 
 
 def encode_audio(utterance: Utterance, encoding: Encoding) -> EncodedFile:

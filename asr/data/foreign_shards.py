@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import pydantic
 
-from asr.audio import reading as audio_files
+from asr.audio.reading import measure_seconds
 from asr.data.manifest import build_utterance, parse_json, read_lines
-from asr.data.packing import PackReport, hash_id, write_folder_index, write_shard_index
-from asr.data.records import name_fields
+from asr.data.packing import PackReport, finish_shard, hash_id, write_folder_index
+from asr.data.records import keep_scalars, name_fields
 from asr.data.shards import INDEX_NAME, MAX_MEMBER_BYTES, Failure, PackedUtterance, SafeName, ShardInfo
 from asr.errors import UserError, shorten
 from asr.files import claim_folder, hash_file
@@ -22,7 +23,6 @@ from asr.files import claim_folder, hash_file
 AUDIO_SUFFIXES = {"flac", "wav", "opus", "ogg", "mp3", "m4a", "aac", "wma", "sph", "aiff", "au"}
 MAX_RECORD_BYTES = 1_000_000
 _SHAR = re.compile(r"(\w+)\.([0-9]+)\.tar")
-_SCALARS = (str, int, float)
 _CHECK_NAME: pydantic.TypeAdapter[str] = pydantic.TypeAdapter(SafeName)
 
 Member = tuple[str, int, bytes]  # name, where its content begins, content
@@ -65,7 +65,7 @@ def _find_cuts(path: Path) -> Path | None:
 
 
 def _is_other_field(path: Path) -> bool:
-    """Whether this holds another field of Shar than audio, such as features."""
+    """Recognise a field of Shar other than audio, such as features."""
     return _find_cuts(path) is not None and not path.name.startswith("recording.")
 
 
@@ -92,20 +92,7 @@ def _index_shard(path: Path, folder: Path, seen: set[int]) -> ShardInfo:
     index_name = name.removesuffix(".tar").replace("/", "-") + ".jsonl"
     if index_name == INDEX_NAME:
         raise UserError(f"{path}: its index would be named as that of the folder; rename it")
-    lines = write_shard_index(folder / index_name, rows)
-    return ShardInfo(
-        name=name,
-        index=index_name,
-        utterances=len(rows),
-        seconds=sum(row.duration for row in rows),
-        longest=max((row.duration for row in rows), default=0.0),
-        size=path.stat().st_size,
-        sha256=hash_file(path),
-        index_size=len(lines),
-        index_sha256=hashlib.sha256(lines).hexdigest(),
-        source="",
-        failed=tuple(failed),
-    )
+    return finish_shard(folder, name, rows, failed, index_name, path.stat().st_size, hash_file(path))
 
 
 def _read_members(path: Path) -> Iterator[Member]:
@@ -135,19 +122,14 @@ def _read_members(path: Path) -> Iterator[Member]:
 
 def _read_samples(path: Path) -> Iterator[tuple[str, PackedUtterance | UserError]]:
     """Samples of webdataset: files that follow each other and share their name up to its first dot."""
-    sample: dict[str, Member] = {}
-    current = None
-    for member in _read_members(path):
-        folder, slash, file_name = member[0].rpartition("/")
-        stem, _, suffix = file_name.partition(".")
-        key = f"{folder}{slash}{stem}"
-        if key != current and sample and current is not None:
-            yield from _read_sample(path, current, sample)
-            sample = {}
-        current = key
-        sample[suffix.lower()] = member
-    if sample and current is not None:
-        yield from _read_sample(path, current, sample)
+    for key, members in itertools.groupby(_read_members(path), lambda member: _split_name(member[0])[0]):
+        yield from _read_sample(path, key, {_split_name(member[0])[1]: member for member in members})
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    folder, slash, file_name = name.rpartition("/")
+    stem, _, suffix = file_name.partition(".")
+    return f"{folder}{slash}{stem}", suffix.lower()
 
 
 def _read_sample(
@@ -170,7 +152,7 @@ def _read_sample(
             id = str(named.values.get("id") or key)
             own = record.get("extras")
             others = own if isinstance(own, dict) else named.rest
-            fields["extras"] = _keep_scalars(others)
+            fields["extras"] = keep_scalars(others, Counter())
         if "text" not in fields and "txt" in sample:
             fields["text"] = sample["txt"][2][:MAX_RECORD_BYTES].decode("utf-8", "strict").strip()
         yield id, _describe_member(path, id, audio, fields)
@@ -180,26 +162,15 @@ def _read_sample(
         yield id, error
 
 
-def _keep_scalars(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if value is None or isinstance(value, _SCALARS)}
-
-
 def _describe_member(path: Path, id: str, audio: Member, fields: Mapping[str, Any]) -> PackedUtterance:
     """An utterance of an audio file in a tar file; as long as that, unless `fields` tell."""
     name, offset, content = audio
     if not content:
         raise UserError(f"{path}/{name}: the file is empty")
     if "duration" not in fields:
-        fields = {**fields, "duration": _measure(f"{path}/{name}", content)}
+        fields = {**fields, "duration": measure_seconds(f"{path}/{name}", content)}
     utterance = build_utterance(f"{path}/{name}", {"id": id, "audio": name, **fields})
     return PackedUtterance(**utterance.model_dump(), offset=offset, size=len(content))
-
-
-def _measure(name: str, content: bytes) -> float:
-    info = audio_files.read_info(name, content)
-    if info.seconds is not None:
-        return info.seconds
-    return len(audio_files.read(name, info.sample_rate, content=content)) / info.sample_rate
 
 
 # --- lhotse Shar ----------------------------------------------------------------------------------
@@ -246,6 +217,5 @@ def _read_cut(cuts: Path, cut: Mapping[str, Any], described: bytes) -> dict[str,
         if len(values) == 1:
             fields[name] = values.pop()
     customs = [item["custom"] for item in supervisions if isinstance(item.get("custom"), dict)]
-    fields["extras"] = _keep_scalars(customs[0]) if customs else {}
-    return {name: float(value) if isinstance(value, int) and name in ("start", "duration") else value
-            for name, value in fields.items()}  # fmt: skip
+    fields["extras"] = keep_scalars(customs[0], Counter()) if customs else {}
+    return fields

@@ -15,11 +15,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.data import lhotse_manifests, parquet
+from asr.audio.reading import measure_seconds
+from asr.data import parquet
 from asr.data.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
+from asr.data.lhotse_manifests import is_lhotse, read_lhotse
 from asr.data.manifest import (
     Utterance,
     build_utterance,
@@ -31,8 +34,18 @@ from asr.data.manifest import (
     with_absolute_audio,
     write_manifest,
 )
-from asr.data.manifest_checks import measure_seconds
-from asr.data.records import MEANINGS, build_id, describe_columns, name_fields, read_rows, require_distinct
+from asr.data.records import (
+    MEANINGS,
+    UniqueNames,
+    build_id,
+    describe_columns,
+    keep_scalars,
+    name_fields,
+    read_objects,
+    read_rows,
+    require_distinct,
+    warn_of_losses,
+)
 from asr.data.text_lines import open_lines, read_text_lines
 from asr.errors import UserError
 from asr.files import replace_file
@@ -44,7 +57,8 @@ SourceKind = Kind | Literal["librispeech", "lhotse", "parquet"]
 KINDS: tuple[Kind, ...] = ("jsonl", "nemo", "csv", "tsv", "kaldi")
 SOURCES_ONLY = ("librispeech", "lhotse", "parquet")
 TRANS = ".trans.txt"
-_SCALARS = (str, int, float)
+_NEMO_NAMES = {"audio": "audio_filepath", "start": "offset", "language": "lang"}
+_TABLE_COLUMNS = ("id", "path", "start", "duration", "text", "speaker", "language", "channel")
 
 
 def read_utterances(
@@ -62,27 +76,12 @@ def read_utterances(
         if audio_dir is None:
             raise UserError(f"{path}: holds audio; make a manifest of it first, by `asr manifest convert`")
         return read_parquet(path, audio_dir)
-    readers: dict[str, Callable[[str | Path], Iterator[Utterance]]] = {
-        "jsonl": read_manifest,
-        "nemo": read_nemo,
-        "csv": read_csv,
-        "tsv": read_tsv,
-        "librispeech": read_librispeech,
-        "lhotse": read_lhotse,
-    }
-    return readers[kind](path)
+    return _READERS[kind](path)
 
 
 def write_utterances(path: str | Path, kind: Kind, utterances: Iterable[Utterance]) -> int:
     """Write a manifest of any kind; returns the count."""
-    writers: dict[str, Callable[[str | Path, Iterable[Utterance]], int]] = {
-        "jsonl": write_manifest,
-        "nemo": write_nemo,
-        "csv": write_csv,
-        "tsv": write_tsv,
-        "kaldi": write_kaldi,
-    }
-    return writers[kind](path, utterances)
+    return _WRITERS[kind](path, utterances)
 
 
 def guess_source_kind(path: str | Path) -> SourceKind:
@@ -111,7 +110,7 @@ def guess_source_kind(path: str | Path) -> SourceKind:
             + ", ".join((*KINDS, *SOURCES_ONLY))
         )
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
-    if lhotse_manifests.is_lhotse(first):
+    if is_lhotse(first):
         return "lhotse"
     return "nemo" if isinstance(first, dict) and "audio_filepath" in first else "jsonl"
 
@@ -126,40 +125,16 @@ def guess_target_kind(path: str | Path) -> Kind:
     return kind
 
 
-class _Ids:
-    """Ids for records that bring none."""
-
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
-        self.repeats: Counter[str] = Counter()
-
-    def build(self, audio: object, start: object, duration: object) -> str:
-        name = base = build_id(audio, start, duration)
-        while name in self.taken:
-            self.repeats[base] += 1
-            name = f"{base}-{self.repeats[base] + 1}"
-        self.taken.add(name)
-        return name
-
-
 # --- NeMo ---------------------------------------------------------------------------------------
 
 
 def read_nemo(path: str | Path) -> Iterator[Utterance]:
     """Read a NeMo manifest. Relative audio starts at its folder; unknown plain fields become extras."""
-    ids = _Ids()
-    dropped: Counter[str] = Counter()
+    ids, losses = UniqueNames(), Counter[str]()
     with open_lines(path) as lines:
-        for number, line in lines.numbered:
-            if not line.strip():
-                continue
-            record = parse_json(line)
-            if not isinstance(record, dict):
-                raise lines.error(number, f"not a JSON object on one line; it begins with {shorten(line)}")
-            kept = {n: value for n, value in record.items() if value is None or isinstance(value, _SCALARS)}
-            dropped.update(name for name in record if name not in kept)
-            yield _build(f"{path}:{number}", kept, lines.folder, ids)
-    _warn(path, {f"lose {shorten(name)}, a list or an object": count for name, count in dropped.items()})
+        for number, record in read_objects(lines):
+            yield _build(f"{path}:{number}", keep_scalars(record, losses), lines.folder, ids)
+    warn_of_losses(path, losses)
 
 
 def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
@@ -169,17 +144,9 @@ def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
     with replace_file(path) as file:
         for utterance in utterances:
             _require_free_names(f"utterance {utterance.id}", utterance.extras)
-            record: dict[str, Any] = {
-                "id": utterance.id,
-                "audio_filepath": with_absolute_audio(utterance, folder).audio,
-                "offset": utterance.start or None,
-                "duration": utterance.duration,
-                "text": utterance.text,
-                "speaker": utterance.speaker,
-                "lang": utterance.language,
-                "channel": utterance.channel,
-            }
-            known = {name: value for name, value in record.items() if value is not None}
+            absolute = with_absolute_audio(utterance, folder)
+            fields = absolute.model_dump(exclude_defaults=True, exclude={"extras"})
+            known = {_NEMO_NAMES.get(name, name): value for name, value in fields.items()}
             line = json.dumps(known | utterance.extras, ensure_ascii=False).encode()
             require_line_fits(utterance.id, line)
             file.write(line + b"\n")
@@ -206,55 +173,31 @@ def read_librispeech(path: str | Path) -> Iterator[Utterance]:
                     f"{source}: no audio for {shorten(id)} beside it; expected {shorten(id + '.flac')}"
                 )
             record = {"id": id, "audio": audio, "text": "".join(text), "speaker": id.split("-")[0]}
-            yield _build(source, record, table.parent, _Ids())
+            yield _build(source, record, table.parent, UniqueNames())
 
 
-# --- lhotse and Parquet -------------------------------------------------------------------------
-
-
-def read_lhotse(path: str | Path) -> Iterator[Utterance]:
-    """Cuts, or supervisions with their recordings beside them."""
-    losses: Counter[str] = Counter()
-    yield from lhotse_manifests.read_lhotse(path, losses)
-    _warn(path, losses)
+# --- Parquet ------------------------------------------------------------------------------------
 
 
 def read_parquet(path: str | Path, audio_dir: Path) -> Iterator[Utterance]:
     """A table, or a folder of them; the audio of their cells becomes files in `audio_dir`."""
     losses: Counter[str] = Counter()
     for source, record in parquet.read_rows(path, audio_dir, losses):
-        yield _build(source, {k: v for k, v in record.items() if v is not None}, "", _Ids())
-    _warn(path, losses)
+        yield _build(source, {k: v for k, v in record.items() if v is not None}, "", UniqueNames())
+    warn_of_losses(path, losses)
 
 
 # --- tables -------------------------------------------------------------------------------------
 
 
-def read_csv(path: str | Path) -> Iterator[Utterance]:
-    """A table with a header, cells in quotes where needed. Relative audio starts at the table's folder."""
-    return _read_table(path, ",")
-
-
-def read_tsv(path: str | Path) -> Iterator[Utterance]:
-    """A table with a header and without any quoting.
+def read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
+    """A table with a header. Relative audio starts at the table's folder.
 
     One with client_id and path is from Common Voice: its audio is in `clips/` beside it, and the durations in
     `clip_durations.tsv`, if that is there. One of its spontaneous speech, ss-corpus-LOCALE.tsv, names files
     in `audios/`; where its transcription is empty, nobody has written it down.
     """
-    return _read_table(path, "\t")
-
-
-def write_csv(path: str | Path, utterances: Iterable[Utterance]) -> int:
-    return _write_table(Path(path), list(utterances), _format_csv_row)
-
-
-def write_tsv(path: str | Path, utterances: Iterable[Utterance]) -> int:
-    return _write_table(Path(path), list(utterances), _format_tsv_row)
-
-
-def _read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
-    ids = _Ids()
+    ids = UniqueNames()
     with open_lines(path) as lines:
         rows = read_rows(lines, separator)
         _, names = next(rows, (1, []))
@@ -300,7 +243,7 @@ def _read_clip_durations(path: Path) -> dict[str, str]:
         return {clip: milliseconds for _, (clip, milliseconds) in rows}
 
 
-def _build(source: str, record: Mapping[str, Any], folder: str | Path, ids: _Ids) -> Utterance:
+def _build(source: str, record: Mapping[str, Any], folder: str | Path, ids: UniqueNames) -> Utterance:
     """Fill in what a record may leave out: start, duration (from the audio file) and id."""
     try:
         named = name_fields(record)
@@ -330,7 +273,7 @@ def _build(source: str, record: Mapping[str, Any], folder: str | Path, ids: _Ids
         fields["channel"], fields["extras"] = int(channel), {**named.rest}
         del fields["extras"]["channel"]
     if "id" not in fields:
-        fields["id"] = ids.build(fields["audio"], fields["start"], fields.get("duration"))
+        fields["id"] = ids.add(build_id(fields["audio"], fields["start"], fields.get("duration")))
     return build_utterance(source, fields)
 
 
@@ -343,35 +286,24 @@ def _require_free_names(place: str, extras: Iterable[str]) -> None:
             )
 
 
-def _write_table(path: Path, records: list[Utterance], format_row: Callable[[str, list[str]], str]) -> int:
-    folder = str(path.absolute().parent)
-    columns = sorted({name for record in records for name in record.extras})
-    _require_free_names(str(path), columns)
+def write_table(
+    path: str | Path, utterances: Iterable[Utterance], format_row: Callable[[str, list[str]], str]
+) -> int:
+    """Write a table with the columns that are needed; returns the count."""
+    records = list(utterances)
+    folder = os.path.dirname(os.path.abspath(path))
+    extras = sorted({name for record in records for name in record.extras})
+    _require_free_names(str(path), extras)
     with_text = any(record.text is not None for record in records)
-    text_column = ["text"] if with_text else []
     with_channel = any(record.channel is not None for record in records)
-    channel_column = ["channel"] if with_channel else []
-    header = [
-        "id",
-        "path",
-        "start",
-        "duration",
-        *text_column,
-        "speaker",
-        "language",
-        *channel_column,
-        *columns,
-    ]
+    is_needed = {"text": with_text, "channel": with_channel}
+    header = [name for name in _TABLE_COLUMNS if is_needed.get(name, True)] + extras
     losses: Counter[str] = Counter()
     with replace_file(path) as file:
         file.write(format_row("header", header).encode())
         for record in records:
-            values = [record.id, relative_audio(record.audio, folder), record.start, record.duration]
-            values += [record.text] if with_text else []
-            values += [record.speaker, record.language]
-            values += [record.channel] if with_channel else []
-            values += map(record.extras.get, columns)
-            cells = ["" if value is None else str(value) for value in values]
+            values = record.model_dump() | {"path": relative_audio(record.audio, folder)} | record.extras
+            cells = ["" if (value := values.get(name)) is None else str(value) for name in header]
             file.write(format_row(record.id, cells).encode())
             losses["without a text get an empty one"] += with_text and record.text is None
             losses["lose an extra that is empty"] += any(
@@ -380,7 +312,7 @@ def _write_table(path: Path, records: list[Utterance], format_row: Callable[[str
             losses["have extras that come back as text"] += any(
                 not isinstance(value, (str, type(None))) for value in record.extras.values()
             )
-    _warn(path, losses)
+    warn_of_losses(path, losses)
     return len(records)
 
 
@@ -402,7 +334,22 @@ def _format_tsv_row(id: str, cells: list[str]) -> str:
     return line + "\n"
 
 
-def _warn(path: str | Path, losses: dict[str, int]) -> None:
-    for loss, count in losses.items():
-        if count:
-            logger.warning("%s: %d utterances %s", path, count, loss)
+read_csv = partial(read_table, separator=",")
+read_tsv = partial(read_table, separator="\t")
+write_csv = partial(write_table, format_row=_format_csv_row)
+write_tsv = partial(write_table, format_row=_format_tsv_row)
+_READERS: dict[str, Callable[[str | Path], Iterator[Utterance]]] = {
+    "jsonl": read_manifest,
+    "nemo": read_nemo,
+    "csv": read_csv,
+    "tsv": read_tsv,
+    "librispeech": read_librispeech,
+    "lhotse": read_lhotse,
+}
+_WRITERS: dict[str, Callable[[str | Path, Iterable[Utterance]], int]] = {
+    "jsonl": write_manifest,
+    "nemo": write_nemo,
+    "csv": write_csv,
+    "tsv": write_tsv,
+    "kaldi": write_kaldi,
+}

@@ -10,23 +10,18 @@ import logging
 import math
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from asr.audio.reading import read_info
-from asr.data.kaldi_pipes import TOOLS, parse_pipe
-from asr.data.manifest import (
-    Utterance,
-    build_utterance,
-    require_line_fits,
-    shorten,
-    with_absolute_audio,
-)
-from asr.data.manifest_checks import measure_seconds
+from asr.audio.reading import measure_seconds, read_info
+from asr.data.manifest import Utterance, build_utterance, require_line_fits, with_absolute_audio
+from asr.data.records import UniqueNames, warn_of_losses
 from asr.data.text_lines import BLANKS, read_text_lines
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
@@ -280,6 +275,74 @@ def _find_channel(path: str, where: str, channel: str) -> int | None:
     return int(channel) + 1
 
 
+# --- commands in wav.scp ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tool:
+    """Options of a program with which it only decodes its input file, so that the file can take its place."""
+
+    flags: str = ""  # regular expression
+    options: dict[str, str] = field(default_factory=dict)  # name -> regular expression of its value
+    output: str | None = None  # second operand, where the program needs one to write to standard output
+
+
+TOOLS = {
+    "cat": _Tool(),
+    "flac": _Tool(r"-[cds]+|--(stdout|decode|silent|totally-silent)"),
+    "sph2pipe": _Tool("-p", {"-f": "wav|rif|sph", "-c": "[12]"}),
+    "sox": _Tool(
+        "-q|-V[0-6]?",
+        {"-t": "wav|wavpcm|flac|sph|nist|mp3|ogg|aiff|au", "-r": r"\d+k?", "-b": "16|24|32"}
+        | {"-e": "signed(-integer)?", "-c": "1"},
+        output="-",
+    ),
+    "ffmpeg": _Tool(
+        "-i|-nostdin|-hide_banner|-vn|-y",  # the value of -i is taken as the first operand
+        {"-f": "wav", "-ar": r"\d+", "-ac": "1", "-acodec": "pcm_s16le", "-c:a": "pcm_s16le"}
+        | {"-v": r"\w+", "-loglevel": r"\w+"},
+        output="-|pipe:1?",
+    ),
+}
+_SHELL_CHARACTERS = set("|;&<>$`()*?{}[]!~#\\\n")
+
+
+def parse_pipe(command: str) -> tuple[str, str, dict[str, str]]:
+    """The file that a command decodes, its program and options; an error if it may do anything else."""
+    refused = UserError(
+        f"{shorten(command.strip())} is not a plain decoding command; convert the audio to files first"
+    )
+    if _SHELL_CHARACTERS & set(command):
+        raise refused
+    try:
+        program, *words = shlex.split(command)
+    except ValueError:  # an open quote, or nothing at all
+        raise refused from None
+    program = os.path.basename(program)
+    tool = TOOLS.get(program)
+    if tool is None:
+        raise refused
+    operands: list[str] = []
+    options: dict[str, str] = {}
+    remaining = iter(words)
+    for word in remaining:
+        if word in tool.options:
+            options[word] = next(remaining, "")
+            if not re.fullmatch(tool.options[word], options[word]):
+                raise refused
+        elif word == "-" or not word.startswith("-"):
+            operands.append(word)
+        elif not re.fullmatch(tool.flags, word):
+            raise refused
+    outputs = operands[1:]
+    expected = 0 if tool.output is None else 1
+    if not operands or operands[0] == "-" or len(outputs) != expected:
+        raise refused
+    if tool.output is not None and not re.fullmatch(tool.output, outputs[0]):
+        raise refused
+    return operands[0], program, options
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -342,17 +405,10 @@ def _build_tables(records: list[Utterance]) -> dict[str, list[str]]:
 
 def _name_recordings(paths: Iterable[str]) -> dict[str, str]:
     """Audio path -> unique recording id, from the name of the file."""
-    names: dict[str, str] = {}
-    taken: set[str] = set()
-    repeats: Counter[str] = Counter()
-    for path in sorted(set(paths)):
-        stem = name = re.sub(r"\s", "_", Path(path).stem) or "recording"
-        while name in taken:
-            repeats[stem] += 1
-            name = f"{stem}-{repeats[stem] + 1}"
-        taken.add(name)
-        names[path] = name
-    return names
+    names = UniqueNames()
+    return {
+        path: names.add(re.sub(r"\s", "_", Path(path).stem) or "recording") for path in sorted(set(paths))
+    }
 
 
 def _format_seconds(seconds: float) -> str:
@@ -383,5 +439,4 @@ def _warn_of_losses(folder: Path, records: list[Utterance]) -> None:
         logger.warning(
             "%s: Kaldi wants ids that begin with the name of the speaker, so that both sort alike", folder
         )
-    for loss, count in losses.items():
-        logger.warning("%s: %d utterances %s", folder, count, loss)
+    warn_of_losses(folder, losses)

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifest import Utterance, build_utterance, parse_json
+from asr.data.manifest import Utterance, build_utterance
+from asr.data.records import keep_scalars, read_objects, warn_of_losses
 from asr.data.text_lines import Lines, open_lines
 from asr.errors import UserError, shorten
-
-_SCALARS = (str, int, float)
 
 
 def is_lhotse(record: object) -> bool:
@@ -22,15 +21,16 @@ def is_lhotse(record: object) -> bool:
     return str(record.get("type")).endswith("Cut") or {"recording_id", "start", "duration"} <= record.keys()
 
 
-def read_lhotse(path: str | Path, losses: Counter[str]) -> Iterator[Utterance]:
-    """An utterance for each supervision, in the order of the file; `losses` counts what cannot be had.
+def read_lhotse(path: str | Path) -> Iterator[Utterance]:
+    """An utterance for each supervision, in the order of the file.
 
     Recordings of supervisions come from the file of the same name with recordings instead of supervisions.
     Relative audio starts at the folder of the manifest or, as lhotse has it, at the current one.
     """
     recordings: dict[str, dict[str, Any]] | None = None
+    losses: Counter[str] = Counter()
     with open_lines(path) as lines:
-        for number, record in _read_records(lines):
+        for number, record in read_objects(lines):
             if "recording_id" in record:
                 if recordings is None:
                     recordings = _read_recordings(Path(path))
@@ -44,6 +44,7 @@ def read_lhotse(path: str | Path, losses: Counter[str]) -> Iterator[Utterance]:
                 yield from _read_cut(lines, number, record, losses)
             else:
                 losses[f"are left out, as {record.get('type')} without a recording"] += 1
+    warn_of_losses(path, losses)
 
 
 def _read_cut(lines: Lines, number: int, cut: Mapping[str, Any], losses: Counter[str]) -> Iterator[Utterance]:
@@ -79,9 +80,7 @@ def _build(
         beside = os.path.join(lines.folder, audio)
         audio = beside if os.path.exists(beside) else os.path.abspath(audio)
     start, custom = supervision.get("start"), supervision.get("custom")
-    extras = custom if isinstance(custom, dict) else {}
-    known = {name: value for name, value in extras.items() if isinstance(value, _SCALARS)}
-    losses.update(f"lose custom.{name}, a list or an object" for name in extras if name not in known)
+    known = keep_scalars(custom if isinstance(custom, dict) else {}, losses, "custom.")
     losses["lose their alignment"] += bool(supervision.get("alignment"))
     if supervision.get("gender") is not None:
         known.setdefault("gender", supervision["gender"])
@@ -132,13 +131,4 @@ def _read_recordings(supervisions: Path) -> dict[str, dict[str, Any]]:
             "recordings beside it, named ...recordings...; or give the cuts"
         )
     with open_lines(path) as lines:
-        return {str(record.get("id")): record for _, record in _read_records(lines)}
-
-
-def _read_records(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in lines.numbered:
-        if line.strip():
-            record = parse_json(line)
-            if not isinstance(record, dict):
-                raise lines.error(number, f"not a JSON object on one line; it begins with {shorten(line)}")
-            yield number, record
+        return {str(record.get("id")): record for _, record in read_objects(lines)}

@@ -54,9 +54,9 @@ class Utterance(Config):
     duration: float = Field(gt=0, le=MAX_SECONDS)
     """Seconds."""
     channel: int | None = Field(default=None, ge=1, le=MAX_CHANNEL)
-    """Which channel of the file, counted from 1: on the telephone, a side; null: the mean of all."""
+    """Channel of the file, counted from 1: on the telephone, a side; null: the mean of all."""
     text: Text | None = None
-    """What is said; null where nobody has written it down, "" where nothing is said."""
+    """The words; null where nobody has written it down, "" where nothing is said."""
     speaker: Name | None = None
     """Name of the speaker; null if unknown."""
     language: Name | None = None
@@ -80,7 +80,7 @@ class Utterance(Config):
         return texts
 
     def find_texts(self, count: int = 1) -> list[str]:
-        """What each of so many speakers says: `text`, `extras.text_2` and so on."""
+        """The text of each of so many speakers: `text`, `extras.text_2` and so on."""
         names = ["text", *(f"extras.text_{number}" for number in range(2, count + 1))]
         texts = [self.text, *(self.extras.get(name.removeprefix("extras.")) for name in names[1:])]
         for name, text in zip(names, texts, strict=True):

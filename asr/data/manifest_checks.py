@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from asr.audio.containers import TOLERANCE_SECONDS
-from asr.audio.reading import read_blocks, read_info
+from asr.audio.reading import measure_seconds, read_blocks, read_info
 from asr.data.manifest import Utterance, parse_json, parse_utterance, read_lines, with_absolute_audio
 from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
@@ -92,19 +92,12 @@ def validate(
         first = line_of_id.setdefault(hash(utterance.id), number)
         if first != number:
             yield Fault(number, utterance.id, "duplicate-id", f"the id was already used on line {first}")
+        found = _check_text(utterance, text_checks)
         if check_audio != "no":
-            yield from audio_checks.check(number, utterance)
-        yield from _check_text(number, utterance, text_checks)
+            found = itertools.chain(audio_checks.check(number, utterance), found)
+        for kind, message in found:
+            yield Fault(number, utterance.id, kind, message)
     yield from audio_checks.finish()
-
-
-def measure_seconds(path: str | Path) -> float:
-    """Seconds of a whole audio file: from its header, or by decoding it where the header does not tell."""
-    info = read_info(path)
-    if info.seconds is not None:
-        return info.seconds
-    blocks = read_blocks(path, info.sample_rate, allow_silence=True)
-    return sum(len(block) for block in blocks) / info.sample_rate
 
 
 class _AudioChecks:
@@ -118,22 +111,19 @@ class _AudioChecks:
         self.recordings_in_parts: set[int] = set()
         self.shorter_than_file: list[tuple[int, Fault]] = []
 
-    def check(self, number: int, utterance: Utterance) -> Iterator[Fault]:
-        def fault(kind: FaultKind, message: str) -> Fault:
-            return Fault(number, utterance.id, kind, message)
-
+    def check(self, number: int, utterance: Utterance) -> Iterator[tuple[FaultKind, str]]:
         if self.root is not None and not _is_below(utterance.audio, self.root):
-            yield fault("outside-root", f"{shorten(utterance.audio)} lies outside of {self.root}")
+            yield ("outside-root", f"{shorten(utterance.audio)} lies outside of {self.root}")
             return
         if not os.path.isfile(utterance.audio):
-            yield fault("missing-audio", f"{utterance.audio}: no such file")
+            yield ("missing-audio", f"{utterance.audio}: no such file")
             return
         try:
             seconds = self.measure(utterance.audio)
             if self.decode:
                 _decode(utterance)
         except UserError as error:
-            yield fault("broken-audio", str(error))
+            yield ("broken-audio", str(error))
             return
         end = utterance.start + utterance.duration
         excess = end - seconds
@@ -141,12 +131,13 @@ class _AudioChecks:
         if utterance.start > 0:
             self.recordings_in_parts.add(hash(utterance.audio))
             if excess > TOLERANCE_SECONDS:
-                yield fault("beyond-end", f"ends at {end:.3f} s, but {has_seconds}")
+                yield ("beyond-end", f"ends at {end:.3f} s, but {has_seconds}")
         elif excess > TOLERANCE_SECONDS:
-            yield fault("wrong-duration", f"duration {end:.3f} s, but {has_seconds}")
+            yield ("wrong-duration", f"duration {end:.3f} s, but {has_seconds}")
         elif excess < -LACKING_SECONDS:
             message = f"duration {end:.3f} s, but {has_seconds}, of which nothing else is used"
-            self.shorter_than_file.append((hash(utterance.audio), fault("wrong-duration", message)))
+            fault = Fault(number, utterance.id, "wrong-duration", message)
+            self.shorter_than_file.append((hash(utterance.audio), fault))
 
     def finish(self) -> Iterator[Fault]:
         """A first part is rightly shorter than its recording if later parts are used as well."""
@@ -173,29 +164,26 @@ def _find_id(line: bytes) -> str | None:
     return name if isinstance(name, str) and name.isprintable() else None
 
 
-def _check_text(number: int, utterance: Utterance, checks: TextChecks | None) -> Iterator[Fault]:
-    def fault(kind: FaultKind, message: str) -> Fault:
-        return Fault(number, utterance.id, kind, message)
-
+def _check_text(utterance: Utterance, checks: TextChecks | None) -> Iterator[tuple[FaultKind, str]]:
     text = utterance.text
     if text is None:
         if checks is not None:
-            yield fault("empty-text", "has no text to learn from")
+            yield ("empty-text", "has no text to learn from")
         return
     if not text.strip():
-        yield fault("empty-text", f"text = {shorten(text)}: nothing is said")
+        yield ("empty-text", f"text = {shorten(text)}: nothing is said")
         return
     if checks is None:
         return
     try:
         text = normalize(text, checks.rules)
     except UserError as error:
-        yield fault("unknown-characters", str(error))
+        yield ("unknown-characters", str(error))
         return
     if unknown := checks.tokenizer.find_unknown(text):
         shown = ", ".join(_show_unknown(unit) for unit in unknown[:MAX_UNKNOWN_SHOWN])
         more = " ..." if len(unknown) > MAX_UNKNOWN_SHOWN else ""
-        yield fault("unknown-characters", f"the tokenizer does not know {shown}{more}")
+        yield ("unknown-characters", f"the tokenizer does not know {shown}{more}")
     if checks.frame_ms is None:
         return
     # CTC: a frame for each token, and one for the blank between two equal ones. How many frames the edges of
@@ -205,7 +193,7 @@ def _check_text(number: int, utterance: Utterance, checks: TextChecks | None) ->
     frames = int(utterance.duration * 1000 / checks.frame_ms + 1e-6)
     if needed > frames:
         need = f"CTC needs {needed} frames for {len(tokens)} tokens"
-        yield fault("too-many-tokens", f"{need}, but {utterance.duration:.3f} s are {frames}")
+        yield ("too-many-tokens", f"{need}, but {utterance.duration:.3f} s are {frames}")
 
 
 def _show_unknown(unit: str) -> str:

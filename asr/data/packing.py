@@ -6,7 +6,6 @@ Layouts: `webdataset` puts <id>.flac and <id>.json, the record, one after the ot
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import json
@@ -47,19 +46,19 @@ _PLAIN_ID = re.compile(r"\w[\w.\-]{0,80}", re.ASCII)
 
 @dataclass(frozen=True)
 class PackSettings:
-    """How a manifest is packed."""
+    """Settings of packing."""
 
     encoding: Encoding = "flac"
     layout: Layout = "webdataset"
     hours: float = 8.0
-    """Of audio in a shard: some 450 MB of FLAC at 16 kHz, 90 MB of Opus."""
+    """Hours of audio in a shard: some 450 MB of FLAC at 16 kHz, 90 MB of Opus."""
     seed: int = 0
-    """Of the order in which utterances are dealt to shards, so that each is a mixture of all."""
+    """Seed of the order in which utterances are dealt to shards, so that each is a mixture of all."""
 
 
 @dataclass(frozen=True)
 class PackReport:
-    """What came of packing."""
+    """Result of packing."""
 
     shards: tuple[ShardInfo, ...]
     kept: int
@@ -85,10 +84,11 @@ def pack(
     require_distinct_ids(manifest)
     plans = deal(manifest.durations, settings)
     with claim_folder(folder):
-        kept = _find_kept(folder)
-        with _open_index(folder, len(plans), kept) as index:
-            done = []
-            for info, is_new in _write_all(manifest, plans, folder, settings, jobs, kept, report):
+        job = _Job(manifest, folder, settings, _find_kept(folder))
+        write_folder_index(folder, list(job.kept.values()), len(plans))
+        done = []
+        with open(folder / INDEX_NAME, "ab") as index:
+            for info, is_new in job.write_all(plans, jobs, report):
                 done.append((info, is_new))
                 if is_new:
                     index.write(info.model_dump_json(exclude_defaults=True).encode() + b"\n")
@@ -146,14 +146,6 @@ def _is_there(folder: Path, info: ShardInfo) -> bool:
     return sizes == (info.size, info.index_size)
 
 
-@contextlib.contextmanager
-def _open_index(folder: Path, num_shards: int, kept: dict[str, ShardInfo]) -> Iterator[IO[bytes]]:
-    """The index with the shards that are kept, to append others to it."""
-    write_folder_index(folder, list(kept.values()), num_shards)
-    with open(folder / INDEX_NAME, "ab") as file:
-        yield file
-
-
 def write_folder_index(folder: Path, infos: Sequence[ShardInfo], num_shards: int | None = None) -> None:
     """Write the index of a folder, complete unless it is told a greater number of shards."""
     header = FolderInfo(shards=len(infos) if num_shards is None else num_shards)
@@ -166,69 +158,60 @@ def write_folder_index(folder: Path, infos: Sequence[ShardInfo], num_shards: int
 # --- shards ---------------------------------------------------------------------------------------
 
 
-def _write_all(
-    manifest: Manifest,
-    plans: Sequence[np.ndarray],
-    folder: Path,
-    settings: PackSettings,
-    jobs: int,
-    kept: dict[str, ShardInfo],
-    report: Report,
-) -> Iterator[tuple[ShardInfo, bool]]:
-    """Each shard as it is done, and whether it is new."""
-    if jobs == 1:
-        for number, positions in enumerate(plans):
-            yield _write_or_keep(manifest, positions, number, folder, settings, kept, report)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_receive, initargs=(manifest, kept)
-    ) as pool:
-        futures = {
-            pool.submit(_write_in_worker, positions, number, folder, settings): positions
-            for number, positions in enumerate(plans)
-        }
-        try:
-            for future in as_completed(futures):
-                report(float(manifest.durations[futures[future]].sum()))
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+@dataclass(frozen=True)
+class _Job:
+    """All that the shards of a manifest are written from."""
+
+    manifest: Manifest
+    folder: Path
+    settings: PackSettings
+    kept: dict[str, ShardInfo]
+    """Shards of an earlier run, by the hash of what they were packed from."""
+
+    def write_all(
+        self, plans: Sequence[np.ndarray], jobs: int, report: Report
+    ) -> Iterator[tuple[ShardInfo, bool]]:
+        """Each shard as it is done, and whether it is new."""
+        if jobs == 1:
+            for number, positions in enumerate(plans):
+                yield self.write_or_keep(number, positions, report)
+            return
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, context, initializer=_receive, initargs=(self,)) as pool:
+            futures = {
+                pool.submit(_write_in_worker, number, positions): positions
+                for number, positions in enumerate(plans)
+            }
+            try:
+                for future in as_completed(futures):
+                    report(float(self.manifest.durations[futures[future]].sum()))
+                    yield future.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def write_or_keep(self, number: int, positions: np.ndarray, report: Report) -> tuple[ShardInfo, bool]:
+        utterances = [self.manifest[int(position)] for position in positions]
+        settings = self.settings
+        source = hashlib.sha256(f"{FORMAT} {number} {settings.encoding} {settings.layout}\n".encode())
+        for utterance in utterances:
+            source.update(utterance.model_dump_json().encode() + b"\n")
+        if (info := self.kept.get(source.hexdigest())) is not None:
+            report(sum(utterance.duration for utterance in utterances))
+            return info, False
+        return write_shard(utterances, self.folder, number, settings, source.hexdigest(), report), True
 
 
-_received: tuple[Manifest, dict[str, ShardInfo]]
+_received: _Job
 
 
-def _receive(manifest: Manifest, kept: dict[str, ShardInfo]) -> None:
+def _receive(job: _Job) -> None:
     """Once in each worker, since a manifest may be large."""
     global _received
-    _received = manifest, kept
+    _received = job
 
 
-def _write_in_worker(
-    positions: np.ndarray, number: int, folder: Path, settings: PackSettings
-) -> tuple[ShardInfo, bool]:
-    manifest, kept = _received
-    return _write_or_keep(manifest, positions, number, folder, settings, kept, lambda seconds: None)
-
-
-def _write_or_keep(
-    manifest: Manifest,
-    positions: np.ndarray,
-    number: int,
-    folder: Path,
-    settings: PackSettings,
-    kept: dict[str, ShardInfo],
-    report: Report,
-) -> tuple[ShardInfo, bool]:
-    utterances = [manifest[int(position)] for position in positions]
-    source = hashlib.sha256(f"{FORMAT} {number} {settings.encoding} {settings.layout}\n".encode())
-    for utterance in utterances:
-        source.update(utterance.model_dump_json().encode() + b"\n")
-    if (info := kept.get(source.hexdigest())) is not None:
-        report(sum(utterance.duration for utterance in utterances))
-        return info, False
-    return write_shard(utterances, folder, number, settings, source.hexdigest(), report), True
+def _write_in_worker(number: int, positions: np.ndarray) -> tuple[ShardInfo, bool]:
+    return _received.write_or_keep(number, positions, lambda seconds: None)
 
 
 def write_shard(
@@ -275,31 +258,38 @@ def write_shard(
         with replace_file(folder / f"shar/cuts.{number:06d}.jsonl.gz") as file:
             content = "".join(json.dumps(cut, ensure_ascii=False) + "\n" for cut in cuts).encode()
             file.write(gzip.compress(content, mtime=0))
-    lines = write_shard_index(folder / index_name, rows)
+    return finish_shard(folder, name, rows, failed, index_name, tar.size, tar.digest.hexdigest(), source)
+
+
+def finish_shard(
+    folder: Path,
+    name: str,
+    rows: Sequence[PackedUtterance],
+    failed: Sequence[Failure],
+    index_name: str,
+    size: int,
+    sha256: str,
+    source: str = "",
+) -> ShardInfo:
+    """Write the index of a shard, and describe both."""
+    exclude = {"shard", "version"}
+    lines = [row.model_dump_json(exclude_defaults=True, exclude=exclude).encode() + b"\n" for row in rows]
+    content = b"".join(lines)
+    with replace_file(folder / index_name) as file:
+        file.write(content)
     return ShardInfo(
         name=name,
         index=index_name,
         utterances=len(rows),
         seconds=sum(row.duration for row in rows),
         longest=max((row.duration for row in rows), default=0.0),
-        size=tar.size,
-        sha256=tar.digest.hexdigest(),
-        index_size=len(lines),
-        index_sha256=hashlib.sha256(lines).hexdigest(),
+        size=size,
+        sha256=sha256,
+        index_size=len(content),
+        index_sha256=hashlib.sha256(content).hexdigest(),
         source=source,
         failed=tuple(failed),
     )
-
-
-def write_shard_index(path: Path, rows: Sequence[PackedUtterance]) -> bytes:
-    """Write the index of a shard; returns its content."""
-    exclude = {"shard", "version"}
-    content = b"".join(
-        row.model_dump_json(exclude_defaults=True, exclude=exclude).encode() + b"\n" for row in rows
-    )
-    with replace_file(path) as file:
-        file.write(content)
-    return content
 
 
 def make_key(name: str) -> str:

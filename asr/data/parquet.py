@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.data.records import MEANINGS, build_id
+from asr.data.records import MEANINGS, UniqueNames, build_id, keep_scalars
 from asr.errors import UserError, shorten
 from asr.files import replace_file
 
 BATCH_ROWS = 32  # in memory at once, with their audio
 AUDIO_MARKS = {b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
-_SCALARS = (str, int, float)
 
 
 def find_tables(path: str | Path) -> list[Path]:
@@ -39,7 +38,7 @@ def read_rows(
         from pyarrow import parquet
     except ImportError:
         raise UserError("Parquet tables are read by pyarrow, which is missing: pip install pyarrow") from None
-    taken: set[str] = set()
+    ids = UniqueNames()
     for table in find_tables(path):
         number = 0
         try:
@@ -48,11 +47,16 @@ def read_rows(
                 for batch in file.iter_batches(BATCH_ROWS):
                     for row in batch.to_pylist():
                         number += 1
+                        cell = row.pop(column) or {}
+                        record = keep_scalars(row, losses)
+                        id, name = _pop_names(record, cell.get("path"))
+                        record["id"] = ids.add(id)
                         source = f"{table}: row {number}"
-                        yield (
-                            source,
-                            _store_audio(source, row, column, table.parent, audio_dir, taken, losses),
-                        )
+                        if cell.get("bytes") is None:
+                            record["audio"] = _find_beside(source, table.parent, name)
+                        else:
+                            record["audio"] = _write_audio(audio_dir / record["id"], cell["bytes"])
+                        yield source, record
         except (pyarrow.ArrowException, OSError) as error:
             raise UserError(f"{table}: not a whole Parquet table ({error}); get it again") from None
 
@@ -73,39 +77,27 @@ def _find_audio_column(table: Path, schema: Any, pyarrow: Any) -> str:
     return found[0] if len(found) == 1 else "audio"
 
 
-def _store_audio(
-    source: str,
-    row: dict[str, Any],
-    column: str,
-    folder: Path,
-    audio_dir: Path,
-    taken: set[str],
-    losses: Counter[str],
-) -> dict[str, Any]:
-    cell = row[column] or {}
-    content, name = cell.get("bytes"), str(cell.get("path") or "")
-    record = {key: value for key, value in row.items() if value is None or isinstance(value, _SCALARS)}
-    losses.update(f"lose {key}, a list or an object" for key in row if key not in record and key != column)
-    for key in [key for key in record if MEANINGS.get(key.lower()) == "audio"]:
-        name = name or str(record[key] or "")
-        del record[key]  # a path on the machine that made the table
-    ids = [record.pop(key) for key in list(record) if MEANINGS.get(key.lower()) == "id"]
-    base = next((str(id) for id in ids if id is not None), None) or build_id(name)
-    stem = base = re.sub(r"[^\w.-]+", "_", base).strip(".")[:150] or "utterance"
-    while stem in taken:  # some tables number sentences, which several people read
-        stem = f"{base}-{len(taken)}"
-    taken.add(stem)
-    if content is None:
-        path = os.path.realpath(folder / name)
-        if not name or not path.startswith(os.path.realpath(folder) + os.sep) or not os.path.isfile(path):
-            raise UserError(
-                f"{source}: its audio is neither in the table nor a file beside it: {shorten(name)}"
-            )
-        record["audio"] = path
-    else:
-        suffix = next((own for mark, own in AUDIO_MARKS.items() if content.startswith(mark)), ".wav")
-        path = str(audio_dir / f"{stem}{suffix}")
-        with replace_file(path, flush=False) as file:
-            file.write(content)
-        record["audio"] = path
-    return record | {"id": stem}
+def _pop_names(record: dict[str, Any], path: str | None) -> tuple[str, str]:
+    """Take the id out of a record, and the path of its audio on the machine that made the table."""
+    names = {"id": "", "audio": path or ""}
+    for key in list(record):
+        meaning = MEANINGS.get(key.lower())
+        if meaning in names:
+            value = record.pop(key)
+            names[meaning] = names[meaning] or ("" if value is None else str(value))
+    id = re.sub(r"[^\w.-]+", "_", names["id"] or build_id(names["audio"]))
+    return id.strip(".")[:150] or "utterance", names["audio"]
+
+
+def _find_beside(source: str, folder: Path, name: str) -> str:
+    path = os.path.realpath(folder / name)
+    if not name or not path.startswith(os.path.realpath(folder) + os.sep) or not os.path.isfile(path):
+        raise UserError(f"{source}: its audio is neither in the table nor a file beside it: {shorten(name)}")
+    return path
+
+
+def _write_audio(stem: Path, content: bytes) -> str:
+    suffix = next((own for mark, own in AUDIO_MARKS.items() if content.startswith(mark)), ".wav")
+    with replace_file(f"{stem}{suffix}", flush=False) as file:
+        file.write(content)
+    return f"{stem}{suffix}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import math
 import re
 from collections import Counter
@@ -11,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asr.data.manifest import parse_json
 from asr.data.text_lines import MAX_LINE_BYTES, Lines
 from asr.errors import UserError, shorten
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = {
     "id": ("id", "utt_id", "utterance_id", "utt", "key", "segment_id", "utterance"),
@@ -29,12 +33,23 @@ COLUMNS = {
     "language": ("language", "lang", "locale"),
 }
 MEANINGS = {name: meaning for meaning, names in COLUMNS.items() for name in names}
+_SCALARS = (str, int, float, type(None))
 _TIMES = ("start", "end", "duration", "milliseconds")
 
 
 def describe_columns() -> str:
     """List the column names that are understood, for messages and help."""
     return "; ".join(f"{meaning}: {', '.join(names)}" for meaning, names in COLUMNS.items())
+
+
+def read_objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON object of each line that is not blank, with the number of the line."""
+    for number, line in lines.numbered:
+        if line.strip():
+            record = parse_json(line)
+            if not isinstance(record, dict):
+                raise lines.error(number, f"not a JSON object on one line; it begins with {shorten(line)}")
+            yield number, record
 
 
 def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -142,6 +157,38 @@ def build_id(audio: object, start: object = None, duration: object = None) -> st
     if isinstance(start, (int, float)) and isinstance(duration, (int, float)) and start > 0:
         return f"{name}-{start * 1000:07.0f}-{(start + duration) * 1000:07.0f}"
     return name
+
+
+class UniqueNames:
+    """Names that are given once each: one that is taken gets a number behind it."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._repeats: Counter[str] = Counter()
+
+    def add(self, base: str) -> str:
+        name = base
+        while name in self._taken:
+            self._repeats[base] += 1
+            name = f"{base}-{self._repeats[base] + 1}"
+        self._taken.add(name)
+        return name
+
+
+def warn_of_losses(path: str | Path, losses: Mapping[str, int]) -> None:
+    """Say how many utterances lost something on their way to or from another format."""
+    for loss, count in losses.items():
+        if count:
+            logger.warning("%s: %d utterances %s", path, count, loss)
+
+
+def keep_scalars(record: Mapping[str, Any], losses: Counter[str], prefix: str = "") -> dict[str, Any]:
+    """The fields that a manifest can hold as extras; `losses` counts the others."""
+    kept = {name: value for name, value in record.items() if isinstance(value, _SCALARS)}
+    losses.update(
+        f"lose {shorten(prefix + name)}, a list or an object" for name in record if name not in kept
+    )
+    return kept
 
 
 def require_distinct(lines: Lines, names: Iterable[str]) -> None:

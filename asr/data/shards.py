@@ -82,7 +82,7 @@ class FolderInfo(Config):
 
     format: Literal["asr shards 1"] = "asr shards 1"
     shards: Count
-    """How many the folder has once it is complete."""
+    """Number of shards once the folder is complete."""
 
 
 class ShardInfo(Config):
@@ -101,7 +101,7 @@ class ShardInfo(Config):
     source: str = Field(max_length=100)
     """Hash of the records and settings that it was packed from."""
     failed: tuple[Failure, ...] = ()
-    """What is not in it."""
+    """Utterances that are not in it."""
 
 
 class TarShard:
@@ -110,28 +110,24 @@ class TarShard:
     def __init__(self, folder: str, info: ShardInfo) -> None:
         self.info = info
         self.address = join_address(folder, info.name)
-        self._index = ByteRange(join_address(folder, info.index), 0, info.index_size, info.index_sha256)
-
-    @property
-    def index_range(self) -> ByteRange:
-        return self._index
+        self.index = ByteRange(join_address(folder, info.index), 0, info.index_size, info.index_sha256)
 
     def check_index(self, content: bytes) -> bytes:
         """The lines of its index, if they are those that the folder's index describes."""
         if hashlib.sha256(content).hexdigest() != self.info.index_sha256:
             raise UserError(
-                f"{self._index.address}: not the index that {INDEX_NAME} of its folder describes; the folder "
+                f"{self.index.address}: not the index that {INDEX_NAME} of its folder describes; the folder "
                 "was written anew, or copied in part: copy it again, or pack it again"
             )
         if content.count(b"\n") != self.info.utterances:
             raise UserError(
-                f"{self._index.address}: not as many utterances as {INDEX_NAME} tells; pack it again"
+                f"{self.index.address}: not as many utterances as {INDEX_NAME} tells; pack it again"
             )
         return content
 
     def utterances(self) -> Iterator[PackedUtterance]:
         """Read its index."""
-        for line in self.check_index(read_range(self._index)).splitlines():
+        for line in self.check_index(read_range(self.index)).splitlines():
             yield self.parse(line)
 
     def parse(self, line: bytes) -> PackedUtterance:
@@ -139,10 +135,10 @@ class TarShard:
         try:
             item = PackedUtterance.model_validate_json(line)
         except pydantic.ValidationError as error:
-            raise UserError(f"{self._index.address}: {describe_fault(error)}; pack it again") from None
+            raise UserError(f"{self.index.address}: {describe_fault(error)}; pack it again") from None
         if item.offset + item.size > self.info.size:
             raise UserError(
-                f"{self._index.address}: utterance {item.id} ends beyond the {self.info.size:,} bytes of "
+                f"{self.index.address}: utterance {item.id} ends beyond the {self.info.size:,} bytes of "
                 f"{self.info.name}; pack it again"
             )
         place = f"{self.address.partition('://')[2] or self.address}/{item.audio}"
@@ -186,7 +182,7 @@ class ShardWindow(Sequence[PackedUtterance]):
         """Reads the indexes, those at addresses at the same time."""
         self._shards = shards
         self._contents = []
-        for shard, content in zip(shards, read_ranges([shard.index_range for shard in shards]), strict=True):
+        for shard, content in zip(shards, read_ranges([shard.index for shard in shards]), strict=True):
             if isinstance(content, UserError):
                 raise content
             self._contents.append(shard.check_index(content))
@@ -241,7 +237,7 @@ Content = bytes | UserError | None
 
 
 def is_shards(path: str | os.PathLike[str]) -> bool:
-    """Whether a path of the settings is a folder of shards rather than a manifest: any address is."""
+    """Tell a folder of shards from a manifest; any address is one."""
     return is_address(path) or Path(path).is_dir() or Path(path).name == INDEX_NAME
 
 

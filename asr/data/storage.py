@@ -11,7 +11,6 @@ import functools
 import hashlib
 import logging
 import os
-import posixpath
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -52,12 +51,12 @@ class ByteRange(NamedTuple):
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:
-    """Whether this is an address for fsspec rather than a local path."""
+    """Tell an address for fsspec from a local path."""
     return "://" in str(path)
 
 
 def join_address(folder: str, name: str) -> str:
-    return posixpath.join(folder, name) if is_address(folder) else os.path.join(folder, name)
+    return f"{folder.rstrip('/')}/{name}"
 
 
 def find_file(address: str) -> ByteRange:
