@@ -1,6 +1,8 @@
-"""UserError, which the command line prints without a traceback, and how messages show a value."""
+"""UserError, which the command line prints without a traceback, and how messages show values and names."""
 
+import difflib
 import reprlib
+from collections.abc import Collection
 
 
 class UserError(ValueError):
@@ -16,3 +18,9 @@ def shorten(value: object) -> str:
 def plural(count: int, noun: str) -> str:
     """Count things in words: `1 speaker`, `2 speakers`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def suggest(name: str, known: Collection[str]) -> str:
+    """Suggest the nearest of the known names; list them where none is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"

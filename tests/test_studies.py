@@ -16,6 +16,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.recipe.definition import Recipe, SystemConf, load_recipe
 from asr.recipe.experiment import Experiment
+from asr.recipe.figures import read_validations
 from asr.recipe.results import describe_score, read_texts, score_texts, write_texts
 from asr.recipe.stages import run_recipe
 from asr.recipe.study import (
@@ -35,7 +36,6 @@ from asr.recipe.study_scores import (
     beam_suffix,
     find_rates,
     pool,
-    read_validations,
     reread,
     score_lengths,
     score_study,

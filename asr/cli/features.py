@@ -208,7 +208,6 @@ def _print_row(summary: dict[str, Any], width: int, is_first: bool) -> None:
 def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) -> None:
     """Draw waveform, log-mel and MFCC on one time axis, before deltas, reduction and CMVN."""
     import librosa.display
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     seconds = len(audio) / config.sample_rate
@@ -217,7 +216,6 @@ def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) ->
             f"{name}: {seconds:.3f} s cannot be drawn; expected two windows to {MAX_PLOT_SECONDS} s"
         )
     figure = Figure(figsize=(11, 8), layout="constrained")
-    FigureCanvasAgg(figure)
     title = f"{name}  ({seconds:.2f} s at {config.sample_rate / 1000:g} kHz)"
     figure.suptitle(title, fontsize=13, parse_math=False)  # a dollar in a name begins no formula
     grid = figure.subplots(3, 2, width_ratios=[70, 1], height_ratios=[2, 3, 3])

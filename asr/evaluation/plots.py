@@ -74,11 +74,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 
 def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]) -> None:
     """Write a PNG: side by side each measure over updates, with a line for each set of data."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     for axes, (measure, curves) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
@@ -96,7 +94,6 @@ def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[t
 def draw(path: Path, picture: Picture) -> None:
     """Write a PNG."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.font_manager import get_font_names
 
@@ -107,7 +104,6 @@ def draw(path: Path, picture: Picture) -> None:
     families = ["DejaVu Sans", *sorted(set(FONTS) & set(get_font_names()))]
     with rc_context({"font.family": families, "font.size": LABEL_SIZE, "text.parse_math": False}):
         figure = Figure(figsize=(width, height + 1.9 + 0.2 * len(title)), layout="constrained")
-        FigureCanvasAgg(figure)
         upper, lower = figure.subplots(
             2, 1, sharex=True, height_ratios=[height, 1.1], subplot_kw={"facecolor": "black"}
         )

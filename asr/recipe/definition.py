@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import re
@@ -16,7 +15,7 @@ import pydantic
 
 from asr.config import Config, describe_fault
 from asr.data.corpora import note_measured_files
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.system.checkout import CHECKOUT, SHIPPED
 
 Prepare = Callable[[Path | None, Path], None]
@@ -194,9 +193,7 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
     """Run the recipe's file, which builds one Recipe."""
     recipes = find_recipes(recipes_dir)
     if name not in recipes:
-        near = difflib.get_close_matches(name, recipes, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(recipes)}"
-        raise UserError(f"no recipe {name!r}; {hint}")
+        raise UserError(f"no recipe {name!r}; {suggest(name, recipes)}")
     path = recipes[name]
     module_name = f"asr_recipe_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
     spec = importlib.util.spec_from_file_location(module_name, path.absolute())

@@ -10,24 +10,29 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.core import DecodingSetup
 from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.search import offered_methods
 from asr.errors import UserError
-from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device
+from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device, read_references
 from asr.recipe.experiment import Experiment
 from asr.recipe.origin import describe_origin
-from asr.recipe.results import SetupName, Texts, score_texts, write_texts
+from asr.recipe.results import (
+    SetupName,
+    Texts,
+    describe_hypotheses,
+    describe_references,
+    score_texts,
+    write_texts,
+)
 from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.decoding_resources import build_resources
-from asr.text.normalization import normalize_for_scoring
 from asr.train.preparation import read_training_texts
 from asr.transcription.recognizer import Recognizer
 from asr.transcription.transcriber import Request
@@ -39,8 +44,6 @@ SMOKE_BEAM = 2
 WEIGHTS = (0.3, 0.6, 1.0)
 CTC_WEIGHTS = (0.3, 0.6)
 FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
-
-Key = tuple[str, int]  # name of a setup, and which of its weights
 
 
 def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> None:
@@ -57,9 +60,8 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         chosen, setup = _read_setup(run, other, system, language_models)
         setups = {chosen: setup}
     split = _Split.read(run, recognizer, "test", run.find_test(experiment.data_dir))
-    decoded = split.decode({(name, 0): setup for name, setup in setups.items()})
-    for name in setups:
-        rates["test"][name] = split.keep(name, decoded[name, 0])
+    for name, decoded in split.decode(setups).items():
+        rates["test"][name] = split.keep(name, decoded)
     state = load_state(find_model(run.folder))
     summary = {
         "name": run.name,
@@ -68,7 +70,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         "is_fold": run.conf.fold is not None,
         "smoke": experiment.smoke,
         "decoding": chosen,
-        "decoding_config": setups[chosen].config.model_dump(mode="json"),
+        "decoding_config": setups[chosen].decoding.model_dump(mode="json"),
         "checks": recognizer.checks.describe(),
         "decoding_chosen_for": run.name if other is None else other.name,
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
@@ -89,10 +91,14 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
 
 def load_recognizer(experiment: Experiment, run: Run) -> Recognizer:
     """Load the model of a run, to decode as users do."""
-    folder = find_model(run.folder)
+    longest = load_state(find_model(run.folder)).get("longest_seconds")
+    return load_with_checks(experiment, run.folder, longest_seconds=longest)
+
+
+def load_with_checks(experiment: Experiment, folder: Path, **options: Any) -> Recognizer:
+    """Load the model of a folder; checks are on or off as the recipe says."""
     checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
-    longest = load_state(folder).get("longest_seconds")
-    return Recognizer(load_system(folder), checks=checks, longest_seconds=longest, needs_times=False)
+    return Recognizer(load_system(find_model(folder)), checks=checks, needs_times=False, **options)
 
 
 def find_guide(experiment: Experiment, run: Run) -> Run | None:
@@ -108,9 +114,7 @@ def find_guide(experiment: Experiment, run: Run) -> Run | None:
     )
 
 
-def _read_setup(
-    run: Run, other: Run, system: System, language_models: Sequence[Path]
-) -> tuple[str, DecodingSetup]:
+def _read_setup(run: Run, other: Run, system: System, language_models: Sequence[Path]) -> tuple[str, Request]:
     """Read the setup that dev chose for the other; language models are made of the texts of `run`."""
     summary = read_record(other.evaluation_dir / "summary.json")
     if not summary:
@@ -124,24 +128,21 @@ def _read_setup(
     if source and source not in known:
         raise UserError(f"{run.name} is to be decoded like {other.name}, with {source}, which is not there")
     config = DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
-    return chosen, DecodingSetup(config, known[source] if source else None)
+    return chosen, Request(config, known[source] if source else None)
 
 
 def _choose_setups(
     experiment: Experiment, run: Run, recognizer: Recognizer, language_models: Sequence[Path]
-) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
+) -> tuple[dict[str, Request], dict[str, dict[str, float]]]:
     """All that the system offers, each with the weights that are best on dev, and their rates there."""
     split = _Split.read(run, recognizer, "dev", Path(run.config.data.dev))
-    setups, rates = _choose_weights(
-        split,
-        _plan_setups(experiment, run, recognizer.system, language_models),
-        experiment.recipe.chosen_by,
-    )
+    planned = _plan_setups(experiment, run, recognizer.system, language_models)
+    setups, rates = _choose_weights(split, planned, experiment.recipe.chosen_by)
     if experiment.recipe.speeds:
         at_speeds = {
-            str(replace(SetupName.parse(name), at_speeds=True)): [
-                replace(setup, config=_change(setup.config, speeds=experiment.recipe.speeds))
-            ]
+            str(replace(SetupName.parse(name), at_speeds=True)): vary(
+                [setup], "speeds", [experiment.recipe.speeds]
+            )
             for name, setup in setups.items()
         }
         more_setups, more_rates = _choose_weights(split, at_speeds, experiment.recipe.chosen_by)
@@ -156,15 +157,15 @@ def find_best(scores: Sequence[Score], chosen_by: Literal["wer", "cer"]) -> int:
 
 
 def _choose_weights(
-    split: _Split, candidates: Mapping[str, Sequence[DecodingSetup]], chosen_by: Literal["wer", "cer"]
-) -> tuple[dict[str, DecodingSetup], dict[str, dict[str, float]]]:
+    split: _Split, candidates: Mapping[str, Sequence[Request]], chosen_by: Literal["wer", "cer"]
+) -> tuple[dict[str, Request], dict[str, dict[str, float]]]:
     """Choose the setup with the fewest errors for each name and write its texts; setups and their rates."""
     setups, rates = {}, {}
     decoded = split.decode(
-        {(name, index): setup for name, own in candidates.items() for index, setup in enumerate(own)}
+        {f"{name} {index}": one for name, own in candidates.items() for index, one in enumerate(own)}
     )
     for name, own in candidates.items():
-        found = [decoded[name, index] for index in range(len(own))]
+        found = [decoded[f"{name} {index}"] for index in range(len(own))]
         best = find_best([split.score(one) for one in found], chosen_by)
         setups[name], rates[name] = own[best], split.keep(name, found[best])
     return setups, rates
@@ -172,36 +173,44 @@ def _choose_weights(
 
 def _plan_setups(
     experiment: Experiment, run: Run, system: System, language_models: Sequence[Path]
-) -> dict[str, list[DecodingSetup]]:
+) -> dict[str, list[Request]]:
     """Plan setups by name, the cheapest first. Shallow fusion has several weights for dev to choose from."""
     config = DecodingConfig(beam=SMOKE_BEAM) if experiment.smoke else DecodingConfig()
-    plain = {name: _change(config, method=name) for name in offered_methods(system.model)}
-    setups = {name: [DecodingSetup(own)] for name, own in plain.items()}
+    methods = offered_methods(system.model)
+    setups = {name: [Request(config.model_copy(update={"method": name}))] for name in methods}
     if experiment.recipe.text_fusion:
-        if "joint" in plain:
-            setups["joint"] = [
-                DecodingSetup(own) for own in vary([plain["joint"]], "ctc_weight", CTC_WEIGHTS)
-            ]
-        for source, model in build_resources(
-            system, list(read_training_texts(run.config)), language_models
-        ).items():
+        if "joint" in setups:
+            setups["joint"] = vary(setups["joint"], "ctc_weight", CTC_WEIGHTS)
+        texts = list(read_training_texts(run.config))
+        for source, model in build_resources(system, texts, language_models).items():
             for method in FUSED_METHODS:
-                if method in plain:
-                    own = [setup.config for setup in setups[method]]
-                    weighted = vary(own, "language_model_weight", WEIGHTS)
-                    setups[str(SetupName(method, source))] = [
-                        DecodingSetup(config, model) for config in weighted
-                    ]
+                if method in methods:
+                    fused = [replace(setup, language_model=model) for setup in setups[method]]
+                    setups[str(SetupName(method, source))] = vary(fused, "language_model_weight", WEIGHTS)
     return setups
 
 
-def _change(config: DecodingConfig, **values: object) -> DecodingConfig:
-    return config.model_copy(update=values)
+def vary(requests: Sequence[Request], key: str, values: Sequence[object]) -> list[Request]:
+    """Each request with each value of a setting of decoding."""
+    return [
+        replace(request, decoding=request.decoding.model_copy(update={key: value}))
+        for request in requests
+        for value in values
+    ]
 
 
-def vary(configs: Sequence[DecodingConfig], key: str, values: Sequence[float]) -> list[DecodingConfig]:
-    """Each config with each value."""
-    return [config.model_copy(update={key: value}) for config in configs for value in values]
+def decode_manifest(
+    recognizer: Recognizer, manifest: Path, utterances: Sequence[Utterance], requests: Mapping[str, Request]
+) -> dict[str, DecodedSplit]:
+    """Decode the utterances by all setups; they are encoded once. A file that cannot be read is an error."""
+    split = decode_utterances(recognizer, utterances, requests)
+    if split.faults:
+        name, fault = next(iter(split.faults.items()))
+        count = len(split.faults)
+        raise UserError(
+            f"{manifest}: {count} utterances cannot be read, so nothing is scored; {name}: {fault}"
+        )
+    return split.setups
 
 
 @dataclass(frozen=True)
@@ -217,36 +226,14 @@ class _Split:
 
     @classmethod
     def read(cls, run: Run, recognizer: Recognizer, name: str, manifest: Path) -> _Split:
-        utterances = list(read_manifest(manifest))
+        utterances = read_references(manifest)
         logger.info("%s: %d utterances of %s", run.name, len(utterances), manifest)
-        references: Texts = {}
-        for utterance in utterances:
-            if utterance.text is None:
-                raise UserError(f"{manifest}: utterance {utterance.id} has no text to compare with")
-            text = normalize_for_scoring(utterance.text, recognizer.system.config.text)
-            references[utterance.id] = {"text": text}
-            if utterance.speaker is not None:
-                references[utterance.id]["speaker"] = utterance.speaker
-            for number, other in enumerate(utterance.more_references, start=2):
-                other = normalize_for_scoring(other, recognizer.system.config.text)
-                references[utterance.id][f"reference_{number}"] = other
+        references = describe_references(utterances, recognizer.system.config.text)
         write_texts(run.evaluation_dir / f"{name}.jsonl", references)
         return cls(run, recognizer, name, manifest, utterances, references)
 
-    def decode(self, setups: Mapping[Key, DecodingSetup]) -> dict[Key, DecodedSplit]:
-        """Decode the utterances by all setups; they are encoded once."""
-        names = {str(key): key for key in setups}
-        requests = {
-            name: Request(setups[key].config, setups[key].language_model) for name, key in names.items()
-        }
-        split = decode_utterances(self.recognizer, self.utterances, requests)
-        if split.faults:
-            name, fault = next(iter(split.faults.items()))
-            raise UserError(
-                f"{self.manifest}: {len(split.faults)} utterances cannot be read, so nothing is scored; "
-                f"{name}: {fault}"
-            )
-        return {key: split.setups[name] for name, key in names.items()}
+    def decode(self, requests: Mapping[str, Request]) -> dict[str, DecodedSplit]:
+        return decode_manifest(self.recognizer, self.manifest, self.utterances, requests)
 
     def score(self, decoded: DecodedSplit) -> Score:
         return score_texts(self.references, self._texts(decoded))
@@ -264,5 +251,4 @@ class _Split:
         }
 
     def _texts(self, decoded: DecodedSplit) -> Texts:
-        rules = self.recognizer.system.config.text
-        return {name: {"text": normalize_for_scoring(decoded.texts[name], rules)} for name in self.references}
+        return describe_hypotheses(decoded.texts, self.recognizer.system.config.text)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,10 +37,7 @@ class Curve:
 
 def read_curve(log: Path) -> Curve:
     """Read what validations have left in log.jsonl."""
-    if not log.exists():
-        return Curve((), (), ())
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    dev = [line for line in lines if line["kind"] == "dev" and "wer" in line]
+    dev = read_validations(log)
     hours = tuple(line["audio_hours"] for line in dev if "audio_hours" in line)
     return Curve(
         tuple(line["step"] for line in dev),
@@ -48,10 +46,16 @@ def read_curve(log: Path) -> Curve:
     )
 
 
+def read_validations(log: Path) -> list[dict[str, Any]]:
+    """The lines of a log about WER on dev; none without a log."""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    lines = map(json.loads, text.splitlines())
+    return [line for line in lines if line["kind"] == "dev" and "wer" in line]
+
+
 def draw_curves(curves: Mapping[str, Curve]) -> str:
     """Draw dev WER against updates, and against hours of audio where all logs tell them, as SVG."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     drawn = {name: curve for name, curve in curves.items() if curve.updates}
@@ -61,7 +65,6 @@ def draw_curves(curves: Mapping[str, Curve]) -> str:
     ):  # the same file each time, with real text
         width = (10 if has_hours else 5.5) + 2 * (len(drawn) > len(COLOURS))
         figure = Figure(figsize=(width, 3.6), layout="constrained")
-        FigureCanvasSVG(figure)
         axes = figure.subplots(1, 2 if has_hours else 1, sharey=True, squeeze=False)[0]
         for number, (name, curve) in enumerate(drawn.items()):
             style = {"color": COLOURS[number % len(COLOURS)], "marker": "os^Dv"[number // len(COLOURS) % 5]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifest import find_more_references
+from asr.data.manifest import Utterance, find_more_references
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.recipe.experiment import Experiment
@@ -18,6 +18,7 @@ from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score, score
 from asr.scoring.intervals import Interval
 from asr.scoring.significance import compare
+from asr.text.normalization import TextConfig, normalize_for_scoring
 
 RESULTS, REFERENCES = "results.json", "reference.jsonl"
 SIGNIFICANCE_TEST = "matched pairs of segments (MAPSSWE), two-sided"
@@ -245,6 +246,22 @@ def explain_comparison(
     if verdict == "undecided":
         return f"{measured}, {points}. {by_chance}: this test set cannot tell which is better."
     return f"{measured}, {points}. {by_chance}: {first if verdict == 'better' else second} is better."
+
+
+def describe_references(utterances: Iterable[Utterance], rules: TextConfig) -> Texts:
+    """Their texts as they are scored, with their speakers."""
+    references: Texts = {}
+    for utterance in utterances:
+        references[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}
+        if utterance.speaker is not None:
+            references[utterance.id]["speaker"] = utterance.speaker
+        for number, other in enumerate(utterance.more_references, start=2):
+            references[utterance.id][f"reference_{number}"] = normalize_for_scoring(other, rules)
+    return references
+
+
+def describe_hypotheses(texts: Mapping[str, str], rules: TextConfig) -> Texts:
+    return {name: {"text": normalize_for_scoring(text, rules)} for name, text in texts.items()}
 
 
 def write_texts(path: Path, texts: Texts) -> None:

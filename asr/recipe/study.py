@@ -8,7 +8,6 @@ hypotheses that they follow from.
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import shutil
@@ -25,15 +24,15 @@ from asr.config import Config, load_config
 from asr.data.manifest import read_manifest, write_manifest
 from asr.data.subsets import assign_units
 from asr.decoding.methods import Method
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.recipe.definition import Recipe, SystemConf
 from asr.recipe.experiment import Experiment
-from asr.recipe.figures import choose_utterances
+from asr.recipe.figures import choose_utterances, draw_curves, read_curve
 from asr.recipe.results import REFERENCES, RESULTS, describe_score, hypotheses_name
 from asr.recipe.stages import build_tasks, choose_stages, run_recipe
-from asr.recipe.study_report import draw_learning, draw_lengths, draw_maps, format_page
+from asr.recipe.study_report import draw_lengths, draw_maps, format_page
 from asr.recipe.study_scores import (
     Record,
     add_learning,
@@ -98,10 +97,7 @@ def load_study(recipe: Recipe, name: str) -> Study:
     """Read the study of this name beside the recipe."""
     studies = recipe.find_studies()
     if name not in studies:
-        near = difflib.get_close_matches(name, studies, n=1)
-        hint = (
-            f"did you mean {recipe.name}/{near[0]}?" if near else f"there are {', '.join(studies) or 'none'}"
-        )
+        hint = suggest(f"{recipe.name}/{name}", [f"{recipe.name}/{one}" for one in studies])
         raise UserError(f"no study {name!r} of {recipe.name}; {hint}")
     return load_config(Study, studies[name])
 
@@ -283,7 +279,8 @@ def write_study_report(experiment: Experiment, study: Study, cases: dict[str, Ca
     runs = [add_learning(experiment, run) for run in read_runs(experiment, study, cases)]
     folders = {run["name"]: experiment.runs_dir / run["name"] for run in runs}
     pictures = {"curves.svg": "WER on dev while the systems were trained"}
-    draw_learning({name: run / "log.jsonl" for name, run in folders.items()}, folder / "curves.svg")
+    curves = {name: read_curve(run / "log.jsonl") for name, run in folders.items()}
+    (folder / "curves.svg").write_text(draw_curves(curves), encoding="utf-8")
     lengths = {}
     if study.lengths:
         trained = max(len((u.text or "").split()) for u in read_manifest(experiment.data_dir / "train.jsonl"))

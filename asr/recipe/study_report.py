@@ -14,7 +14,7 @@ import torch
 
 from asr.data.manifest import read_manifest
 from asr.models.model import Targets
-from asr.recipe.figures import COLOURS, draw_curves, read_batches, read_curve
+from asr.recipe.figures import COLOURS, read_batches
 from asr.recipe.report import SMOKE_WARNING, describe_test, tabulate_origins
 from asr.recipe.study_scores import RATES, TRAIN_UTTERANCES, Record
 from asr.scoring.counting import Score
@@ -187,15 +187,9 @@ def _median(values: Sequence[float | None]) -> str:
 # --- pictures -----------------------------------------------------------------------------------
 
 
-def draw_learning(logs: Mapping[str, Path], path: Path) -> None:
-    """Draw dev WER of all runs while they were trained, as SVG."""
-    path.write_text(draw_curves({name: read_curve(log) for name, log in logs.items()}), encoding="utf-8")
-
-
 def draw_lengths(scores: Mapping[str, Mapping[int, Score]], longest_trained: int, path: Path) -> None:
     """Draw WER against the number of words, a few variants to a panel, as SVG."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     names = list(scores)
@@ -205,7 +199,6 @@ def draw_lengths(scores: Mapping[str, Mapping[int, Score]], longest_trained: int
     num_rows = math.ceil(len(panels) / num_columns)
     with rc_context({"svg.hashsalt": "asr", "svg.fonttype": "none"}):
         figure = Figure(figsize=(6 * num_columns, 3.6 * num_rows), layout="constrained")
-        FigureCanvasSVG(figure)
         grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).flat
         for axes, shown in zip_longest(grid, panels):
             if shown is None:
@@ -252,7 +245,6 @@ def draw_maps(folders: Mapping[str, Path], manifest: Path, path: Path) -> bool:
     A row for each run by its name, a column for each utterance: the last layer, mean of its heads, under the
     true text.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     maps = {name: found for name, folder in folders.items() if (found := read_maps(folder, manifest))}
@@ -260,7 +252,6 @@ def draw_maps(folders: Mapping[str, Path], manifest: Path, path: Path) -> bool:
         return False
     shown = list(read_manifest(manifest))
     figure = Figure(figsize=(3.2 * len(shown) + 1, 1.5 * len(maps) + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.subplots(len(maps), len(shown), squeeze=False)
     for row, (name, own) in zip(grid, maps.items(), strict=True):
         row[0].set_ylabel(name.replace("_", " "), rotation=0, ha="right", va="center", fontsize=8)

@@ -13,17 +13,18 @@ import torch
 
 from asr.audio.segmentation import SegmentationConfig
 from asr.data.manifest import read_manifest, write_manifest
-from asr.decoding.checks import ChecksConfig
 from asr.decoding.hypothesis import DecodingConfig
-from asr.errors import UserError
-from asr.evaluation.speech import decode_utterances, read_references
+from asr.evaluation.speech import read_references
+from asr.recipe.evaluation import decode_manifest, load_with_checks
 from asr.recipe.experiment import Experiment
-from asr.recipe.figures import read_batches
+from asr.recipe.figures import read_batches, read_validations
 from asr.recipe.results import (
     REFERENCES,
     Texts,
     choose_tested,
     compare_scores,
+    describe_hypotheses,
+    describe_references,
     describe_score,
     hypotheses_name,
     read_texts,
@@ -34,11 +35,10 @@ from asr.recipe.tasks import Task, hash_file, read_record, run_task
 from asr.scoring.counting import Score
 from asr.system.checkpoint import find_model, load_state, load_system
 from asr.system.run_config import RunConfig
-from asr.text.normalization import normalize_for_scoring
 from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import Process
 from asr.train.loop import step_name
-from asr.transcription.recognizer import Recognizer, Request
+from asr.transcription.transcriber import Request
 
 logger = logging.getLogger(__name__)
 
@@ -174,11 +174,6 @@ def add_learning(experiment: Experiment, run: Record) -> Record:
     return {**run, "reached": find_rates(dev), "points": points}
 
 
-def read_validations(log: Path) -> list[Record]:
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if line["kind"] == "dev" and "wer" in line]
-
-
 def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
     """Find for each of the rates where dev WER was first so low, if it ever was."""
     firsts = {rate: next((line for line in dev if line["wer"] <= rate), None) for rate in RATES}
@@ -239,9 +234,8 @@ def decode_lengths(
     """Decode test.jsonl and the longer manifests, or read what has been: references and hypotheses."""
     folder = experiment.runs_dir / run["name"]
     model = find_model(folder)
-    checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
     whole = SegmentationConfig(method="none")  # that they are longer than in training is what is measured
-    recognizer = Recognizer(load_system(model), segmentation=whole, checks=checks, needs_times=False)
+    recognizer = load_with_checks(experiment, folder, segmentation=whole)
     config = DecodingConfig.model_validate_json(json.dumps(run["decoding_config"]))
     suffix = ""
     if beam is not None and beam != config.beam:
@@ -251,25 +245,16 @@ def decode_lengths(
     references: Texts = {}
     hypotheses: Texts = {}
     for name in ("test", *manifests):
-        utterances = read_references(experiment.data_dir / f"{name}.jsonl")
-        own: Texts = {}
-        for utterance in utterances:
-            own[utterance.id] = {"text": normalize_for_scoring(utterance.text or "", rules)}
-            if utterance.speaker is not None:
-                own[utterance.id]["speaker"] = utterance.speaker
+        manifest = experiment.data_dir / f"{name}.jsonl"
+        utterances = read_references(manifest)
+        own = describe_references(utterances, rules)
         if name != "test":  # that one the recipe has written
             write_texts(folder / "evaluation" / f"{name}.jsonl", own)
         references |= own
         path = folder / "evaluation" / hypotheses_name(name + suffix, method)
         if not path.exists() or path.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
             logger.info("%s: %d utterances of %s by %s", run["name"], len(utterances), name + suffix, method)
-            split = decode_utterances(recognizer, utterances, {method: Request(config)})
-            for id, fault in split.faults.items():
-                raise UserError(f"{name}: {id}: {fault}")
-            texts = {
-                id: {"text": normalize_for_scoring(text, rules)}
-                for id, text in split.setups[method].texts.items()
-            }
-            write_texts(path, texts)
+            decoded = decode_manifest(recognizer, manifest, utterances, {method: Request(config)})
+            write_texts(path, describe_hypotheses(decoded[method].texts, rules))
         hypotheses |= read_texts(path)
     return references, hypotheses

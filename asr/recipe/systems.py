@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
@@ -13,7 +12,7 @@ from typing import Any
 
 from asr.config import Config, describe_config
 from asr.data.manifest import Manifest, write_manifest
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.recipe.definition import SystemConf
 from asr.recipe.experiment import Experiment
 from asr.recipe.tasks import hash_text
@@ -108,9 +107,8 @@ def build_runs(experiment: Experiment) -> list[Run]:
     confs = experiment.recipe.find_systems()
     for system in experiment.only:
         if system not in confs:
-            near = difflib.get_close_matches(system, confs, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(confs) or 'none'}"
-            raise UserError(f"--only {system}: no {system}.yaml in {experiment.recipe.conf_dir}; {hint}")
+            place = f"no {system}.yaml in {experiment.recipe.conf_dir}"
+            raise UserError(f"--only {system}: {place}; {suggest(system, confs)}")
     runs = []
     for system, conf in confs.items():
         if experiment.only and system not in experiment.only:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ import pydantic
 
 from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
+from asr.errors import suggest
 from asr.transcripts.subtitles import SubtitlesConfig
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import format_transcript
@@ -150,9 +150,7 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
         if key in NOT_OFFERED and form_class is TranscriptionForm:
             raise refuse(key, NOT_OFFERED[key])
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise refuse(name, f"unknown field; {hint}", "unknown_parameter")
+            raise refuse(name, f"unknown field; {suggest(key, known)}", "unknown_parameter")
         if key in LISTS:
             values.setdefault(key, []).append(value)
         elif bracket and isinstance(values.setdefault(key, {}), dict):
