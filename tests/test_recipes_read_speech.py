@@ -286,6 +286,45 @@ def test_voxforge_without_folders(voxforge: Corpus, tmp_path: Path) -> None:
         recipe.prepare(root, tmp_path / "out")
 
 
+# --- LJ Speech ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ljspeech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    root = tmp_path / "corpus" / "LJSpeech-1.1"
+    ids = [f"LJ{chapter:03}-{number:04}" for chapter in (1, 2) for number in (1, 2, 3)]
+    write_text(root / "metadata.csv", *(f'{id}|"No. 7," he said|"Number seven," he said' for id in ids))
+    for id in ids:
+        write_audio(root / "wavs" / f"{id}.wav", rate=22_050)
+    return load("ljspeech", monkeypatch, COUNTS={"train": 3, "dev": 2, "test": 1}), tmp_path / "corpus"
+
+
+@pytest.mark.parametrize("given", [".", "LJSpeech-1.1", "LJSpeech-1.1/wavs"])
+def test_ljspeech(ljspeech: Corpus, tmp_path: Path, given: str) -> None:
+    sets = prepare(ljspeech, tmp_path / "out", given)
+    assert {split: list(found) for split, found in sets.items()} == {
+        "train": ["LJ001-0001", "LJ001-0002", "LJ001-0003"],
+        "dev": ["LJ002-0001", "LJ002-0002"],
+        "test": ["LJ002-0003"],
+    }
+    utterance = sets["test"]["LJ002-0003"]
+    assert utterance.text == '"Number seven," he said'  # quotes are letters here
+    assert (utterance.speaker, utterance.language, utterance.duration) == ("LJ", "en", pytest.approx(0.1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rename("LJSpeech-1.1/metadata.csv", "metadata.txt"), r"metadata\.csv is neither here"),
+        (edit("LJSpeech-1.1/metadata.csv", "LJ002-0002|", "LJ002-0002 "), r"expected an id, a text and"),
+        (edit("LJSpeech-1.1/metadata.csv", '|"Number seven," he said', ""), r"expected an id, a text and"),
+        (remove("LJSpeech-1.1/wavs/LJ001-0003.wav"), r"LJ001-0003\.wav"),
+    ],
+)
+def test_ljspeech_damaged(ljspeech: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
+    check_damage(ljspeech, tmp_path, damage, message)
+
+
 # --- downloads ------------------------------------------------------------------------------------------
 
 
