@@ -149,6 +149,19 @@ def test_a_misspelled_setting_names_the_nearest(
     assert f"did you mean {name}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(["transcrib", "a.wav"], "transcribe"), (["transcribe", "a.wav", "--format", "jsn"], "json")],
+)
+def test_a_misspelled_command_or_choice_names_the_nearest(
+    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert f"; did you mean {near}?" in capsys.readouterr().err
+
+
 def test_settings_by_position_and_by_set_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for words in (

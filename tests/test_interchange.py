@@ -301,7 +301,9 @@ def test_durations_in_a_table(tmp_path: Path, name: str, cell: str) -> None:
     ("suffix", "content", "message"),
     [
         ("csv", b"", "no column for the audio; the header has nothing"),
-        ("csv", b"path;text\na.wav;x\n", "the header has 'path;text'"),
+        ("csv", b"path;text\na.wav;x\n", "the header has 'path;text'. Its cells stand between ';'; save"),
+        ("tsv", b"path,text\na.wav,x\n", "the header has 'path,text'. Its cells stand between ','; save"),
+        ("csv", b"a.wav\n", "the header has 'a.wav'. Known are id"),
         ("csv", b"path,audio\n", "the columns path and audio mean the same"),
         ("csv", b"path,x,x\n", "two columns are named 'x'"),
         ("csv", b"path,duration,duration_ms\n", "the columns duration and duration_ms mean the same"),
@@ -327,6 +329,23 @@ def test_a_bad_table_is_named_by_line(tmp_path: Path, suffix: str, content: byte
     with pytest.raises(UserError) as caught:
         list(read_csv(path) if suffix == "csv" else read_tsv(path))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("header", "is_told"), [("path,duration,word", True), ("path,duration,text", False)])
+def test_a_table_whose_texts_are_not_found_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: str, is_told: bool
+) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\na.wav,1,yes\n")
+    list(read_csv(tmp_path / "a.csv"))
+    assert is_told == ("no text is read, for no column is named text or sentence" in caplog.text)
+    assert is_told == ("the header also has 'word'" in caplog.text)
+
+
+def test_a_folder_of_recordings_is_answered_with_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"it has no wav\.scp; for recordings with a table of their texts give"
+    ):
+        list(read_utterances(tmp_path, guess_source_kind(tmp_path)))
 
 
 def test_a_row_of_endless_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

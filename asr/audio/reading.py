@@ -248,8 +248,8 @@ def _check_channel(request: _Request, decoder: AudioDecoder) -> None:
             )
     elif not 0 <= request.channel < decoder.num_channels:
         raise AudioError(
-            f"{request.path}: channel {request.channel} is wanted, expected 0 to "
-            f"{decoder.num_channels - 1} (it has {decoder.num_channels}, counted from 0)"
+            f"{request.path}: channel {request.channel + 1} is wanted, counted from 1, "
+            f"but the number of its channels is {decoder.num_channels}"
         )
 
 

@@ -63,6 +63,14 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return namespace, unknown
 
+    def _check_value(self, action, value):  # type: ignore[no-untyped-def]
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            if near := difflib.get_close_matches(str(value), map(str, action.choices), n=1, cutoff=0.75):
+                error.message += f"; did you mean {near[0]}?"
+            raise
+
 
 # Errors of a disk, a quota or a device that is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from asr.data.manifest import (
     write_manifest,
 )
 from asr.data.records import (
+    COLUMNS,
     MEANINGS,
     UniqueNames,
     build_id,
@@ -206,7 +207,14 @@ def read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
         if "audio" not in meanings:
             found = ", ".join(shorten(name) for name in names[:20]) or "nothing"
             raise UserError(
-                f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
+                f"{path}: no column for the audio; the header has {found}."
+                f"{_explain_separator(names, separator)} Known are {describe_columns()}"
+            )
+        if "text" not in meanings and None in meanings:
+            unknown = [name for name, meaning in zip(names, meanings, strict=True) if meaning is None]
+            logger.warning(
+                "%s: no text is read, for no column is named %s; the header also has %s",
+                *(path, " or ".join(COLUMNS["text"]), ", ".join(map(shorten, unknown[:20]))),
             )
         folder, milliseconds = Path(lines.folder), dict[str, str]()
         known = {name.lower() for name in names}
@@ -228,6 +236,18 @@ def read_table(path: str | Path, separator: str) -> Iterator[Utterance]:
             if clip in milliseconds:
                 record.setdefault("duration_ms", milliseconds[clip])
             yield _build(f"{path}:{number}", record, folder, ids)
+
+
+def _explain_separator(names: Sequence[str], separator: str) -> str:
+    """A header of one cell with another separator in it was meant to be more."""
+    others = (
+        [other for other in ",;|\t" if other != separator and other in names[0]] if len(names) == 1 else []
+    )
+    if not others:
+        return ""
+    return (
+        f" Its cells stand between {others[0]!r}; save the table with commas as .csv, or with tabs as .tsv."
+    )
 
 
 def _read_clip_durations(path: Path) -> dict[str, str]:

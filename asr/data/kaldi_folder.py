@@ -53,7 +53,10 @@ def read_kaldi(folder: str | Path, allow_pipes: bool = False) -> Iterator[Uttera
     """
     folder = Path(folder)
     if not (folder / "wav.scp").is_file():
-        raise UserError(f"{folder}: not a Kaldi data folder, it has no wav.scp")
+        raise UserError(
+            f"{folder}: not a Kaldi data folder, it has no wav.scp; for recordings with a table "
+            "of their texts give the table"
+        )
     recordings = _read_recordings(folder / "wav.scp", allow_pipes)
     recording_seconds = _read_optional(folder / "reco2dur", _parse_seconds)
     in_parts = (folder / "segments").exists()
