@@ -17,9 +17,8 @@ from asr.config import build_config
 from asr.errors import UserError
 from asr.models import SpeechModelConfig, build_model
 from asr.models.attention import attend, attention_weights
-from asr.models.attention_prior import MIN_DEVIATION, AttentionPriorConfig, prior_bias
 from asr.models.decoder import Decoder
-from asr.models.losses import diagonal_times
+from asr.models.losses import MIN_DEVIATION, AttentionPriorConfig, diagonal_times, prior_bias
 from asr.models.model import Targets
 from asr.system.run_config import RunConfig
 

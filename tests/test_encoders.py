@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig, SubsamplingConfig
 from asr.models.encoders import ENCODERS, build_encoder
-from asr.models.subsampling import SubsamplingConfig
 from asr.whisper.sections import WhisperConfig, WhisperEncoderConfig
 
 # All but that of Whisper, whose sizes are those of its weights.

@@ -9,8 +9,7 @@ import torch
 from model_examples import NUM_FEATURES, NUM_SPECIAL, SYSTEMS, VOCAB_SIZE, build_example, make_utterances
 
 from asr.models import SpeechModelConfig, build_model
-from asr.models.decoder import Decoder, TeacherForcing
-from asr.models.exposure import ExposureConfig, corrupt, token_similarity
+from asr.models.decoder import Decoder, ExposureConfig, TeacherForcing, corrupt, token_similarity
 from asr.models.layers import length_mask
 from asr.models.speech_model import Targets
 from asr.models.transformer import TransformerDecoder

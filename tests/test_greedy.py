@@ -18,7 +18,7 @@ from model_examples import (
     make_utterances,
 )
 
-from asr.decoding.greedy import decode_greedily
+from asr.decoding.search import decode_greedily
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID

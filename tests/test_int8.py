@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models.int8 import Int8Linear, is_int8_exact
+from asr.models.precision import Int8Linear, is_int8_exact
 
 # M rows, N outputs, K inputs
 

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models import non_autoregressive as module
-from asr.models.decoder import TeacherForcing
-from asr.models.exposure import ExposureConfig
+from asr.models.decoder import ExposureConfig, TeacherForcing
 from asr.models.model import Targets
 from asr.models.non_autoregressive import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
 from asr.text.units import EOS_ID

@@ -19,7 +19,7 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.models import SpeechModelConfig
 from asr.models.decoder import Decoder
 from asr.models.decoders import build_decoder
-from asr.models.recurrent_attention import RecurrentAttention, RecurrentAttentionConfig
+from asr.models.recurrent_decoder import RecurrentAttention, RecurrentAttentionConfig
 
 # B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.decoding.greedy import decode_greedily
+from asr.decoding.search import decode_greedily
 from asr.errors import UserError
 from asr.system.checkpoint import load_state, load_system
 from asr.system.run_config import RunConfig

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models.subsampling import Subsampling, SubsamplingConfig, subsampled_lengths
+from asr.models.encoder import Subsampling, SubsamplingConfig, subsampled_lengths
 
 # B batch, T frames, F features, C channels, D model dimension
 

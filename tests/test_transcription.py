@@ -26,7 +26,7 @@ from asr.errors import UserError
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel, build_model
 from asr.models.decoder import Decoder
-from asr.models.int8 import is_int8_exact
+from asr.models.precision import is_int8_exact
 from asr.system.checkpoint import System, load_state, save_checkpoint
 from asr.system.decoding_resources import DecodingResources
 from asr.system.run_config import RunConfig

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from whisper_examples import SIZES, VOCAB_SIZE, make_weights
 
-from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding.search import decode_greedily
 from asr.errors import UserError
-from asr.models.int8 import Int8Linear
+from asr.models.precision import Int8Linear
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config

@@ -29,8 +29,7 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.evaluation.speech import decode_utterances
-from asr.models.int8 import Int8Linear, is_int8_exact
-from asr.models.precision import is_fast
+from asr.models.precision import Int8Linear, is_fast, is_int8_exact
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model

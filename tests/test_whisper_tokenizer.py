@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from whisper_examples import NUM_SPECIAL, TEXT, VOCABULARY, write_huggingface_vocabulary
 
 from asr.errors import UserError
-from asr.whisper.languages import LANGUAGES, find_language
 from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
+from asr.whisper.whisper_tokenizer import LANGUAGES, WhisperTokenizer, find_language
 
 ENGLISH = WhisperTokenizer(VOCABULARY, 99, is_multilingual=False)
 MULTILINGUAL = WhisperTokenizer(VOCABULARY, 100, is_multilingual=True)

@@ -19,9 +19,8 @@ from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
 
 from asr.cli import main
-from asr.decoding.greedy import decode_greedily
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import search
+from asr.decoding.search import decode_greedily, search
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.adaptation import LowRankLinear

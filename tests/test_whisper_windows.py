@@ -8,9 +8,9 @@ from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.errors import UserError
-from asr.whisper.segments import TimedSpan, split_spans
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 from asr.whisper.windows import compute_window_features, count_window_samples
+from asr.whisper.words import TimedSpan, split_spans
 
 
 def test_features_are_those_of_audio_with_silence_behind() -> None:

@@ -33,7 +33,7 @@ from asr.data.encoding import encode_flac
 from asr.data.packing import TarWriter, write_folder_index
 from asr.data.shards import ShardFolder, ShardInfo, read_data
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models.subsampling import subsampled_lengths
+from asr.models.encoder import subsampled_lengths
 from asr.text.normalization import TextConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig

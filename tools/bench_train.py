@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
+from asr.models.encoder import Subsampling, SubsamplingConfig
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
-from asr.models.subsampling import Subsampling, SubsamplingConfig
 from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
 from asr.train.learner import keep_freed_memory
 

@@ -25,7 +25,7 @@ class DecodingMethod:
 
 # The cheapest first. A new method is a file with its function, and a line here.
 METHODS = {
-    "ctc_greedy": DecodingMethod("greedy.decode_by_ctc", needs_ctc=True, fuses_language_model=False),
+    "ctc_greedy": DecodingMethod("search.decode_by_ctc", needs_ctc=True, fuses_language_model=False),
     "parallel": DecodingMethod(
         "non_autoregressive_search.decode",
         needs_ctc=False,

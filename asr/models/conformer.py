@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.models.attention import SelfAttention, Window
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.positions import PositionConfig, Positions
-from asr.models.subsampling import Subsampling, SubsamplingConfig
 from asr.models.transformer import check_heads
 
 # B batch, T steps, F features, D model dimension, K kernel

@@ -8,9 +8,8 @@ import pydantic
 from torch import Tensor, nn
 
 from asr.models.conformer import DepthwiseConvolution
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
-from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps, F features, D model dimension
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
 from asr.models.layers import Dropout
 from asr.models.lstm import Bidirectional
-from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps, P past steps, F features, D dimension of a state, N any number of parts of D
 

@@ -9,9 +9,8 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
 from asr.models.layers import Dropout
-from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps, F features, D output dimension (both directions)
 

@@ -1,13 +1,13 @@
-"""Precision of matrix products: what the processor has instructions for, and what `auto` means."""
+"""Precision of matrix products: what the processor is fast at, what `auto` means, linear layers in 8 bits."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
 
 from asr.errors import UserError
-from asr.models.int8 import is_int8_exact
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 """int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""
@@ -52,3 +52,100 @@ def resolve_precision(wanted: Precision, device: torch.device, prefers_int8: boo
 def describe_arithmetic(precision: Precision, device: torch.device) -> str:
     """Name precision and device, as results and output folders have them."""
     return f"{precision} on {device.type}"
+
+
+# --- 8 bits -----------------------------------------------------------------------------------------
+
+# M rows, N outputs, K inputs
+
+LARGEST = 127
+ROUNDED_AT_ONCE = 250_000  # weights
+MIDDLE = 128  # stands for 0 among the inputs, which the processor wants without a sign
+
+
+class Int8Linear(nn.Module):
+    """A linear layer of weights that are rounded to 8 bits by output, and inputs by row.
+
+    Each row has its own scale, and sums of whole numbers are exact: what comes of a row does not depend on
+    its company.
+    """
+
+    scales_N: Tensor
+    bias_N: Tensor | None
+    _zeros_N: Tensor
+
+    def __init__(
+        self, weight_NK: Tensor, bias_N: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """`dtype` is that of the output."""
+        super().__init__()
+        whole_NK, scales_N = _round(weight_NK.detach())
+        self.dtype = dtype
+        self.out_features, self.in_features = weight_NK.shape
+        self._packed = torch.ops.onednn.qlinear_prepack(whole_NK, None)  # no buffer: it cannot be moved
+        self.register_buffer("scales_N", scales_N)
+        self.register_buffer("bias_N", None if bias_N is None else bias_N.detach().to(dtype, copy=True))
+        self.register_buffer("_zeros_N", torch.zeros(self.out_features, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_MK = x.reshape(-1, self.in_features)
+        largest_M1 = torch.maximum(x_MK.amax(1, True), -x_MK.amin(1, True)).float()
+        scales_M1 = largest_M1.clamp_(min=1e-30).mul_(1 / LARGEST)
+        # What is cut off is past the point: halves are rounded up.
+        whole_MK = torch.div(x_MK, scales_M1).add_(MIDDLE + 0.5).to(torch.uint8)
+        y_MN = torch.ops.onednn.qlinear_pointwise(
+            whole_MK, 1.0, MIDDLE, self._packed, self.scales_N, self._zeros_N, None,
+            1.0, 0, self.dtype, "none", [], "",
+        )  # fmt: skip
+        scales_M1 = scales_M1.to(self.dtype)
+        if self.bias_N is None:
+            y_MN *= scales_M1
+        else:
+            y_MN = torch.addcmul(self.bias_N, y_MN, scales_M1)
+        return y_MN.unflatten(0, x.shape[:-1])
+
+
+def quantise_layers(model: nn.Module) -> None:
+    """Replace, in place, the linear layers in the stacks of encoder and decoder by layers in 8 bits.
+
+    What is before and after a stack stays as it is: subsampling, embeddings, the output.
+    """
+    found = [
+        (parent, name, linear)
+        for path, parent in model.named_modules()
+        for name, linear in parent.named_children()
+        if type(linear) is nn.Linear and "layers" in path.split(".")
+    ]
+    if not found:
+        raise UserError(
+            "precision int8: this model has no layers that can be quantised, as Transformers and Conformers "
+            "have; take float32"
+        )
+    for parent, name, linear in found:
+        setattr(parent, name, Int8Linear(linear.weight, linear.bias))
+
+
+def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers and their scales. Some rows at a time, which stay in the cache as float32."""
+    whole_NK, scales_N = torch.empty(weight_NK.shape, dtype=torch.int8), torch.empty(len(weight_NK))
+    num_rows = max(1, ROUNDED_AT_ONCE // weight_NK.size(1))
+    parts = zip(*(tensor.split(num_rows) for tensor in (weight_NK, whole_NK, scales_N)), strict=True)
+    for weight_RK, whole_RK, scales_R in parts:
+        weight_RK = weight_RK.float()
+        scales_R.copy_(weight_RK.abs().amax(1).clamp_(min=1e-30).div_(LARGEST))
+        whole_RK.copy_((weight_RK / scales_R[:, None]).round_())
+    return whole_NK, scales_N
+
+
+@torch.inference_mode()
+def is_int8_exact() -> bool:
+    """Whether this processor multiplies in 8 bits without errors.
+
+    One without instructions for that adds pairs up in 16 bits, which large ones do not fit in; and not every
+    build of PyTorch has such products.
+    """
+    try:
+        products_MN = Int8Linear(torch.ones(64, 512))(torch.ones(2, 512))
+    except (AttributeError, RuntimeError):
+        return False
+    return torch.allclose(products_MN, torch.tensor(512.0), rtol=1e-5)

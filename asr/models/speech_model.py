@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
-from asr.models.attention_prior import AttentionPriorConfig, prior_bias
-from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, TeacherForcing, WeightsOf
+from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, ExposureConfig, TeacherForcing, WeightsOf
 from asr.models.decoders import AnyDecoderConfig, build_decoder
 from asr.models.encoder import Encoder
 from asr.models.encoders import AnyEncoderConfig, build_encoder
-from asr.models.exposure import ExposureConfig
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import (
+    AttentionPriorConfig,
     GuidedAttentionConfig,
     align_tokens,
     attention_measures,
@@ -26,6 +25,7 @@ from asr.models.losses import (
     ctc_loss,
     diagonal_times,
     guided_attention_loss,
+    prior_bias,
 )
 from asr.models.model import Losses, Model, ModelConfig, Targets
 from asr.models.non_autoregressive import MaskDecoderConfig, NonAutoregressiveDecoderConfig

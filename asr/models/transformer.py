@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from asr.models.attention import CrossAttention, KeyValueCache, Memory, SelfAttention, Window
 from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.positions import PositionConfig, Positions
-from asr.models.subsampling import Subsampling, SubsamplingConfig
 
 # B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
 

@@ -17,7 +17,7 @@ from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.evaluation.plots import COLOURS
-from asr.models.subsampling import subsampled_lengths
+from asr.models.encoder import subsampled_lengths
 from asr.system.checkpoint import System, find_model, load_system
 from asr.train.dev_scores import plot_dev_attention
 from asr.train.distributed import Process

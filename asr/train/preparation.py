@@ -30,8 +30,7 @@ from asr.errors import UserError
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.files import hash_file
 from asr.models import LabelModel, Model, build_model
-from asr.models.encoder import make_clock
-from asr.models.subsampling import subsampled_lengths
+from asr.models.encoder import make_clock, subsampled_lengths
 from asr.scoring.bleu import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, load_any_system
 from asr.system.run_config import RunConfig

@@ -28,8 +28,7 @@ from asr.decoding.rescoring import rescore
 from asr.decoding.search import resolve_method
 from asr.errors import UserError
 from asr.models.decoder import Decoder
-from asr.models.int8 import quantise_layers
-from asr.models.precision import Precision
+from asr.models.precision import Precision, quantise_layers
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
 from asr.transcription.families import find_family

@@ -15,8 +15,7 @@ from asr.decoding.checks import ChecksConfig, Evidence, find_faults
 from asr.errors import UserError
 from asr.whisper.beam_search import Beginning, Found, Rules, begin, sample, search
 from asr.whisper.encoder_decoder import Whisper
-from asr.whisper.languages import find_language
-from asr.whisper.whisper_tokenizer import Task, WhisperTokenizer
+from asr.whisper.whisper_tokenizer import Task, WhisperTokenizer, find_language
 
 # B utterances, T encoded steps, D dimension, P tokens of the prompt
 

@@ -12,9 +12,9 @@ from asr.errors import UserError
 from asr.models.attention import KeyValueCache, Memory
 from asr.models.decoder import Weights, WeightsOf
 from asr.models.encoder import Encoder
-from asr.models.int8 import Int8Linear
 from asr.models.layers import Dropout, length_mask, without_weights
 from asr.models.positions import PositionConfig
+from asr.models.precision import Int8Linear
 from asr.models.transformer import (
     EncoderLayer,
     TransformerDecoder,

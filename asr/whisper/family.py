@@ -18,8 +18,6 @@ from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.transcription.families import Family
 from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.folder import write_folder
-from asr.whisper.languages import LANGUAGES
 from asr.whisper.loading import (
     NAMES,
     build_tokenizer,
@@ -29,8 +27,10 @@ from asr.whisper.loading import (
     load_whisper,
     read_checkpoint,
     require_language,
+    write_folder,
 )
 from asr.whisper.whisper_recognizer import WhisperRecognizer
+from asr.whisper.whisper_tokenizer import LANGUAGES
 
 
 class WhisperFamily(Family):

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.whisper.naming import Checkpoint, rename_weights
-from asr.whisper.openai import make_config
-from asr.whisper.pickles import check_tensors, read_pickled
+from asr.whisper.openai import check_tensors, make_config, read_pickled
 from asr.whisper.vocabulary import read_huggingface_vocabulary, read_json
 
 MAX_JSON_BYTES = 10_000_000

@@ -1,15 +1,19 @@
-"""OpenAI's own files: `.pt`, with sizes and weights, but without a vocabulary."""
+"""OpenAI's own files, `.pt`, and others of torch.save: read as tensors, nothing in them is executed."""
 
 from __future__ import annotations
 
+import pickletools
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pydantic
+import torch
+from torch import Tensor
 
 from asr.errors import UserError
 from asr.whisper.naming import Checkpoint, rename_weights
-from asr.whisper.pickles import check_tensors, read_pickled
 from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import read_ranks
 
@@ -60,3 +64,80 @@ def make_config(values: dict[str, Any], source: str) -> WhisperConfig:
         raise UserError(
             f"{source}: {name} = {str(fault['input'])[:40]}: {fault['msg']}; is it a Whisper model?"
         ) from None
+
+
+# --- files of torch.save ----------------------------------------------------------------------------
+
+MAX_PICKLE_BYTES = 10_000_000  # that of large-v3 has 0.2 MB
+# All that a dict of tensors needs. PyTorch's own list is longer, and has things that fill the memory.
+HARMLESS = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch FloatStorage",
+    "torch HalfStorage",
+    "torch BFloat16Storage",
+}
+DAMAGED = "the file is damaged or not of torch.save; download it anew"
+
+
+def is_torch_file(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def read_pickled(path: Path) -> dict[str, Any]:
+    """The dict that the file holds; tensors are mapped from the file, not read."""
+    try:
+        _check_archive(path)
+        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except UserError:
+        raise
+    except Exception as error:  # PyTorch says in many ways, and at length, what is wrong
+        raise UserError(f"{path}: {DAMAGED} ({type(error).__name__})") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: holds no dict of weights; expected a Whisper checkpoint")
+    return tree
+
+
+def check_tensors(tensors: Any, path: Path) -> dict[str, Tensor]:
+    """Names to tensors that are no larger than the file: else a few bytes could ask for any memory."""
+    if not isinstance(tensors, Mapping):
+        raise UserError(f"{path}: no weights in it; expected a Whisper checkpoint")
+    num_bytes = 0
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise UserError(f"{path}: not all of its weights are tensors with a name; {DAMAGED}")
+        num_bytes += tensor.numel() * tensor.element_size()
+    if num_bytes > path.stat().st_size:
+        raise UserError(f"{path}: {num_bytes:,} bytes of weights in a smaller file; {DAMAGED}")
+    return dict(tensors)
+
+
+def _check_archive(path: Path) -> None:
+    """Check that the archive holds plain bytes, and its pickle only what makes tensors."""
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise UserError(f"{path}: a compressed archive, as torch.save never writes it; {DAMAGED}")
+        if sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise UserError(f"{path}: declares more bytes than it has; {DAMAGED}")
+        pickles = [entry for entry in entries if entry.filename.endswith("data.pkl")]
+        if len(pickles) != 1 or pickles[0].file_size > MAX_PICKLE_BYTES:
+            raise UserError(f"{path}: no index of tensors, or a huge one; {DAMAGED}")
+        content = archive.read(pickles[0])
+    try:
+        used = [_what_runs(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
+    except ValueError:
+        raise UserError(f"{path}: {DAMAGED}") from None
+    if unknown := {name for name in used if name is not None} - HARMLESS:
+        raise UserError(
+            f"{path}: would run code ({min(unknown)[:60]}); nothing was run. Weights need none: do not use "
+            "this file, take safetensors, or a file of a source that you trust"
+        )
+
+
+def _what_runs(opcode: str, argument: Any) -> str | None:
+    """Name what an opcode would make Python call; None for one that only brings data."""
+    if opcode == "GLOBAL":
+        return str(argument)
+    return opcode if opcode in ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4") else None

@@ -43,10 +43,9 @@ from asr.whisper.decoding import (
     require_known,
 )
 from asr.whisper.loading import WhisperSystem
-from asr.whisper.segments import TimedSpan, split_spans
 from asr.whisper.token_times import align_tokens
 from asr.whisper.windows import count_whole_samples, count_window_samples, encode_audio, find_padding
-from asr.whisper.words import WITHOUT_SPACES, TimedWord, split_words, time_words
+from asr.whisper.words import WITHOUT_SPACES, TimedSpan, TimedWord, split_spans, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
 

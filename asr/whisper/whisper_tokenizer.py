@@ -1,4 +1,4 @@
-"""Whisper's tokens: pieces of UTF-8 by byte-level BPE, then languages, tasks and times."""
+"""Whisper's tokens: pieces of UTF-8 by byte-level BPE, then its languages, tasks and times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,40 @@ from typing import Literal
 import regex
 
 from asr.errors import UserError
-from asr.whisper.languages import LANGUAGES, find_language
+
+_TABLE = """
+en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese,
+tr turkish, pl polish, ca catalan, nl dutch, ar arabic, sv swedish, it italian, id indonesian, hi hindi,
+fi finnish, vi vietnamese, he hebrew, uk ukrainian, el greek, ms malay, cs czech, ro romanian, da danish,
+hu hungarian, ta tamil, no norwegian, th thai, ur urdu, hr croatian, bg bulgarian, lt lithuanian, la latin,
+mi maori, ml malayalam, cy welsh, sk slovak, te telugu, fa persian, lv latvian, bn bengali, sr serbian,
+az azerbaijani, sl slovenian, kn kannada, et estonian, mk macedonian, br breton, eu basque, is icelandic,
+hy armenian, ne nepali, mn mongolian, bs bosnian, kk kazakh, sq albanian, sw swahili, gl galician, mr marathi,
+pa punjabi, si sinhala, km khmer, sn shona, yo yoruba, so somali, af afrikaans, oc occitan, ka georgian,
+be belarusian, tg tajik, sd sindhi, gu gujarati, am amharic, yi yiddish, lo lao, uz uzbek, fo faroese,
+ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa sanskrit, lb luxembourgish, my myanmar,
+bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa, ba bashkir,
+jw javanese, su sundanese, yue cantonese
+"""
+
+LANGUAGES: dict[str, str] = {}
+"""Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3."""
+for _entry in _TABLE.replace("\n", " ").split(","):
+    _code, _, _name = _entry.strip().partition(" ")
+    LANGUAGES[_code] = _name
+
+
+def find_language(language: str) -> str:
+    """The code of a language given by code or name, in any case."""
+    wanted = language.strip().lower()
+    codes = {name: code for code, name in LANGUAGES.items()} | {code: code for code in LANGUAGES}
+    if wanted not in codes:
+        raise UserError(
+            f"language {language!r} is none that Whisper knows; give a code such as en, de or zh, "
+            "or its English name"
+        )
+    return codes[wanted]
+
 
 Task = Literal["transcribe", "translate"]
 
