@@ -9,45 +9,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.models.attention import SelfAttention, Window
-from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
-from asr.models.layers import Activation, Dropout, FeedForward, length_mask
-from asr.models.positions import PositionConfig, Positions
-from asr.models.transformer import check_heads
+from asr.models.encoder import LayeredEncoder
+from asr.models.layers import Activation, Dropout, FeedForward
+from asr.models.positions import PositionConfig
+from asr.models.transformer import AttentionEncoderConfig
 
 # B batch, T steps, F features, D model dimension, K kernel
 
 
-class ConformerEncoderConfig(EncoderConfig):
+class ConformerEncoderConfig(AttentionEncoderConfig):
     """Subsampling, then layers of feed-forward, self-attention, convolution and feed-forward."""
 
     type: Literal["conformer"] = "conformer"
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Width of the model."""
-    num_layers: int = pydantic.Field(default=12, gt=0)
-    num_heads: int = pydantic.Field(default=4, gt=0)
-    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
-    """Width inside the feed-forward blocks."""
     activation: Activation = "swish"
     kernel: int = pydantic.Field(default=15, gt=0)
     """Steps that the convolution sees; odd."""
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each block and inside the feed-forward blocks."""
-    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Of the attention weights. More than zero takes the slower path on a CPU."""
-    window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
-    """Steps to the left and right that a step attends to; all of them if null."""
-    subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps."""
     positions: PositionConfig = PositionConfig(type="rotary")
     """How the encoder knows where a step stands; rotary is the relative kind that a Conformer wants."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> ConformerEncoderConfig:
-        check_heads(self.dim, self.num_heads, self.positions)
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel = {self.kernel} has no middle; take an odd number")
+        check_kernel(self.kernel)
         return self
+
+
+def check_kernel(kernel: int) -> None:
+    if kernel % 2 == 0:
+        raise ValueError(f"kernel = {kernel} has no middle; take an odd number")
 
 
 class DepthwiseConvolution(nn.Module):
@@ -113,13 +101,7 @@ class ConformerLayer(nn.Module):
         self.first_norm = nn.LayerNorm(dim)
         self.first = FeedForward(dim, config.feed_forward_dim, config.activation, config.dropout)
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(
-            dim,
-            config.num_heads,
-            config.attention_dropout,
-            rotary=config.positions.type == "rotary",
-            window=None if config.window is None else Window(*config.window),
-        )
+        self.attention = config.build_attention()
         self.convolution_norm = nn.LayerNorm(dim)
         self.convolution = ConvolutionModule(dim, config.kernel)
         self.second_norm = nn.LayerNorm(dim)
@@ -135,21 +117,9 @@ class ConformerLayer(nn.Module):
         return self.norm(x_BTD)
 
 
-class ConformerEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, D) encoded steps."""
+class ConformerEncoder(LayeredEncoder):
+    """Layers of convolution between attention and feed-forward."""
 
     def __init__(self, config: ConformerEncoderConfig, num_features: int) -> None:
-        super().__init__()
-        self.output_dim = config.dim
-        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
-        self.positions = Positions(config.positions, config.dim)
-        self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(ConformerLayer(config) for _ in range(config.num_layers))
-
-    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
-        x_BTD = self.dropout(self.positions(x_BTD))
-        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, mask_BT)
-        return x_BTD, lengths_B
+        layers = (ConformerLayer(config) for _ in range(config.num_layers))
+        super().__init__(config, num_features, layers, nn.Identity(), config.positions)

@@ -7,34 +7,26 @@ from typing import Literal
 import pydantic
 from torch import Tensor, nn
 
-from asr.models.conformer import DepthwiseConvolution
-from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
-from asr.models.layers import Activation, Dropout, FeedForward, length_mask
+from asr.models.conformer import DepthwiseConvolution, check_kernel
+from asr.models.encoder import LayeredEncoder, LayeredEncoderConfig
+from asr.models.layers import Activation, Dropout, FeedForward
 
 # B batch, T steps, F features, D model dimension
 
 
-class ConvolutionalEncoderConfig(EncoderConfig):
+class ConvolutionalEncoderConfig(LayeredEncoderConfig):
     """Subsampling, then layers of convolution and feed-forward, which see num_layers * (kernel - 1) steps."""
 
     type: Literal["convolutional"] = "convolutional"
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Width of the model."""
-    num_layers: int = pydantic.Field(default=12, gt=0)
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
     activation: Activation = "gelu"
     kernel: int = pydantic.Field(default=15, gt=0)
     """Steps that a convolution sees; odd."""
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each layer and inside the feed-forward blocks."""
-    subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> ConvolutionalEncoderConfig:
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel = {self.kernel} has no middle; take an odd number")
+        check_kernel(self.kernel)
         return self
 
 
@@ -53,27 +45,15 @@ class ConvolutionalLayer(nn.Module):
         )
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x_BTD: Tensor, is_padding_BT1: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         # The convolution would carry padding into the last steps.
-        convolved_BTD = self.convolution(x_BTD.masked_fill(is_padding_BT1, 0.0))
+        convolved_BTD = self.convolution(x_BTD.masked_fill(~mask_BT[..., None], 0.0))
         return x_BTD + self.dropout(self.feed_forward(self.norm(convolved_BTD)))
 
 
-class ConvolutionalEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, D) encoded steps."""
+class ConvolutionalEncoder(LayeredEncoder):
+    """Layers of convolution and feed-forward."""
 
     def __init__(self, config: ConvolutionalEncoderConfig, num_features: int) -> None:
-        super().__init__()
-        self.output_dim = config.dim
-        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
-        self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(ConvolutionalLayer(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.dim)
-
-    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
-        x_BTD = self.dropout(x_BTD)
-        is_padding_BT1 = ~length_mask(lengths_B, x_BTD.size(1))[..., None]
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, is_padding_BT1)
-        return self.norm(x_BTD), lengths_B
+        layers = (ConvolutionalLayer(config) for _ in range(config.num_layers))
+        super().__init__(config, num_features, layers, nn.LayerNorm(config.dim))

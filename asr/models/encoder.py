@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,72 +15,7 @@ from torch.nn import functional as F
 from asr.config import Config
 from asr.features.front_end import FeaturesConfig
 from asr.models.layers import Dropout, length_mask
-
-# B batch, T frames, F features
-
-
-class EncoderConfig(Config):
-    """Section model.encoder; each kind of encoder has its `type`."""
-
-    from_start: ClassVar[tuple[str, ...]] = ()
-    """Settings that are those of `start_from` where they are null."""
-
-    type: str
-
-
-class Encoder(nn.Module, abc.ABC):
-    """(B, T, F) features to (B, ceil(T / subsampling_factor), output_dim) encoded steps."""
-
-    output_dim: int
-    dropout: Dropout
-    """Of the output too, where a CTC head reads it."""
-    subsampling: Subsampling
-
-    @property
-    def subsampling_factor(self) -> int:
-        """Frames from one step to the next."""
-        return self.subsampling.factor
-
-    @property
-    def first_frame(self) -> float:
-        """Middle of the frames that step 0 sees most of."""
-        return self.subsampling.first_frame
-
-    @abc.abstractmethod
-    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded steps and their lengths."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Times of evenly spaced steps, in seconds of the audio."""
-
-    first: float
-    """Seconds from the first sample to the middle of what step 0 sees."""
-    seconds_per_step: float
-
-    def times(self, num_steps: int) -> np.ndarray:
-        """Times of the first steps."""
-        return self.first + self.seconds_per_step * np.arange(num_steps)
-
-    def time(self, step: float) -> float:
-        return self.first + step * self.seconds_per_step
-
-
-def make_frame_clock(features: FeaturesConfig) -> Clock:
-    """Clock of the frames that an encoder reads."""
-    # Kaldi's first window begins at the first sample, Whisper's is centred there.
-    middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
-    return Clock(middle, features.shift_samples / features.sample_rate)
-
-
-def make_clock(features: FeaturesConfig, encoder: Encoder) -> Clock:
-    """Clock of the steps that the encoder makes."""
-    frame = make_frame_clock(features)
-    return Clock(frame.time(encoder.first_frame), frame.seconds_per_step * encoder.subsampling_factor)
-
-
-# --- subsampling ------------------------------------------------------------------------------------
+from asr.models.positions import PositionConfig, Positions
 
 # B batch, T frames, F features, C channels, D model dimension
 
@@ -158,3 +94,104 @@ class Subsampling(nn.Module):
             is_step_BT = length_mask(lengths_B, x_BCTF.size(2))
             x_BCTF = x_BCTF.mul_(is_step_BT[:, None, :, None]).relu_()
         return self.norm(self.project(x_BCTF[:batch].permute(0, 2, 3, 1).flatten(2))), lengths_B
+
+
+class EncoderConfig(Config):
+    """Section model.encoder; each kind of encoder has its `type`."""
+
+    from_start: ClassVar[tuple[str, ...]] = ()
+    """Settings that are those of `start_from` where they are null."""
+
+    type: str
+
+
+class LayeredEncoderConfig(EncoderConfig):
+    """Subsampling, then layers."""
+
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of the model; of a recurrent one, of each direction, and its output has twice as many."""
+    num_layers: int = pydantic.Field(default=12, gt=0)
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the output of each layer or block, and inside the feed-forward blocks."""
+    subsampling: SubsamplingConfig = SubsamplingConfig()
+    """How frames become steps, before the first layer."""
+
+
+class Encoder(nn.Module, abc.ABC):
+    """(B, T, F) features to (B, ceil(T / subsampling_factor), output_dim) encoded steps."""
+
+    output_dim: int
+    dropout: Dropout
+    """Of the output too, where a CTC head reads it."""
+    subsampling: Subsampling
+
+    @property
+    def subsampling_factor(self) -> int:
+        """Frames from one step to the next."""
+        return self.subsampling.factor
+
+    @property
+    def first_frame(self) -> float:
+        """Middle of the frames that step 0 sees most of."""
+        return self.subsampling.first_frame
+
+    @abc.abstractmethod
+    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Encoded steps and their lengths."""
+
+
+class LayeredEncoder(Encoder):
+    """(B, T, F) features to (B, T / factor, D) encoded steps, by layers that know which steps are real."""
+
+    def __init__(
+        self,
+        config: LayeredEncoderConfig,
+        num_features: int,
+        layers: Iterator[nn.Module],
+        norm: nn.Module,
+        positions: PositionConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.output_dim = config.dim
+        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
+        self.positions = Positions(positions or PositionConfig(type="none"), config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+
+    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
+        x_BTD = self.dropout(self.positions(x_BTD))
+        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, mask_BT)
+        return self.norm(x_BTD), lengths_B
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Times of evenly spaced steps, in seconds of the audio."""
+
+    first: float
+    """Seconds from the first sample to the middle of what step 0 sees."""
+    seconds_per_step: float
+
+    def times(self, num_steps: int) -> np.ndarray:
+        """Times of the first steps."""
+        return self.first + self.seconds_per_step * np.arange(num_steps)
+
+    def time(self, step: float) -> float:
+        return self.first + step * self.seconds_per_step
+
+
+def make_frame_clock(features: FeaturesConfig) -> Clock:
+    """Clock of the frames that an encoder reads."""
+    # Kaldi's first window begins at the first sample, Whisper's is centred there.
+    middle = 0.0 if features.convention == "whisper" else features.window_samples / features.sample_rate / 2
+    return Clock(middle, features.shift_samples / features.sample_rate)
+
+
+def make_clock(features: FeaturesConfig, encoder: Encoder) -> Clock:
+    """Clock of the steps that the encoder makes."""
+    frame = make_frame_clock(features)
+    return Clock(frame.time(encoder.first_frame), frame.seconds_per_step * encoder.subsampling_factor)

@@ -1,4 +1,4 @@
-"""Encoders: the kinds there are, and `build_encoder`, which makes the one that a config describes."""
+"""Encoders: the kinds there are, `build_encoder`, which makes one by its config, and models that have one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderC
 from asr.models.encoder import Encoder, EncoderConfig
 from asr.models.intra_attention import IntraAttentionEncoder, IntraAttentionEncoderConfig
 from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
+from asr.models.model import Model
 from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
 
 # The only table from the type in a config to a class.
@@ -34,3 +35,15 @@ else:
 
 def build_encoder(config: EncoderConfig, num_features: int) -> Encoder:
     return ENCODERS[type(config)](config, num_features)
+
+
+class EncoderModel(Model):
+    """Model of audio: whatever it gives, it gives by what its encoder makes of the features."""
+
+    def __init__(self, config: EncoderConfig, num_features: int) -> None:
+        super().__init__()
+        self.encoder: Encoder = build_encoder(config, num_features)
+
+    @property
+    def subsampling_factor(self) -> int:
+        return self.encoder.subsampling_factor

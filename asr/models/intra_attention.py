@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import pydantic
@@ -9,26 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
-from asr.models.layers import Dropout
-from asr.models.lstm import Bidirectional
+from asr.models.encoder import LayeredEncoderConfig
+from asr.models.lstm import RecurrentEncoder
 
 # B batch, T steps, P past steps, F features, D dimension of a state, N any number of parts of D
 
 
-class IntraAttentionEncoderConfig(EncoderConfig):
+class IntraAttentionEncoderConfig(LayeredEncoderConfig):
     """Layers of bidirectional LSTM that attend to their own past states."""
 
     type: Literal["intra_attention"] = "intra_attention"
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Cells of each direction; the output has twice as many."""
     num_layers: int = pydantic.Field(default=2, gt=0)
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each layer."""
     window: pydantic.PositiveInt | None = None
     """Past steps that a step attends to; all of them if null."""
-    subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps, before the first layer."""
 
 
 class Tape:
@@ -238,24 +232,9 @@ class IntraAttention(nn.Module):
             return Recurrence.apply(read_TBN, *weights, self.cell.window or x_BTD.size(1)), None
 
 
-class IntraAttentionEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps."""
+class IntraAttentionEncoder(RecurrentEncoder):
+    """Layers of LSTMs that attend to their own past."""
 
     def __init__(self, config: IntraAttentionEncoderConfig, num_features: int) -> None:
-        super().__init__()
-        self.output_dim = 2 * config.dim
-        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
-        self.dropout = Dropout(config.dropout)
-        widths = [config.dim] + [self.output_dim] * (config.num_layers - 1)
-        self.layers = nn.ModuleList(
-            Bidirectional(*(IntraAttention(width, config.dim, config.window) for _ in range(2)))
-            for width in widths
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(self.output_dim) for _ in widths)
-
-    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
-        x_BTD = self.dropout(x_BTD)
-        for layer, norm in zip(self.layers, self.norms, strict=True):
-            x_BTD = self.dropout(norm(layer(x_BTD, lengths_B)))
-        return x_BTD, lengths_B
+        make = partial(IntraAttention, dim=config.dim, window=config.window)
+        super().__init__(config, num_features, make)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
 from asr.data.labels import RECORDING_FIELDS, TIMED_FIELDS, FrameLabels, RecordingLabels
-from asr.models.encoder import Encoder
-from asr.models.encoders import AnyEncoderConfig, build_encoder
+from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, cross_entropy
-from asr.models.model import Losses, Model, ModelConfig
+from asr.models.model import Losses, ModelConfig
 from asr.text.normalization import TextConfig
 from asr.text.units import SPECIAL_TOKENS, UNK_ID
 
@@ -28,9 +27,10 @@ class LabelModelConfig(ModelConfig):
 
     scores: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
 
-    def check_run(self, run: Any) -> None:
-        if run.train.plot_every is not None:
-            raise ValueError("train.plot_every draws the attention of a decoder; set it to null")
+    encoder: AnyEncoderConfig
+    """Features to encoded steps, as in a model of speech."""
+    label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of each target that is spread over all labels."""
 
 
 class RecordingLabelConfig(LabelModelConfig):
@@ -40,12 +40,8 @@ class RecordingLabelConfig(LabelModelConfig):
     label: str = pydantic.Field(pattern=RECORDING_FIELDS)
     """Field of the manifest that holds the label: speaker, language, text, or extras.NAME. The training
     manifest says which labels there are; any other, in dev or test, counts as an error."""
-    encoder: AnyEncoderConfig
-    """Features to encoded steps, as in a model of speech."""
     pooling: Literal["mean", "attention"] = "mean"
     """How the steps become one: their mean, or a mean whose weights a learned query gives."""
-    label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of each target that is spread over all labels."""
 
     @property
     def reads_text(self) -> bool:
@@ -63,10 +59,6 @@ class FrameLabelsConfig(LabelModelConfig):
     """Field of the manifest that says when each label holds, as "TWO:0.106-0.436 SIX:0.51-0.9", in seconds
     from the start of the utterance. A step has the label that covers its middle, or else that of silence.
     `asr align` writes such a field. accuracy is that of frames: the share of steps labelled rightly."""
-    encoder: AnyEncoderConfig
-    """Features to encoded steps, as in a model of speech."""
-    label_smoothing: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of each target that is spread over all labels."""
 
     @property
     def reads_text(self) -> bool:
@@ -76,7 +68,7 @@ class FrameLabelsConfig(LabelModelConfig):
         return FrameLabels(self.label)
 
 
-class LabelModel(Model, abc.ABC):
+class LabelModel(EncoderModel, abc.ABC):
     """Classifier of recordings or frames. Its accuracy is the share of right labels.
 
     It reads as many tokens of an utterance as it gives labels. A target that is no label, as UNK_ID is for
@@ -88,15 +80,10 @@ class LabelModel(Model, abc.ABC):
     def __init__(
         self, config: RecordingLabelConfig | FrameLabelsConfig, num_features: int, vocab_size: int
     ) -> None:
-        super().__init__()
+        super().__init__(config.encoder, num_features)
         self.config = config
-        self.encoder: Encoder = build_encoder(config.encoder, num_features)
         self.dropout = Dropout(self.encoder.dropout.probability)
         self.output = nn.Linear(self.encoder.output_dim, vocab_size - FIRST_LABEL_ID)
-
-    @property
-    def subsampling_factor(self) -> int:
-        return self.encoder.subsampling_factor
 
     @staticmethod
     def count_targets(token_lengths_B: Tensor) -> int:

@@ -51,8 +51,7 @@ class LanguageModelConfig(ModelConfig):
         return self
 
     def check_run(self, run: Any) -> None:
-        if run.train.plot_every is not None:
-            raise ValueError("train.plot_every draws attention to audio, and there is none; set it to null")
+        super().check_run(run)
         for key, section in (("features", run.features), ("augment", run.augment)):
             if section != type(section)():
                 raise ValueError(f"{key} is about audio, which a model of language does not read; remove it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -9,7 +10,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
+from asr.models.encoder import Encoder, LayeredEncoderConfig, Subsampling
 from asr.models.layers import Dropout
 
 # B batch, T steps, F features, D output dimension (both directions)
@@ -18,38 +19,30 @@ Cell = Literal["lstm", "gru", "tanh"]
 CELLS: dict[Cell, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
-class LSTMEncoderConfig(EncoderConfig):
+class LSTMEncoderConfig(LayeredEncoderConfig):
     """Layers of a bidirectional recurrent network."""
 
     type: Literal["lstm"] = "lstm"
     cell: Cell = "lstm"
     """What stands at each step: LSTM, GRU, or a plain tanh of input and past."""
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Cells of each direction; the output has twice as many."""
     num_layers: int = pydantic.Field(default=4, gt=0)
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each layer."""
-    subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps, before the first layer."""
 
 
-class LSTMEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps."""
+class RecurrentEncoder(Encoder):
+    """(B, T, F) features to (B, T / factor, 2 * dim) encoded steps, by layers that go in both directions."""
 
-    def __init__(self, config: LSTMEncoderConfig, num_features: int) -> None:
+    def __init__(
+        self, config: LayeredEncoderConfig, num_features: int, make: Callable[[int], nn.Module]
+    ) -> None:
+        """`make` builds one direction of a layer, whose input has so many dimensions."""
         super().__init__()
         self.output_dim = 2 * config.dim
         self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList()
+        widths = [config.dim] + [self.output_dim] * (config.num_layers - 1)
+        self.layers = nn.ModuleList(Bidirectional(make(width), make(width)) for width in widths)
         # Without norms each layer hands on a signal several times weaker than the one that it got.
-        self.norms = nn.ModuleList()
-        width = config.dim
-        for _ in range(config.num_layers):
-            make = partial(CELLS[config.cell], width, config.dim, batch_first=True)
-            self.layers.append(Bidirectional(make(), make()))
-            self.norms.append(nn.LayerNorm(2 * config.dim))
-            width = 2 * config.dim
+        self.norms = nn.ModuleList(nn.LayerNorm(self.output_dim) for _ in widths)
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
@@ -57,6 +50,14 @@ class LSTMEncoder(Encoder):
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x_BTD = self.dropout(norm(layer(x_BTD, lengths_B)))
         return x_BTD, lengths_B
+
+
+class LSTMEncoder(RecurrentEncoder):
+    """Layers of LSTMs, GRUs or plain recurrent networks."""
+
+    def __init__(self, config: LSTMEncoderConfig, num_features: int) -> None:
+        make = partial(CELLS[config.cell], hidden_size=config.dim, batch_first=True)
+        super().__init__(config, num_features, make)
 
 
 class Bidirectional(nn.Module):

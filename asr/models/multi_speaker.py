@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.models.encoder import Encoder
-from asr.models.encoders import AnyEncoderConfig, build_encoder
+from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout
 from asr.models.losses import ctc_loss
-from asr.models.model import Losses, Model, ModelConfig
+from asr.models.model import Losses, ModelConfig
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID
 
 # B batch, S speakers and as many heads, T encoded steps, F features, U tokens, V vocabulary
@@ -34,26 +33,17 @@ class MultiSpeakerConfig(ModelConfig):
     def num_texts(self) -> int:
         return self.num_speakers
 
-    def check_run(self, run: Any) -> None:
-        if run.train.plot_every is not None:
-            raise ValueError("train.plot_every draws the attention of a decoder; set it to null")
 
-
-class MultiSpeakerModel(Model):
+class MultiSpeakerModel(EncoderModel):
     """Its tokens are the texts of all speakers, one after the other, with EOS_ID between them."""
 
     reported = ("total",)
 
     def __init__(self, config: MultiSpeakerConfig, num_features: int, vocab_size: int) -> None:
-        super().__init__()
+        super().__init__(config.encoder, num_features)
         self.config = config
-        self.encoder: Encoder = build_encoder(config.encoder, num_features)
         self.ctc_dropout = Dropout(self.encoder.dropout.probability)
         self.ctc_head = nn.Linear(self.encoder.output_dim, config.num_speakers * vocab_size)
-
-    @property
-    def subsampling_factor(self) -> int:
-        return self.encoder.subsampling_factor
 
     def ctc_log_probabilities(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, T, V) of all heads, and how many of the T steps each utterance has."""

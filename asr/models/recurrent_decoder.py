@@ -137,38 +137,20 @@ class RecurrentAttention(nn.Module):
         return factor * (keys @ query_BWA[..., None])[..., 0]
 
 
-class AttentionDecoderConfig(DecoderConfig):
+class RecurrentDecoderConfig(DecoderConfig):
+    """A recurrent network over the tokens so far."""
+
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Of the states, of the embeddings, of the layer before the output, and of a single summary."""
+    num_layers: int = pydantic.Field(default=1, gt=0)
+    """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of the embeddings, between the layers and before the output."""
+
+
+class LookingDecoderConfig(RecurrentDecoderConfig):
     """A recurrent network that looks at the encoded steps before each token."""
 
-    type: Literal["attention"] = "attention"
-    cell: Cell = "lstm"
-    """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Of the states, of the embeddings and of the layer before the output."""
-    num_layers: int = pydantic.Field(default=1, gt=0)
-    """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the embeddings, between the layers and before the output."""
-    attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
-    """Where to look."""
-
-    @property
-    def cross_attention(self) -> tuple[int, int]:
-        return 1, 1
-
-
-class IntraAttentionDecoderConfig(DecoderConfig):
-    """Attention decoder of LSTMs that attend to their own past states too (LSTMN)."""
-
-    type: Literal["intra_attention"] = "intra_attention"
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Of the states, of the embeddings and of the layer before the output."""
-    num_layers: int = pydantic.Field(default=1, gt=0)
-    """The highest asks and looks at the encoded steps, the lowest gets what was seen."""
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the embeddings, between the layers and before the output."""
-    window: pydantic.PositiveInt | None = None
-    """Past tokens that a token attends to; all of them if null."""
     attention: RecurrentAttentionConfig = RecurrentAttentionConfig()
     """Where to look among the encoded steps."""
 
@@ -177,17 +159,28 @@ class IntraAttentionDecoderConfig(DecoderConfig):
         return 1, 1
 
 
-class SingleSummaryDecoderConfig(DecoderConfig):
+class AttentionDecoderConfig(LookingDecoderConfig):
+    """A recurrent network that looks at the encoded steps before each token."""
+
+    type: Literal["attention"] = "attention"
+    cell: Cell = "lstm"
+    """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
+
+
+class IntraAttentionDecoderConfig(LookingDecoderConfig):
+    """Attention decoder of LSTMs that attend to their own past states too (LSTMN)."""
+
+    type: Literal["intra_attention"] = "intra_attention"
+    window: pydantic.PositiveInt | None = None
+    """Past tokens that a token attends to; all of them if null."""
+
+
+class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
     """A recurrent network that sees the utterance as one vector alone."""
 
     type: Literal["single_summary"] = "single_summary"
     cell: Cell = "lstm"
     """What stands at each token: LSTM, GRU, or a plain tanh of input and past."""
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Of the summary, of the states, of the embeddings and of the layer before the output."""
-    num_layers: int = pydantic.Field(default=1, gt=0)
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the embeddings, between the layers and before the output."""
 
 
 # --- one step of the recurrence -----------------------------------------------------------------

@@ -13,8 +13,7 @@ from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, ExposureConfig, TeacherForcing, WeightsOf
 from asr.models.decoders import AnyDecoderConfig, build_decoder
-from asr.models.encoder import Encoder
-from asr.models.encoders import AnyEncoderConfig, build_encoder
+from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import (
     AttentionPriorConfig,
@@ -27,7 +26,7 @@ from asr.models.losses import (
     guided_attention_loss,
     prior_bias,
 )
-from asr.models.model import Losses, Model, ModelConfig, Targets
+from asr.models.model import Losses, ModelConfig, Targets
 from asr.models.non_autoregressive import MaskDecoderConfig, NonAutoregressiveDecoderConfig
 from asr.text.units import BLANK_ID
 
@@ -100,7 +99,12 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError("lora.parts has decoder, and there is none; set lora.parts: [encoder]")
         return self
 
+    @property
+    def attends(self) -> bool:
+        return self.decoder is not None and self.decoder.cross_attention != (0, 0)
+
     def check_run(self, run: Any) -> None:
+        super().check_run(run)
         if run.train.select_by == "token_accuracy" and self.decoder is None:
             raise ValueError(
                 "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
@@ -124,11 +128,6 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError(
                 "model.ctc_consistency compares an utterance with itself under different masks, and there "
                 "are none: set augment.spec_augment, or remove it"
-            )
-        attends = self.decoder is not None and self.decoder.cross_attention != (0, 0)
-        if run.train.plot_every is not None and not attends:
-            raise ValueError(
-                "train.plot_every draws the attention of a decoder, and there is none; set it to null"
             )
 
 
@@ -184,15 +183,14 @@ class CTC:
     loss_B: Tensor
 
 
-class SpeechModel(Model):
+class SpeechModel(EncoderModel):
     """Model of speech: encodes once; the CTC head and the decoder both read the result."""
 
     reported = REPORTED
 
     def __init__(self, config: SpeechModelConfig, num_features: int, vocab_size: int) -> None:
-        super().__init__()
+        super().__init__(config.encoder, num_features)
         self.config = config
-        self.encoder: Encoder = build_encoder(config.encoder, num_features)
         dim = self.encoder.output_dim
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
         self.ctc_dropout = Dropout(self.encoder.dropout.probability)
@@ -208,10 +206,6 @@ class SpeechModel(Model):
     @property
     def text_heads(self) -> tuple[str, ...]:
         return ("ctc",) * (self.ctc_head is not None) + ("decoder",) * (self.decoder is not None)
-
-    @property
-    def subsampling_factor(self) -> int:
-        return self.encoder.subsampling_factor
 
     @property
     def num_views(self) -> int:

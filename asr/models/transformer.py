@@ -9,41 +9,46 @@ from torch import Tensor, nn
 
 from asr.models.attention import CrossAttention, KeyValueCache, Memory, SelfAttention, Window
 from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
-from asr.models.encoder import Encoder, EncoderConfig, Subsampling, SubsamplingConfig
+from asr.models.encoder import LayeredEncoder, LayeredEncoderConfig
 from asr.models.layers import Activation, Dropout, FeedForward, length_mask
 from asr.models.positions import PositionConfig, Positions
 
 # B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
 
 
-class TransformerEncoderConfig(EncoderConfig):
-    """Subsampling, then layers of self-attention and feed-forward."""
+class AttentionEncoderConfig(LayeredEncoderConfig):
+    """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
 
-    type: Literal["transformer"] = "transformer"
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Width of the model."""
-    num_layers: int = pydantic.Field(default=12, gt=0)
     num_heads: int = pydantic.Field(default=4, gt=0)
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
-    activation: Activation = "gelu"
-    norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each block (trains without fuss) or after it (as in the first Transformer)."""
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the output of each block and inside the feed-forward blocks."""
     attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Of the attention weights. More than zero takes the slower path on a CPU."""
     window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
     """Steps to the left and right that a step attends to; all of them if null."""
-    subsampling: SubsamplingConfig = SubsamplingConfig()
-    """How frames become steps."""
     positions: PositionConfig = PositionConfig()
     """How the encoder knows where a step stands."""
 
     @pydantic.model_validator(mode="after")
-    def _check(self) -> TransformerEncoderConfig:
+    def _check_heads(self) -> AttentionEncoderConfig:
         check_heads(self.dim, self.num_heads, self.positions)
         return self
+
+    def build_attention(self) -> SelfAttention:
+        is_rotary = self.positions.type == "rotary"
+        window = None if self.window is None else Window(*self.window)
+        return SelfAttention(
+            self.dim, self.num_heads, self.attention_dropout, rotary=is_rotary, window=window
+        )
+
+
+class TransformerEncoderConfig(AttentionEncoderConfig):
+    """Subsampling, then layers of self-attention and feed-forward."""
+
+    type: Literal["transformer"] = "transformer"
+    activation: Activation = "gelu"
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each block (trains without fuss) or after it (as in the first Transformer)."""
 
 
 class DecoderLayersConfig(DecoderConfig):
@@ -117,13 +122,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerEncoderConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(
-            config.dim,
-            config.num_heads,
-            config.attention_dropout,
-            rotary=config.positions.type == "rotary",
-            window=None if config.window is None else Window(*config.window),
-        )
+        self.attention = config.build_attention()
         self.feed_forward = FeedForward(
             config.dim, config.feed_forward_dim, config.activation, config.dropout
         )
@@ -137,25 +136,13 @@ class EncoderLayer(nn.Module):
         return block.after(x_BTD, self.feed_forward(block.before(x_BTD)))
 
 
-class TransformerEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, D) encoded steps."""
+class TransformerEncoder(LayeredEncoder):
+    """Layers of self-attention and feed-forward."""
 
     def __init__(self, config: TransformerEncoderConfig, num_features: int) -> None:
-        super().__init__()
-        self.output_dim = config.dim
-        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
-        self.positions = Positions(config.positions, config.dim)
-        self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
-
-    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
-        x_BTD = self.dropout(self.positions(x_BTD))
-        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, mask_BT)
-        return self.norm(x_BTD), lengths_B
+        layers = (EncoderLayer(config) for _ in range(config.num_layers))
+        norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        super().__init__(config, num_features, layers, norm, config.positions)
 
 
 class DecoderLayer(nn.Module):
