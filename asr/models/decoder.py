@@ -105,6 +105,9 @@ class DecoderState(abc.ABC):
     What was made of the encoded steps has a row for each utterance, the tokens so far one for each beam.
     """
 
+    def forget_tokens(self) -> None:  # noqa: B027
+        """Keep nothing of the tokens that come: they are whole texts."""
+
     def select(self, rows_B: Tensor) -> None:
         """Keep these rows, in this order, where each utterance has a single beam."""
         self.select_utterances(rows_B)
@@ -131,7 +134,6 @@ class Decoder(AnyDecoder):
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
         """The state before the first token, with one beam for each utterance."""
 
-    @abc.abstractmethod
     def forward(
         self,
         tokens_RU: Tensor,
@@ -140,10 +142,16 @@ class Decoder(AnyDecoder):
         weights_of: WeightsOf | None = None,
         bias_RUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        """Teacher forcing: (R, U, V) scores, and the attention that was asked for.
+        """Teacher forcing: (R, U, V) scores, and the attention of the heads named for each layer.
 
         `bias_RUT` is added to the scores of cross-attention before their softmax.
         """
+        state = self.start(encoded_BTD, encoded_lengths_B)
+        state.forget_tokens()
+        if len(tokens_RU) > len(encoded_BTD):
+            rows_B = torch.arange(len(encoded_BTD), device=encoded_BTD.device)
+            state.select_beams(rows_B.repeat_interleave(len(tokens_RU) // len(encoded_BTD)))
+        return self.step(tokens_RU, state, weights_of, bias_RUT)
 
     @abc.abstractmethod
     def step(

@@ -258,21 +258,6 @@ class RecurrentDecoder(Decoder):
     def look(self, state: RecurrentState, bias_RT: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The context (R, C) of the next token, and the weights (R, T) if there are any."""
 
-    def forward(
-        self,
-        tokens_RU: Tensor,
-        encoded_BTE: Tensor,
-        encoded_lengths_B: Tensor,
-        weights_of: WeightsOf | None = None,
-        bias_RUT: Tensor | None = None,
-    ) -> tuple[Tensor, Weights]:
-        state = self.start(encoded_BTE, encoded_lengths_B)
-        copies = len(tokens_RU) // len(encoded_BTE)
-        if copies > 1:
-            rows_B = torch.arange(len(encoded_BTE), device=encoded_BTE.device)
-            state.select_beams(rows_B.repeat_interleave(copies))
-        return self.step(tokens_RU, state, weights_of, bias_RUT)
-
     def step(
         self,
         tokens_RU: Tensor,

@@ -195,6 +195,14 @@ class TransformerDecoderState(DecoderState):
         self.memories = memories
         self.caches = [KeyValueCache() for _ in memories]
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens whose keys and values are kept."""
+        return len(self.caches[0]) if self.caches else 0
+
+    def forget_tokens(self) -> None:
+        self.caches = []
+
     def select_utterances(self, utterances_B: Tensor) -> None:
         self.memories = [memory.select(utterances_B) for memory in self.memories]
 
@@ -231,19 +239,6 @@ class TransformerDecoder(Decoder):
             [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
         )
 
-    def forward(
-        self,
-        tokens_BU: Tensor,
-        encoded_BTD: Tensor,
-        encoded_lengths_B: Tensor,
-        weights_of: WeightsOf | None = None,
-        bias_BUT: Tensor | None = None,
-    ) -> tuple[Tensor, Weights]:
-        """Teacher forcing: (B, U, V) scores, and the cross-attention of the heads named for each layer."""
-        state = self.start(encoded_BTD, encoded_lengths_B)
-        x_BUD, weights = self.attend(tokens_BU, state, None, weights_of or {}, bias_BUT=bias_BUT)
-        return self.output(x_BUD), weights
-
     def step(
         self,
         tokens_BU: Tensor,
@@ -253,24 +248,22 @@ class TransformerDecoder(Decoder):
     ) -> tuple[Tensor, Weights]:
         """Scores after the new tokens alone; those before are in the state."""
         assert isinstance(state, TransformerDecoderState)
-        x_BUD, weights = self.attend(tokens_BU, state, state.caches, weights_of or {}, bias_BUT=bias_BUT)
+        x_BUD, weights = self.attend(tokens_BU, state, weights_of or {}, bias_BUT=bias_BUT)
         return self.output(x_BUD), weights
 
     def attend(
         self,
         tokens_BU: Tensor,
         state: TransformerDecoderState,
-        caches: list[KeyValueCache] | None,
         weights_of: WeightsOf,
         skip: int = 0,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
         """Decoder states before the output layer, (B, U, D), of all new tokens but the first `skip`."""
-        start = len(caches[0]) if caches else 0
-        x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
+        x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, state.num_tokens))
         all_weights: Weights = {}
         for index, layer in enumerate(self.layers):
-            cache = caches[index] if caches else None
+            cache = state.caches[index] if state.caches else None
             heads = weights_of.get(index, ())
             x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, heads, bias_BUT=bias_BUT)
             if weights_BHUT is not None:

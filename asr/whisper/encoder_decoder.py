@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import UserError
-from asr.models.attention import KeyValueCache, Memory
+from asr.models.attention import Memory
 from asr.models.decoder import Weights, WeightsOf
 from asr.models.encoder import Encoder
 from asr.models.layers import Dropout, length_mask, without_weights
@@ -165,18 +165,17 @@ class WhisperDecoder(TransformerDecoder):
         self,
         tokens_BU: Tensor,
         state: TransformerDecoderState,
-        caches: list[KeyValueCache] | None,
         weights_of: WeightsOf,
         skip: int = 0,
         bias_BUT: Tensor | None = None,
     ) -> tuple[Tensor, Weights]:
-        if not self.prompt or (caches and len(caches[0])):
-            return super().attend(tokens_BU, state, caches, weights_of, skip, bias_BUT)
+        if not self.prompt or state.num_tokens:
+            return super().attend(tokens_BU, state, weights_of, skip, bias_BUT)
         prompt_BP = tokens_BU.new_tensor(self.prompt).expand(len(tokens_BU), -1)
         tokens_BN = torch.cat([tokens_BU[:, :1], prompt_BP, tokens_BU[:, 1:]], dim=1)
         if bias_BUT is not None:  # the last of the prompt predicts the first token
             bias_BUT = nn.functional.pad(bias_BUT, (0, 0, len(self.prompt), 0))
-        return super().attend(tokens_BN, state, caches, weights_of, skip + len(self.prompt), bias_BUT)
+        return super().attend(tokens_BN, state, weights_of, skip + len(self.prompt), bias_BUT)
 
 
 class Whisper(nn.Module):

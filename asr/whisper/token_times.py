@@ -79,7 +79,8 @@ def align_tokens(
     ]
     inputs_BU = torch.tensor(rows, device=device)
     state = model.decoder.start(*encoded)
-    x_BUD, weights = model.decoder.attend(inputs_BU, state, None, find_alignment_heads(model.config))
+    state.forget_tokens()
+    x_BUD, weights = model.decoder.attend(inputs_BU, state, find_alignment_heads(model.config))
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
     own_BN = inputs_BU[:, prompt_length:].clamp(max=end - 1)
     probabilities_BN = _find_probabilities(model, x_BUD[:, first:-1], own_BN, end).tolist()
