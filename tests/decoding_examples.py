@@ -16,13 +16,23 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.core import SpeechDecoder
 from asr.decoding.fusion import FusionModel
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, NBest, find_best_paths
-from asr.decoding.search import search_quickly
+from asr.decoding.search import search_encoded, search_quickly
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 TOKENS = [UNK_ID, *range(NUM_SPECIAL, VOCAB_SIZE)]  # what can be said
+
+
+def search(
+    model: SpeechModel,
+    encoded_BTD: Tensor,
+    lengths_B: Tensor,
+    config: DecodingConfig,
+    language_model: FusionModel | None = None,
+) -> NBest:
+    return search_encoded(EncodedAudio(model, encoded_BTD, lengths_B), config, language_model)
 
 
 def build_talker(name: str, seed: int = 0, end_bias: float = 0.0) -> SpeechModel:

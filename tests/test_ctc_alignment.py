@@ -43,7 +43,7 @@ def test_alignment_is_the_best_path(tokens: list[int], num_steps: int, seed: int
     log_probabilities_BTV = torch.randn(2, 7, 3, generator=random).log_softmax(-1)
     tokens_BU = torch.tensor([[1, 2, 1], [*tokens, *[1] * (3 - len(tokens))]])
     first_BU, past_BU = align_tokens(
-        log_probabilities_BTV, torch.tensor([7, num_steps]), tokens_BU, torch.tensor([3, len(tokens)]), 0
+        log_probabilities_BTV, torch.tensor([7, num_steps]), tokens_BU, torch.tensor([3, len(tokens)])
     )
     spans = list(zip(first_BU[1].tolist(), past_BU[1].tolist(), strict=True))
     assert spans[: len(tokens)] == best_path_spans(log_probabilities_BTV[1, :num_steps], tokens, 0)
@@ -57,7 +57,7 @@ def test_alignment_of_clear_speech() -> None:
     scores_BTV.scatter_(2, torch.tensor(paths)[..., None], 5.0)
     tokens_BU = torch.tensor([[3, 3, 4], [5, 4, 1], [1, 1, 1]])
     first_BU, past_BU = align_tokens(
-        scores_BTV.log_softmax(-1), torch.tensor([10, 5, 10]), tokens_BU, torch.tensor([3, 2, 0]), 0
+        scores_BTV.log_softmax(-1), torch.tensor([10, 5, 10]), tokens_BU, torch.tensor([3, 2, 0])
     )
     assert first_BU.tolist() == [[2, 5, 6], [0, 3, 0], [0, 0, 0]]
     assert past_BU.tolist() == [[4, 6, 9], [1, 5, 0], [0, 0, 0]]
@@ -77,7 +77,7 @@ def test_tokens_without_a_path_are_spread_evenly(
     log_probabilities_BTV = torch.randn(1, 6, 5).log_softmax(-1)
     counts_B = torch.tensor([len(tokens)])
     first_BU, past_BU = align_tokens(
-        log_probabilities_BTV, torch.tensor([num_steps]), torch.tensor([tokens]), counts_B, 0
+        log_probabilities_BTV, torch.tensor([num_steps]), torch.tensor([tokens]), counts_B
     )
     assert first_BU[0].tolist() == first
     assert past_BU[0].tolist() == past

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from decoding_examples import build_decoder_of, build_talker, random_encoded
+from decoding_examples import build_decoder_of, build_talker, random_encoded, search
 from model_examples import build_example, make_utterances
 
 from asr.config import build_config
 from asr.decoding.core import DecodedUtterance, DecodingSetup
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
-from asr.decoding.search import search
 from asr.errors import UserError
 from asr.models import SpeechModelConfig
 from asr.models.transformer import TransformerDecoderConfig

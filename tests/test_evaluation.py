@@ -12,7 +12,7 @@ import pytest
 import soundfile
 import soxr
 import torch
-from decoding_examples import decode_ctc_greedily
+from decoding_examples import decode_ctc_greedily, search
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
@@ -23,7 +23,7 @@ from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.core import DecodingSetup, SpeechDecoder
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import offered_methods, resolve_method, search
+from asr.decoding.search import offered_methods, resolve_method
 from asr.errors import UserError
 from asr.evaluation.speech import (
     DecodedSplit,

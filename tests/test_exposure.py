@@ -35,7 +35,7 @@ def random_inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def similarity() -> torch.Tensor:
-    return token_similarity(torch.randn(NUM_TOKENS, 16), NUM_SPECIAL)
+    return token_similarity(torch.randn(NUM_TOKENS, 16))
 
 
 def share(changed_BU: torch.Tensor) -> float:
@@ -55,7 +55,7 @@ def share(changed_BU: torch.Tensor) -> float:
 )
 def test_the_configured_shares_change_and_only_where_allowed(config: ExposureConfig) -> None:
     inputs_BU, can_change_BU = random_inputs()
-    corrupted_BU = corrupt(inputs_BU, can_change_BU, config, similarity(), UNK_ID)
+    corrupted_BU = corrupt(inputs_BU, can_change_BU, config, similarity())
     before_BU = inputs_BU.roll(1, dims=1)
     is_changed_BU = corrupted_BU != inputs_BU
     is_dropped_BU = corrupted_BU == UNK_ID
@@ -74,7 +74,7 @@ def test_only_drop_says_a_special_token() -> None:
     inputs_BU, can_change_BU = random_inputs()
     inputs_BU[:, 5] = UNK_ID  # unknown words in the references are replaced like others
     config = ExposureConfig(replace=0.5, repeat=0.4)
-    corrupted_BU = corrupt(inputs_BU, can_change_BU, config, similarity(), UNK_ID)
+    corrupted_BU = corrupt(inputs_BU, can_change_BU, config, similarity())
     is_special_BU = (corrupted_BU < NUM_SPECIAL) & can_change_BU
     assert (corrupted_BU[is_special_BU] == UNK_ID).all()
     assert not is_special_BU[:, 1:5].any()
@@ -84,7 +84,7 @@ def test_only_drop_says_a_special_token() -> None:
 
 def test_a_repeated_token_is_the_one_before() -> None:
     inputs_BU, can_change_BU = random_inputs()
-    corrupted_BU = corrupt(inputs_BU, can_change_BU, ExposureConfig(repeat=0.99), similarity(), UNK_ID)
+    corrupted_BU = corrupt(inputs_BU, can_change_BU, ExposureConfig(repeat=0.99), similarity())
     is_kept_BU = corrupted_BU == inputs_BU
     is_repeated_BU = corrupted_BU == inputs_BU.roll(1, dims=1)
     assert (is_kept_BU | is_repeated_BU).all()
@@ -96,8 +96,8 @@ def test_similar_tokens_are_likelier_confused() -> None:
     embeddings_VD[9] = 3 * embeddings_VD[8] + 0.1 * torch.randn(16)  # 8 and 9 point the same way
     inputs_BU = torch.full((500, 20), 8)
     can_change_BU = torch.ones_like(inputs_BU, dtype=torch.bool)
-    similarity_VV = token_similarity(embeddings_VD, NUM_SPECIAL)
-    corrupted_BU = corrupt(inputs_BU, can_change_BU, ExposureConfig(replace=0.5), similarity_VV, UNK_ID)
+    similarity_VV = token_similarity(embeddings_VD)
+    corrupted_BU = corrupt(inputs_BU, can_change_BU, ExposureConfig(replace=0.5), similarity_VV)
     replaced = corrupted_BU[corrupted_BU != 8]
     counts_V = replaced.bincount(minlength=NUM_TOKENS)
     assert replaced.numel() / inputs_BU.numel() == pytest.approx(0.5, abs=0.03)

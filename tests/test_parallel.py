@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_examples import BigramModel, build_talker, decode_by_decoder, encode_in_batches, random_encoded
+from decoding_examples import (
+    BigramModel,
+    build_talker,
+    decode_by_decoder,
+    encode_in_batches,
+    random_encoded,
+    search,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from model_examples import (
@@ -25,7 +32,7 @@ from torch import Tensor
 from asr.decoding.core import plan_attempts
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis, find_best_paths
 from asr.decoding.methods import Method
-from asr.decoding.search import offered_methods, resolve_method, search
+from asr.decoding.search import offered_methods, resolve_method
 from asr.errors import UserError
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder

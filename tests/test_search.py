@@ -15,12 +15,13 @@ from decoding_examples import (
     encode_in_batches,
     random_encoded,
     rank_all,
+    search,
 )
 from model_examples import mark_relatives
 
 from asr.decoding.hypothesis import DecodingConfig, Hypothesis
 from asr.decoding.methods import Method
-from asr.decoding.search import resolve_method, search
+from asr.decoding.search import resolve_method
 from asr.errors import UserError
 from asr.text.units import EOS_ID
 

@@ -229,11 +229,11 @@ def test_words_take_their_edges_from_the_sound() -> None:
         *[TokenTime(36, 36, 0.25)] * 2,
     ]
     spans = split_words(tokenizer, tokenizer.encode("AB CD"))
-    words = time_words(spans, times, Clock(0.0125, 0.04), audio_S, rate, offset=10.0)
+    words = time_words(spans, times, Clock(0.0125, 0.04), audio_S, rate)
     assert [word.text for word in words] == ["AB", "CD"]
     assert [(word.start, word.end) for word in words] == [
-        (pytest.approx(10.5, abs=0.011), pytest.approx(10.9, abs=0.011)),
-        (pytest.approx(11.3, abs=0.011), pytest.approx(11.6, abs=0.011)),
+        (pytest.approx(0.5, abs=0.011), pytest.approx(0.9, abs=0.011)),
+        (pytest.approx(1.3, abs=0.011), pytest.approx(1.6, abs=0.011)),
     ]
     assert [word.confidence for word in words] == pytest.approx([0.6, 0.25])
     assert time_words([], [], Clock(0.0, 0.04), audio_S, rate) == []

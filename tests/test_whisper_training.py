@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decoding_examples import search
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,7 +21,7 @@ from whisper_examples import VOCABULARY, make_weights, write_ggml, write_hugging
 
 from asr.cli import main
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import decode_greedily, search
+from asr.decoding.search import decode_greedily
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.adaptation import LowRankLinear

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import search
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
+from asr.decoding.search import search_encoded
 from asr.models import SpeechModel, SpeechModelConfig, build_model
 from asr.models.decoder import Decoder
 from asr.models.non_autoregressive import LengthDecoder, NonAutoregressiveDecoder
@@ -99,7 +99,7 @@ def our_searcher(model: SpeechModel, size: dict[str, int], mode: str, num_tokens
         model = build_ours(size, options.pop("decoder"))
         let_ctc_doubt(model, num_tokens)
     config = DecodingConfig.model_validate(options)
-    return lambda encoded_BTD, lengths_B: search(model, encoded_BTD, lengths_B, config)
+    return lambda *encoded: search_encoded(EncodedAudio(model, *encoded), config)
 
 
 def their_searcher(

@@ -117,13 +117,13 @@ def prepare_own(args: argparse.Namespace, system: System) -> tuple[list[Utteranc
     from asr.text.normalization import normalize_for_training
     from asr.train.preparation import log_unknown_share
     from asr.transcription.recognizer import Recognizer, Request
-    from asr.transcription.settings import load_evaluation_settings
+    from asr.transcription.settings import EvaluationSettings, load_settings
 
     if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
         raise UserError("--decoding and --set decoding.method are the same; leave one out")
     folder = find_model(args.model)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
-    settings = load_evaluation_settings({"decoding.beam": args.beam}, args.set, resources)
+    settings = load_settings(EvaluationSettings, {"decoding.beam": args.beam}, args.set, resources)
     utterances = read_references(args.manifest)
     texts = (normalize_for_training(item.text or "", system.config.text) for item in utterances)
     unknown, total = system.tokenizer.count_unknown(texts)
@@ -153,9 +153,8 @@ def prepare_own(args: argparse.Namespace, system: System) -> tuple[list[Utteranc
 
 def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Utterance], Evaluation]:
     """Prepare a ready model, such as Whisper's, which has settings of its own."""
-    from asr.config import build_config
     from asr.evaluation.speech import read_references
-    from asr.transcription.settings import ReadyEvaluationSettings, find_options, merge_settings
+    from asr.transcription.settings import ReadyEvaluationSettings, find_options, load_settings
     from asr.transcription.transcriber import Request
 
     for name in ("decoding", "language_model", "lexicon"):
@@ -163,8 +162,7 @@ def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Uttera
             raise UserError(
                 f"--{name.replace('_', '-')} is for models trained here, and {args.model} was not; remove it"
             )
-    overrides = merge_settings({f"{family.section}.beam": args.beam}, args.set)
-    settings = build_config(ReadyEvaluationSettings, overrides)
+    settings = load_settings(ReadyEvaluationSettings, {f"{family.section}.beam": args.beam}, args.set)
     options = find_options(settings, family)
     assert options is not None
     family.check(args.model, options)

@@ -207,7 +207,7 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     from asr.system.decoding_resources import find_resources
     from asr.transcription.families import find_family
     from asr.transcription.recognizer import find_default_model
-    from asr.transcription.settings import find_options, load_transcription_settings
+    from asr.transcription.settings import TranscriptionSettings, find_options, load_settings
 
     model = args.model or find_default_model()
     if not args.model:
@@ -227,7 +227,7 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
         own["whisper.hotwords"] = json.dumps([word for word in words if word])
     own[f"{'decoding' if family is None else family.section}.beam"] = args.beam
     own |= {"decoding.method": args.decoding, "channels": args.channels}
-    settings = load_transcription_settings(own, args.set, resources)
+    settings = load_settings(TranscriptionSettings, own, args.set, resources)
     if settings.channels == "separate" and (args.stream or args.plot_attention):
         raise UserError(
             "--channels separate is for recordings that are read to their end; with --stream and "

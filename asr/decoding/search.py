@@ -57,17 +57,6 @@ def _find_missing(model: SpeechModel, name: Method) -> str:
     return ""
 
 
-def search(
-    model: SpeechModel,
-    encoded_BTD: Tensor,
-    lengths_B: Tensor,
-    config: DecodingConfig,
-    language_model: FusionModel | None = None,
-) -> NBest:
-    """`search_encoded` of what an encoder returns."""
-    return search_encoded(EncodedAudio(model, encoded_BTD, lengths_B), config, language_model)
-
-
 @torch.inference_mode()
 def search_encoded(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None = None

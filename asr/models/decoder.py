@@ -192,14 +192,17 @@ class Decoder(AnyDecoder):
             is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
             inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
         if exposure.corrupts:
-            similarity_VV = token_similarity(self.embedding.weight, len(SPECIAL_TOKENS))
-            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV, UNK_ID)
+            similarity_VV = token_similarity(self.embedding.weight)
+            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV)
         return inputs_BN
 
 
 # --- exposure bias ----------------------------------------------------------------------------------
 
 # B batch, U tokens, V vocabulary, D model dimension
+
+
+SHARPNESS = 10.0  # of the softmax of cosines by which tokens are confused
 
 
 class ExposureConfig(Config):
@@ -228,7 +231,7 @@ class ExposureConfig(Config):
 
 
 def corrupt(
-    inputs_BU: Tensor, can_change_BU: Tensor, config: ExposureConfig, similarity_VV: Tensor, unk_id: int
+    inputs_BU: Tensor, can_change_BU: Tensor, config: ExposureConfig, similarity_VV: Tensor
 ) -> Tensor:
     """Inputs of the decoder with some tokens replaced, dropped or repeated where `can_change_BU` is True."""
     draw_BU = torch.rand(inputs_BU.shape, device=inputs_BU.device)
@@ -242,13 +245,13 @@ def corrupt(
     before_BU = torch.cat([inputs_BU[:, :1], inputs_BU[:, :-1]], dim=1)
     corrupted_BU = torch.where(is_replaced_BU, confused_BU, inputs_BU)
     corrupted_BU = torch.where(is_repeated_BU, before_BU, corrupted_BU)
-    return corrupted_BU.masked_fill(is_dropped_BU, unk_id)
+    return corrupted_BU.masked_fill(is_dropped_BU, UNK_ID)
 
 
-def token_similarity(embeddings_VD: Tensor, num_special: int, sharpness: float = 10.0) -> Tensor:
+def token_similarity(embeddings_VD: Tensor) -> Tensor:
     """(V, V): sharpened cosines of the embeddings; none for a token and itself, or for special tokens."""
     unit_VD = F.normalize(embeddings_VD.detach().float(), dim=-1)
-    similarity_VV = sharpness * unit_VD @ unit_VD.T
+    similarity_VV = SHARPNESS * unit_VD @ unit_VD.T
     similarity_VV.fill_diagonal_(-torch.inf)
-    similarity_VV[:, :num_special] = -torch.inf
+    similarity_VV[:, : len(SPECIAL_TOKENS)] = -torch.inf
     return similarity_VV.nan_to_num(nan=0.0, neginf=-1e4)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.models.layers import length_mask
+from asr.text.units import BLANK_ID
 
 # B batch, T encoded steps, U tokens, N rows of attention (tokens and the end), V vocabulary, H heads
 
@@ -75,11 +76,7 @@ def cross_entropy(scores_BUV: Tensor, targets_BU: Tensor, label_smoothing: float
 
 
 def ctc_loss(
-    log_probabilities_BTV: Tensor,
-    lengths_B: Tensor,
-    tokens_BU: Tensor,
-    token_lengths_B: Tensor,
-    blank_id: int,
+    log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
 ) -> Tensor:
     """(B,) of each utterance; 0, not infinity, for one with too few steps for its tokens."""
     return F.ctc_loss(
@@ -87,7 +84,7 @@ def ctc_loss(
         tokens_BU,
         lengths_B,
         token_lengths_B,
-        blank=blank_id,
+        blank=BLANK_ID,
         reduction="none",
         zero_infinity=True,
     )
@@ -156,11 +153,7 @@ def attention_measures(
 
 
 def align_tokens(
-    log_probabilities_BTV: Tensor,
-    lengths_B: Tensor,
-    tokens_BU: Tensor,
-    token_lengths_B: Tensor,
-    blank_id: int,
+    log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
 ) -> tuple[Tensor, Tensor]:
     """First step and one past the last step of each token on the best path, each (B, U); 0 in the padding.
 
@@ -182,9 +175,9 @@ def align_tokens(
             edges = torch.linspace(0, length, count + 1).long()
             first_BU[row, :count], past_BU[row, :count] = edges[:-1], edges[1:]
             continue
-        path_T = forced_align(scores_BTV[row : row + 1, :length], tokens_U[None], blank=blank_id)[0][0]
-        starts = (path_T != blank_id) & (path_T != torch.cat([path_T.new_full((1,), -1), path_T[:-1]]))
-        ends = (path_T != blank_id) & (path_T != torch.cat([path_T[1:], path_T.new_full((1,), -1)]))
+        path_T = forced_align(scores_BTV[row : row + 1, :length], tokens_U[None], blank=BLANK_ID)[0][0]
+        starts = (path_T != BLANK_ID) & (path_T != torch.cat([path_T.new_full((1,), -1), path_T[:-1]]))
+        ends = (path_T != BLANK_ID) & (path_T != torch.cat([path_T[1:], path_T.new_full((1,), -1)]))
         first_BU[row, :count], past_BU[row, :count] = starts.nonzero()[:, 0], ends.nonzero()[:, 0] + 1
     return first_BU.to(lengths_B.device), past_BU.to(lengths_B.device)
 

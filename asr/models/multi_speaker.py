@@ -14,7 +14,7 @@ from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout
 from asr.models.losses import ctc_loss
 from asr.models.model import Losses, ModelConfig
-from asr.text.units import BLANK_ID, EOS_ID, PAD_ID
+from asr.text.units import EOS_ID, PAD_ID
 
 # B batch, S speakers and as many heads, T encoded steps, F features, U tokens, V vocabulary
 
@@ -65,7 +65,7 @@ class MultiSpeakerModel(EncoderModel):
         texts = split_texts(tokens_BU, token_lengths_B, self.config.num_speakers)
         losses_BSS = torch.stack(
             [
-                ctc_loss(head_BTV, lengths_B, *text, BLANK_ID)
+                ctc_loss(head_BTV, lengths_B, *text)
                 for head_BTV in log_probabilities_BSTV.unbind(1)
                 for text in texts
             ],

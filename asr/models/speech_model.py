@@ -28,7 +28,6 @@ from asr.models.losses import (
 )
 from asr.models.model import Losses, ModelConfig, Targets
 from asr.models.non_autoregressive import MaskDecoderConfig, NonAutoregressiveDecoderConfig
-from asr.text.units import BLANK_ID
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension
@@ -281,8 +280,8 @@ class SpeechModel(EncoderModel):
 
     def _compute_ctc(self, encoded: Encoded, targets: Targets) -> CTC:
         log_probabilities_BTV = self.ctc_log_probabilities(encoded[0])
-        arguments = (encoded[1], targets.tokens_BU, targets.lengths_B, BLANK_ID)
-        return CTC(log_probabilities_BTV, ctc_loss(log_probabilities_BTV, *arguments))
+        loss_B = ctc_loss(log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B)
+        return CTC(log_probabilities_BTV, loss_B)
 
     # --- guided attention -----------------------------------------------------------------------
 
@@ -329,7 +328,7 @@ class SpeechModel(EncoderModel):
         is_aligned_B = (loss_B > 0) & (loss_B < guided.ctc_threshold * targets.lengths_B)
         if is_aligned_B.any():
             first_BU, past_BU = align_tokens(
-                ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B, BLANK_ID
+                ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B
             )
             path_BN = times_BN.clone()  # the end of the utterance keeps its place on the diagonal
             middle_BU = (first_BU + past_BU - 1) / 2

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pydantic
 
@@ -27,17 +27,23 @@ from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
 
 
-class EvaluationSettings(Config):
+class SharedSettings(Config):
+    """Settings of whatever turns audio into text."""
+
+    checks: ChecksConfig = ChecksConfig()
+    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
+    segmentation: SegmentationConfig = SegmentationConfig()
+    """Where long recordings are cut, and utterances longer than training had them or the model can read."""
+    precision: Precision = "auto"
+    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
+    auto: Whisper by one of these where the processor has instructions for them, and float32 otherwise."""
+
+
+class EvaluationSettings(SharedSettings):
     """Settings of `asr evaluate`, with the keys and defaults of `asr transcribe`."""
 
     decoding: DecodingConfig = DecodingConfig()
     """How the text is found."""
-    checks: ChecksConfig = ChecksConfig()
-    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
-    segmentation: SegmentationConfig = SegmentationConfig()
-    """Where utterances are cut that are longer than batches.max_utterance_seconds of the training."""
-    precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU."""
 
 
 class ScoringConfig(Config):
@@ -80,38 +86,22 @@ else:
     )
 
 
-class ReadyEvaluationSettings(FamilySections):
+class ReadyEvaluationSettings(SharedSettings, FamilySections):
     """Settings of `asr evaluate` for a ready model, such as Whisper."""
 
-    checks: ChecksConfig = ChecksConfig()
-    """When a decoded text is rejected, and another is drawn. checks=off: never."""
-    segmentation: SegmentationConfig = SegmentationConfig()
-    """Where utterances of more than 30 seconds are cut."""
     scoring: ScoringConfig = ScoringConfig()
     """How texts are normalised."""
-    precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
-    auto: Whisper by one of these where the processor has instructions for them, and float32 otherwise."""
 
 
-class TranscriptionSettings(FamilySections):
+class TranscriptionSettings(EvaluationSettings, FamilySections):
     """Settings of `asr transcribe`."""
 
-    decoding: DecodingConfig = DecodingConfig()
-    """How the text is found."""
-    checks: ChecksConfig = ChecksConfig()
-    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
-    segmentation: SegmentationConfig = SegmentationConfig()
-    """Where long recordings are cut."""
     subtitles: SubtitlesConfig = SubtitlesConfig()
     """How srt and vtt divide the text."""
     streaming: StreamingConfig = StreamingConfig()
     """When live text becomes final."""
     channels: Channels = "mix"
     """Of recordings with several: mix, their mean; separate, each by itself, as a speaker; or one, from 1."""
-    precision: Precision = "auto"
-    """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
-    auto: Whisper by one of these where the processor has instructions for them, and float32 otherwise."""
     tokens: bool = False
     """Whether json and jsonl hold the ids of the tokens of each segment."""
 
@@ -119,22 +109,16 @@ class TranscriptionSettings(FamilySections):
 LANGUAGE_MODEL_WEIGHT = 0.3  # with --language-model, unless told otherwise
 
 
-def load_transcription_settings(
-    options: dict[str, object], pairs: Sequence[str], resources: DecodingResources | None = None
-) -> TranscriptionSettings:
-    return build_config(TranscriptionSettings, merge_settings(options, pairs, resources))
+Settings = TypeVar("Settings", bound=Config)
 
 
-def load_evaluation_settings(
-    options: dict[str, object], pairs: Sequence[str], resources: DecodingResources | None = None
-) -> EvaluationSettings:
-    return build_config(EvaluationSettings, merge_settings(options, pairs, resources))
-
-
-def merge_settings(
-    options: dict[str, object], pairs: Sequence[str], resources: DecodingResources | None = None
-) -> list[str]:
-    """Overrides from options of their own (key to value; None: not given) and from key=value pairs."""
+def load_settings(
+    kind: type[Settings],
+    options: dict[str, object],
+    pairs: Sequence[str],
+    resources: DecodingResources | None = None,
+) -> Settings:
+    """The defaults, changed by options of their own (key to value; None: not given) and key=value pairs."""
     given = {key: f"{key}={value}" for key, value in options.items() if value is not None}
     for pair in pairs:
         key = pair.partition("=")[0].strip()
@@ -147,7 +131,7 @@ def merge_settings(
     elif resources is not None and resources.files:
         weight = "decoding.language_model_weight"
         given.setdefault(weight, f"{weight}={LANGUAGE_MODEL_WEIGHT}")
-    return list(given.values())
+    return build_config(kind, list(given.values()))
 
 
 def find_options(settings: FamilySections, family: Family | None) -> Config | None:

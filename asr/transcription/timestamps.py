@@ -22,7 +22,7 @@ from asr.models.encoder import Clock
 from asr.models.losses import align_tokens
 from asr.models.model import Targets
 from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, PAD_ID
+from asr.text.units import PAD_ID
 from asr.transcripts.transcript import Word
 
 # B batch, T encoded steps, U tokens, N rows of the decoder (tokens and the end), V vocabulary, S samples
@@ -50,7 +50,7 @@ def align_by_ctc(
 ) -> list[list[TokenTime]]:
     """Forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
     tokens_BU, counts_B = _pad(tokens)
-    first_BU, past_BU = align_tokens(log_probabilities_BTV, lengths_B.cpu(), tokens_BU, counts_B, BLANK_ID)
+    first_BU, past_BU = align_tokens(log_probabilities_BTV, lengths_B.cpu(), tokens_BU, counts_B)
     scores_BTV = log_probabilities_BTV.float().cpu()
     aligned = []
     for row, ids in enumerate(tokens):
@@ -171,9 +171,8 @@ def time_words(
     clock: Clock,
     audio_S: np.ndarray,
     sample_rate: int,
-    offset: float = 0.0,
 ) -> list[Word]:
-    """The words of a segment that starts at `offset`; confidence is the geometric mean over their tokens."""
+    """Time the words of a segment from its start; confidence is the geometric mean over their tokens."""
     if not spans:
         return []
     duration = len(audio_S) / sample_rate
@@ -192,7 +191,7 @@ def time_words(
     for span, start, stop in zip(spans, starts, stops, strict=True):
         probabilities = [max(token.probability, 1e-10) for token in token_times[span.first : span.past]]
         confidence = float(np.exp(np.mean(np.log(probabilities))))
-        words.append(Word(span.text, offset + start, offset + max(start, stop), confidence))
+        words.append(Word(span.text, start, max(start, stop), confidence))
     return words
 
 

@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -184,8 +185,9 @@ class Transcriber(abc.ABC):
         of all that can be decoded, which says in `incomplete` what is missing. With `tokens`, segments hold
         theirs.
         """
-        request = self._make_request(decoding, language_model, options, batch_size)
-        request = replace(request, channels=channels, tokens=tokens)
+        request = self._make_request(
+            decoding, language_model, options=options, batch_size=batch_size, channels=channels, tokens=tokens
+        )
         return self.transcribe_source(make_source(source, sample_rate), request)
 
     def transcribe_source(self, source: Source, request: Request) -> Transcript:
@@ -211,8 +213,9 @@ class Transcriber(abc.ABC):
         The audio is read as it is decoded, so that memory stays flat. A larger `batch_size` is quicker in
         all, but the first segments come later. Raises UserError where nothing can be read.
         """
-        request = self._make_request(decoding, language_model, options, batch_size)
-        request = replace(request, tokens=tokens)
+        request = self._make_request(
+            decoding, language_model, options=options, batch_size=batch_size, tokens=tokens
+        )
         for _, result in self._transcribe_channels([make_source(source, sample_rate)], request):
             if isinstance(result, UserError):
                 raise result
@@ -235,8 +238,9 @@ class Transcriber(abc.ABC):
         `batch_size` segments, of several files where these are short, are decoded at once. The text of a
         file does not depend on the others. `report` is told of each batch how many seconds of audio are done.
         """
-        request = self._make_request(decoding, language_model, options, batch_size)
-        request = replace(request, channels=channels, report=report)
+        request = self._make_request(
+            decoding, language_model, options=options, batch_size=batch_size, channels=channels, report=report
+        )
         for source, result in self.transcribe_events(files, request):
             if not isinstance(result, Segment):
                 yield source, result
@@ -371,15 +375,11 @@ class Transcriber(abc.ABC):
         return self.segmentation
 
     def _make_request(
-        self,
-        decoding: DecodingConfig | None,
-        language_model: FusionModel | None,
-        options: Config | None,
-        batch_size: int,
+        self, decoding: DecodingConfig | None, language_model: FusionModel | None, **others: Any
     ) -> Request:
         if decoding is None and language_model is None:
             decoding, language_model = self.usual_decoding()
-        return Request(decoding or DecodingConfig(), language_model, batch_size, options)
+        return Request(decoding or DecodingConfig(), language_model, **others)
 
     # --- for subclasses ---------------------------------------------------------------------------
 
