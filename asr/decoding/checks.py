@@ -106,7 +106,7 @@ class Evidence:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether CTC finds the text about as likely as its best path: then it skips and repeats nothing,
+        """True if CTC finds the text about as likely as its best path: then it skips and repeats nothing,
         wherever attention looked."""
         return self.ctc is not None and (
             self.ctc_log_probability >= self.ctc.path_log_probability - _CONFIRMED_NATS
@@ -145,13 +145,13 @@ def find_faults(evidence: Evidence, config: ChecksConfig) -> list[str]:
 
 
 def is_speech(ctc: CtcText | None, config: ChecksConfig) -> bool:
-    """Whether CTC's best path has tokens that are likely. Without a CTC head nobody can tell: yes."""
+    """Check that CTC's best path has tokens that are likely. Without a CTC head nobody can tell: yes."""
     limit = config.min_speech_probability
     return ctc is None or limit is None or ctc.log_probability >= math.log(limit)
 
 
 def is_agreed(evidence: Evidence, config: ChecksConfig) -> bool:
-    """Whether the decoder confirms CTC's best path, or that is likely enough alone."""
+    """Check that the decoder confirms CTC's best path, or that this is likely enough alone."""
     ctc, limit = evidence.ctc, config.min_agreed_probability
     if ctc is None or limit is None or ctc.log_probability >= math.log(limit):
         return True

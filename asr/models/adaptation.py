@@ -117,7 +117,7 @@ def merge_low_rank(model: nn.Module) -> None:
 
 
 def is_low_rank(name: str) -> bool:
-    """Whether a weight of that name is part of a learned change."""
+    """Tell by its name whether a weight is part of a learned change."""
     return name.endswith((".down_RD", ".up_KR"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
@@ -103,22 +103,16 @@ class LabelModel(EncoderModel, abc.ABC):
         return scores_BNL.float(), counts_B
 
     def forward(
-        self,
-        features_BTF: Tensor,
-        feature_lengths_B: Tensor,
-        tokens_BU: Tensor,
-        token_lengths_B: Tensor,
-        step: int = 0,
-        speech_spans_B2: Tensor | None = None,
+        self, features_BTF: Tensor, feature_lengths_B: Tensor, tokens_BU: Tensor, counts_B: Tensor, *_: Any
     ) -> Losses:
         scores_BNL, _ = self.label(features_BTF, feature_lengths_B)
         width = min(scores_BNL.size(1), tokens_BU.size(1))  # either may be padded further
         scores_BNL, tokens_BN = scores_BNL[:, :width], tokens_BU[:, :width]
-        is_known_BN = length_mask(token_lengths_B, width) & (tokens_BN > UNK_ID)
+        is_known_BN = length_mask(counts_B, width) & (tokens_BN > UNK_ID)
         targets_BN = torch.where(is_known_BN, tokens_BN - FIRST_LABEL_ID, IGNORED)
         loss = cross_entropy(scores_BNL, targets_BN, self.config.label_smoothing)
         num_right = (scores_BNL.argmax(-1) == targets_BN).sum()
-        return Losses(loss, self.count_targets(token_lengths_B), {"accuracy": num_right.detach()})
+        return Losses(loss, self.count_targets(counts_B), {"accuracy": num_right.detach()})
 
 
 class RecordingLabelModel(LabelModel):

@@ -102,19 +102,13 @@ class LanguageModel(Model):
             self.output.weight = self.embedding.weight
 
     def forward(
-        self,
-        features_BTF: Tensor,
-        feature_lengths_B: Tensor,
-        tokens_BU: Tensor,
-        token_lengths_B: Tensor,
-        step: int = 0,
-        speech_spans_B2: Tensor | None = None,
+        self, features_BTF: Tensor, feature_lengths_B: Tensor, tokens_BU: Tensor, counts_B: Tensor, *_: Any
     ) -> Losses:
-        inputs_BN, targets_BN = Targets(tokens_BU, token_lengths_B).for_decoder()
+        inputs_BN, targets_BN = Targets(tokens_BU, counts_B).for_decoder()
         scores_BNV = self.run(inputs_BN)
         loss = cross_entropy(scores_BNV, targets_BN, label_smoothing=0.0)
         num_correct = ((scores_BNV.argmax(-1) == targets_BN) & (targets_BN != IGNORED)).sum()
-        return Losses(loss, self.count_targets(token_lengths_B), {"correct": num_correct.detach()})
+        return Losses(loss, self.count_targets(counts_B), {"correct": num_correct.detach()})
 
     def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
         """Perplexities: of a token, and of a word; the end of a sentence is one of both."""

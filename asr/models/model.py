@@ -69,12 +69,12 @@ class ModelConfig(Config):
 
     @property
     def reads_text(self) -> bool:
-        """Whether texts of the manifest are normalised for it by text.training."""
+        """True if text.training normalises texts of the manifest for it."""
         return True
 
     @property
     def num_texts(self) -> int:
-        """How many texts of an utterance it learns: `text`, `extras.text_2` and so on."""
+        """Number of texts of an utterance that it learns: `text`, `extras.text_2` and so on."""
         return 1
 
     def find_labels(self, text: TextConfig) -> Labels | None:
@@ -83,7 +83,7 @@ class ModelConfig(Config):
 
     @property
     def attends(self) -> bool:
-        """Whether a decoder of it attends to encoded steps."""
+        """True if its decoder attends to encoded steps."""
         return False
 
     def check_run(self, run: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -53,16 +53,10 @@ class MultiSpeakerModel(EncoderModel):
         return scores_BTSV.transpose(1, 2).float().log_softmax(-1), lengths_B
 
     def forward(
-        self,
-        features_BTF: Tensor,
-        feature_lengths_B: Tensor,
-        tokens_BU: Tensor,
-        token_lengths_B: Tensor,
-        step: int = 0,
-        speech_spans_B2: Tensor | None = None,
+        self, features_BTF: Tensor, feature_lengths_B: Tensor, tokens_BU: Tensor, counts_B: Tensor, *_: Any
     ) -> Losses:
         log_probabilities_BSTV, lengths_B = self.ctc_log_probabilities(features_BTF, feature_lengths_B)
-        texts = split_texts(tokens_BU, token_lengths_B, self.config.num_speakers)
+        texts = split_texts(tokens_BU, counts_B, self.config.num_speakers)
         losses_BSS = torch.stack(
             [
                 ctc_loss(head_BTV, lengths_B, *text)
@@ -71,7 +65,7 @@ class MultiSpeakerModel(EncoderModel):
             ],
             dim=1,
         ).unflatten(1, (self.config.num_speakers, -1))
-        return Losses(least_loss(losses_BSS).sum(), self.count_targets(token_lengths_B))
+        return Losses(least_loss(losses_BSS).sum(), self.count_targets(counts_B))
 
 
 def split_texts(tokens_BU: Tensor, lengths_B: Tensor, num_texts: int) -> list[tuple[Tensor, Tensor]]:

@@ -22,7 +22,7 @@ BF16_COMPUTE_CAPABILITY = (8, 0)  # of GPUs, from Ampere on
 
 
 def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
-    """Whether the device has instructions for it. No clock decides: equal runs are equal."""
+    """Check that the device has instructions for it. No clock decides: equal runs are equal."""
     if device.type == "cuda":
         return precision == "bf16" and torch.cuda.get_device_capability(device) >= BF16_COMPUTE_CAPABILITY
     capabilities = torch.cpu.get_capabilities()
@@ -139,7 +139,7 @@ def _round(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def is_int8_exact() -> bool:
-    """Whether this processor multiplies in 8 bits without errors.
+    """Check that this processor multiplies in 8 bits without errors.
 
     One without instructions for that adds pairs up in 16 bits, which large ones do not fit in; and not every
     build of PyTorch has such products.

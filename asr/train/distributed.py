@@ -32,7 +32,7 @@ class Process:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes and logs."""
+        """True for the process that writes and logs."""
         return self.rank == 0
 
 
@@ -79,7 +79,7 @@ def agree_on_name(store: dist.Store, rank: int, world_size: int) -> str:
 
 
 def is_main_process() -> bool:
-    """Whether this process writes and logs; known before `start_process` too."""
+    """Tell whether this process writes and logs; known before `start_process` too."""
     return os.environ.get("RANK", "0") == "0"
 
 

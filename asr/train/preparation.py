@@ -97,7 +97,7 @@ class TrainingData:
             yield group
 
     def find_window(self, batches_done: int) -> tuple[int, int]:
-        """Of the epoch in progress: the window of the next batch, and the batches before that window."""
+        """Find the window of the next batch of this epoch, and the batches before that window."""
         return self._train.find_window(batches_done) if isinstance(self._train, ShardLoader) else (0, 0)
 
     def dev_batches(self) -> Iterator[Batch]:

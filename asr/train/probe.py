@@ -33,7 +33,7 @@ SHARE = 0.8  # of the free memory: other batches have longer texts, and memory g
 
 @dataclass(frozen=True)
 class Fit:
-    """How many utterances of a length make a batch that fits."""
+    """Number of utterances of a length that make a batch which fits."""
 
     length: float
     """In seconds; in tokens where there is no audio."""

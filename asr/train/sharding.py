@@ -41,7 +41,7 @@ def shard_model(model: nn.Module, config: TrainConfig, reduce_dtype: torch.dtype
 
 
 def make_completer(process: Process) -> Callable[[], bool]:
-    """For `write_checkpoint` in a thread of each process; its messages do not mix with those of training."""
+    """Make `completes` of `write_checkpoint`, for its thread: no message mixes with those of training."""
     group = dist.new_group(backend="gloo")
 
     def complete() -> bool:
@@ -56,7 +56,7 @@ def units_of(model: nn.Module) -> list[Any]:
 
 
 def is_part(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, whose import takes longer than all else."""
+    """Recognise a DTensor without its import, which takes longer than all else."""
     return hasattr(tensor, "placements")
 
 
@@ -86,7 +86,7 @@ def split_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def own_parts(tensors: Mapping[str, Any], *, is_main: bool) -> dict[str, Tensor]:
-    """What this process has to save: its parts, and in the main process what all have alike."""
+    """Select what this process has to save: its parts, and in the main one what all have alike."""
     parts = {name: tensor.to_local() for name, tensor in tensors.items() if is_part(tensor)}
     return parts | {name: tensor for name, tensor in tensors.items() if is_main and name not in parts}
 

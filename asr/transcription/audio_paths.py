@@ -59,7 +59,7 @@ class _Found:
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
-    """All that the arguments mean, in their order, each file once.
+    """Find all that the arguments mean, in their order, each file once.
 
     A name is the path below the folder that was given, without suffix. Where two would be equal they keep
     their suffix, or more of their path.

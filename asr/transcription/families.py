@@ -38,7 +38,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def matches(self, source: str | Path) -> bool:
-        """Whether a path or name looks like one of its models; reads no more than first bytes."""
+        """Recognise a path or name of one of its models; reads no more than first bytes."""
 
     @abc.abstractmethod
     def load(

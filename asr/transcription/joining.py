@@ -202,7 +202,7 @@ def join_words(before: Sequence[Word], after: Sequence[Word], cut: float) -> tup
 
 
 def _is_same_time(word: Word, other: Word) -> bool:
-    """Whether they share more than half of the shorter one: a word spoken twice in a row is not one word."""
+    """Check that they share more than half of the shorter one: a word spoken twice in a row is not one."""
     shared = min(word.end, other.end) - max(word.start, other.start)
     return shared > min(word.end - word.start, other.end - other.start) / 2
 

@@ -80,7 +80,7 @@ class OutputFolder:
             ) from None
 
     def is_done(self, recording: Recording) -> bool:
-        """Whether all outputs are there, whole, and of this audio, model and settings."""
+        """Check that all outputs are there, whole, and of this audio, model and settings."""
         made = self._outputs_made(recording)
         outputs = [os.path.relpath(path, self.folder) for path in self.paths(recording).values()]
         return all(output in made and made[output] == stamp_file(self.folder / output) for output in outputs)
@@ -218,7 +218,7 @@ def _is_same_audio(line: Mapping[str, Any], recording: Recording) -> bool:
 
 
 def stamp_recording(recording: Recording) -> Stamp | None:
-    """What is different when the audio is; None where there is none."""
+    """Stamp that differs when the audio does; None where there is no audio."""
     if recording.content is not None:
         return [recording.content.offset, recording.content.size, recording.content.version]
     return stamp_file(recording.path)

@@ -148,7 +148,7 @@ def find_options(settings: FamilySections, family: Family | None) -> Config | No
 def describe_making(
     model: str, resources: DecodingResources, settings: TranscriptionSettings, arithmetic: str
 ) -> dict[str, object]:
-    """All that a transcript depends on, but for the audio; for an OutputFolder."""
+    """Describe all that a transcript depends on, but for the audio; for an OutputFolder."""
     files = {"model": find_weights(model), **resources.files}
     stamps = {
         name: [os.path.realpath(path), path.stat().st_size, path.stat().st_mtime_ns]

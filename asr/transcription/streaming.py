@@ -126,7 +126,7 @@ class LiveTranscriber:
         return self._update(found)
 
     def _update(self, found: Recognized) -> LiveText:
-        """What is shown after a segment has been decoded before its end."""
+        """Text to show after a segment has been decoded before its end."""
         words = self._new_words(found.segment.words)
         num_agreed = _count_common(self._last, words)
         self._last = words
@@ -204,7 +204,7 @@ def transcribe_live(
     sample_rate: int,
     is_late: Callable[[], bool] = lambda: False,
 ) -> Iterator[LiveText]:
-    """All texts of chunks that come at `sample_rate`, resampled on the way where the model has another.
+    """Transcribe chunks that come at `sample_rate`, resampled on the way where the model has another.
 
     `is_late` tells whether more audio waits. What came before an error is decoded to its end.
     """

@@ -137,7 +137,7 @@ class TokenSpan:
 
 
 def has_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether its texts have spaces between words; without, each character counts as a word."""
+    """Check whether its texts have spaces between words; without, each character counts as a word."""
     return tokenizer.type == "words" or any(" " in token or "▁" in token for token in tokenizer.tokens)
 
 

@@ -169,7 +169,7 @@ def sample(
 
 
 def _is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
-    """Whether the text ends in a sequence that repeats itself."""
+    """Check whether the text ends in a sequence that repeats itself."""
     for period in range(1, len(tokens) // (max_repeats + 1) + 1):
         last = tokens[-max(LOOP, period * (max_repeats + 1)) :]
         if len(last) >= LOOP and last[period:] == last[:-period]:

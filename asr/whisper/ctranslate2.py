@@ -86,7 +86,7 @@ def read_ctranslate2(folder: Path) -> Checkpoint:
 
 
 def _read_variables(path: Path) -> dict[str, Tensor]:
-    """All of the file by their names, mapped."""
+    """Map all variables of the file, by their names."""
     file = MappedFile(path)
     if file.numbers("<u4", 1, "the version") != [VERSION] or _read_string(file) != "WhisperSpec":
         raise UserError(

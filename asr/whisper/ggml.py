@@ -97,7 +97,7 @@ class MappedFile:
 
     @property
     def rest(self) -> memoryview:
-        """What is left, for many small steps: its slices cost a tenth of `take`."""
+        """The bytes left, for many small steps: their slices cost a tenth of `take`."""
         return self._bytes[self._place :].data
 
     def take(self, num_bytes: int, what: str) -> np.ndarray:

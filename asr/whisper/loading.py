@@ -118,7 +118,7 @@ def build_tokenizer(checkpoint: Checkpoint, source: str) -> WhisperTokenizer:
 
 
 def is_whisper(source: str | Path) -> bool:
-    """Whether this looks like a Whisper model, in any form that is read here."""
+    """Recognise a Whisper model, in any form that is read here."""
     path = Path(source)
     try:
         if path.is_dir():

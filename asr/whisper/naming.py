@@ -31,7 +31,7 @@ class Checkpoint:
 
 
 def rename_weights(config: WhisperConfig, theirs: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    """All weights that `config` asks for, and no others; each of the shape that it asks for."""
+    """Rename all weights that `config` asks for, and no others, each of the shape that it asks for."""
     expected = expected_shapes(config)
     ours: dict[str, Tensor] = {}
     known: set[str] = set()

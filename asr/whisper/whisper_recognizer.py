@@ -163,7 +163,7 @@ class WhisperRecognizer(Transcriber):
         return [clip(result, segment) for result, segment in zip(results, segments, strict=True)]
 
     def _skips_speech(self, segment: AudioSegment, result: Recognized) -> bool:
-        """Whether a long span of speech, of several, has no word."""
+        """Check whether a long span of speech, of several, has no word."""
         limit = self.checks.max_skipped_seconds
         if limit is None or len(segment.speech) < 2:
             return False

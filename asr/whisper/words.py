@@ -84,7 +84,7 @@ def _find_first(ends: Sequence[int], place: int) -> int:
 
 
 def _is_punctuation(piece: str) -> bool:
-    """Whether this is nothing but punctuation and spaces; a part of a character is none."""
+    """Check for nothing but punctuation and spaces; a part of a character is neither."""
     stripped = piece.strip()
     return bool(stripped) and all(unicodedata.category(sign).startswith("P") for sign in stripped)
 
