@@ -30,7 +30,8 @@ from asr.evaluation.attention_pictures import (
 from asr.evaluation.plots import END, Picture
 from asr.features.front_end import FeaturesConfig
 from asr.system.checkpoint import load_system
-from asr.transcription.recognizer import Recognizer, Request
+from asr.transcription.recognizer import Recognizer
+from asr.transcription.transcriber import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 16_000

@@ -42,7 +42,8 @@ from asr.scoring.counting import score
 from asr.scoring.scored_files import score_files
 from asr.system.checkpoint import System, load_system
 from asr.transcription.audio_paths import Recording
-from asr.transcription.recognizer import Recognizer, Request
+from asr.transcription.recognizer import Recognizer
+from asr.transcription.transcriber import Request
 from asr.transcripts.readers import read_transcripts
 
 CPU = torch.device("cpu")

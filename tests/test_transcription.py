@@ -19,6 +19,7 @@ from tone_examples import TONES_HZ, make_tone
 from asr.audio import reading as audio
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
+from asr.audio.sources import AudioPart
 from asr.data.manifest import read_manifest
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.hypothesis import DecodingConfig
@@ -34,14 +35,9 @@ from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
 from asr.train.loop import train
 from asr.transcription.joining import Recognized
-from asr.transcription.recognizer import (
-    AudioPart,
-    Recognizer,
-    Request,
-    choose_device,
-    load_model,
-)
+from asr.transcription.recognizer import Recognizer, load_model
 from asr.transcription.segment_log import SegmentLog
+from asr.transcription.transcriber import Request, choose_device
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 RATE = 16_000

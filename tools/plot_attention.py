@@ -13,6 +13,7 @@ import logging
 import sys
 from pathlib import Path
 
+from asr.audio.sources import AudioPart
 from asr.errors import UserError
 from asr.evaluation.attention_pictures import (
     View,
@@ -22,7 +23,8 @@ from asr.evaluation.attention_pictures import (
     require_png,
     require_recognizer,
 )
-from asr.transcription.recognizer import AudioPart, Request, load_model
+from asr.transcription.recognizer import load_model
+from asr.transcription.transcriber import Request
 
 
 def run(args: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.evaluation.word_times import align_utterances
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
-    from asr.transcription.recognizer import choose_device
+    from asr.transcription.transcriber import choose_device
 
     utterances = read_references(args.manifest)
     system = load_system(find_model(args.model))

@@ -116,8 +116,9 @@ def prepare_own(args: argparse.Namespace, system: System) -> tuple[list[Utteranc
     from asr.system.decoding_resources import find_resources
     from asr.text.normalization import normalize_for_training
     from asr.train.preparation import log_unknown_share
-    from asr.transcription.recognizer import Recognizer, Request
+    from asr.transcription.recognizer import Recognizer
     from asr.transcription.settings import EvaluationSettings, load_settings
+    from asr.transcription.transcriber import Request
 
     if args.decoding and any(pair.startswith("decoding.method=") for pair in args.set):
         raise UserError("--decoding and --set decoding.method are the same; leave one out")
@@ -208,7 +209,7 @@ def run_kind(args: argparse.Namespace, kind: type[Classification | SpeakersAtOnc
     from asr.cli.evaluation_output import print_json
     from asr.evaluation.speech import describe_device, read_utterances
     from asr.progress import AudioProgress
-    from asr.transcription.recognizer import choose_device
+    from asr.transcription.transcriber import choose_device
 
     for name in ("decoding", "beam", "language_model", "lexicon", "set"):
         if getattr(args, name):

@@ -299,8 +299,8 @@ def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
     from asr.cli.transcription_job import load_resources, load_transcriber
     from asr.transcription.live_input import PipeReader, read_live
     from asr.transcription.live_output import Latency, write_live
-    from asr.transcription.recognizer import Request
     from asr.transcription.streaming import LiveTranscriber, transcribe_live
+    from asr.transcription.transcriber import Request
 
     settings = options.settings
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait

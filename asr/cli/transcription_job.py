@@ -28,9 +28,10 @@ from asr.progress import AudioProgress
 from asr.system.decoding_resources import DecodingResources
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
 from asr.transcription.families import find_family
-from asr.transcription.recognizer import Recognizer, Request, Transcriber, load_model
+from asr.transcription.recognizer import Recognizer, load_model
 from asr.transcription.segment_log import SegmentLog
 from asr.transcription.settings import TranscriptionSettings, find_options
+from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
-from asr.transcription.recognizer import Recognizer, Request, make_setup
-from asr.transcription.transcriber import Transcriber
+from asr.transcription.recognizer import Recognizer, make_setup
+from asr.transcription.transcriber import Request, Transcriber
 
 # N tokens and, maybe, the end, T steps or frames, H heads, V vocabulary, M mel bands
 

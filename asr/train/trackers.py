@@ -124,7 +124,7 @@ TRACKERS: dict[str, Callable[[RunConfig, int, str | None], Tracker]] = {
 
 
 class Trackers:
-    """Trackers of train.loggers. One that fails is left out from then on, with a warning: all else goes on."""
+    """Trackers of a run. One that fails is left out from then on, with a warning: training goes on."""
 
     def __init__(self, config: RunConfig, start_step: int) -> None:
         self._trackers: dict[str, Tracker] = {}

@@ -19,7 +19,6 @@ import torch
 
 from asr.audio.reading import change_speed
 from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.audio.sources import AudioFile, AudioPart
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.core import DecodedBatch, DecodedUtterance, DecodingSetup, SpeechDecoder
 from asr.decoding.fusion import FusionModel
@@ -46,20 +45,8 @@ from asr.transcription.timestamps import (
     split_words,
     time_words,
 )
-from asr.transcription.transcriber import Request, TimedTexts, Transcriber, choose_device
+from asr.transcription.transcriber import Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Word
-
-__all__ = [
-    "AudioFile",
-    "AudioPart",
-    "Precision",
-    "Recognizer",
-    "Request",
-    "Transcriber",
-    "choose_device",
-    "find_default_model",
-    "load_model",
-]
 
 # S samples
 
