@@ -5,23 +5,29 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import signal
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
+from ray_examples import Killed, StandIn
 from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
 from asr.data import packing
+from asr.data.encoding import EncodedFile, Encoding
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
-from asr.data.packing import PackSettings, deal, make_key, pack
-from asr.data.shards import ShardFolder, read_audio, read_data
+from asr.data.packing import PackSettings, ShardPlan, deal, make_key, pack, write_in_processes
+from asr.data.shards import ShardFolder, ShardInfo, read_audio, read_data
 from asr.errors import UserError
+from asr.jobs import ray_pool
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +124,7 @@ def test_a_second_run_goes_on_and_ends_the_same(
         ShardFolder.open(tmp_path / "cut")
     with open(tmp_path / "cut" / "index.jsonl", "ab") as file:
         file.write(b'{"name": "shard-0000')  # as a kill in the middle of a line leaves it
+    (tmp_path / "cut" / ".shard-000002.tar.4711.tmp").write_bytes(b"as a kill in the middle of a shard does")
     first = tmp_path / "cut" / "shard-000000.tar"
     stamp = first.stat().st_mtime_ns
     pack_noise(manifest, tmp_path / "cut", 4)
@@ -132,17 +139,134 @@ def test_what_does_not_match_is_written_anew(manifest: Manifest, tmp_path: Path)
     settings = PackSettings(hours=float(manifest.durations.sum()) / 3600 / 2 * 1.0001)
     assert pack(manifest, tmp_path / "one", settings).kept == len(before) // 2 - 2
     assert hash_all(tmp_path / "one") == before
-    assert pack(manifest, tmp_path / "one", PackSettings("opus", hours=settings.hours)).kept == 0
+
+
+def test_shards_of_another_packing_are_not_mixed_with_new_ones(manifest: Manifest, tmp_path: Path) -> None:
+    """webdataset and lhotse would find both."""
+    folder, total = tmp_path / "one", float(manifest.durations.sum()) / 3600
+    pack(manifest, folder, PackSettings(hours=total / 3))
+    before = hash_all(folder)
+
+    def refuse(settings: PackSettings) -> None:
+        with pytest.raises(UserError, match=r"one: holds other shards, such as shard-000000.tar, .* delete"):
+            pack(manifest, folder, settings)
+        assert hash_all(folder) == before
+
+    for settings in (PackSettings(), PackSettings("opus", hours=total / 3), PackSettings(layout="shar")):
+        refuse(settings)
+    (folder / "index.jsonl").unlink()  # shards of anybody
+    before.pop("index.jsonl")
+    refuse(PackSettings(hours=total / 3))
 
 
 @pytest.mark.slow
 def test_processes_change_nothing(manifest: Manifest, tmp_path: Path) -> None:
     settings = PackSettings(hours=float(manifest.durations.sum()) / 3600 / 4)
     pack(manifest, tmp_path / "one", settings)
-    pack(manifest, tmp_path / "two", settings, jobs=2)
-    names = set((tmp_path / "one" / "index.jsonl").read_text().splitlines())
-    assert names == set((tmp_path / "two" / "index.jsonl").read_text().splitlines())
+    pack(manifest, tmp_path / "two", settings, engine=write_in_processes(2))
     assert hash_all(tmp_path / "one") == hash_all(tmp_path / "two")
+
+
+def die(*_: object) -> ShardInfo:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_told(manifest: Manifest) -> None:
+    plans = [ShardPlan(manifest, 0, np.arange(2))]
+    with pytest.raises(UserError, match="a process has died that packed audio"):
+        list(write_in_processes(2)(plans, die, lambda seconds: None))
+
+
+# --- on Ray ---------------------------------------------------------------------------------------
+
+
+def pack_on_ray(manifest: Manifest, folder: Path, *words: str) -> int:
+    """Into three shards or four."""
+    hours = float(manifest.durations.sum()) / 3600 / 3
+    command = ["manifest", "pack", str(manifest.paths[0]), str(folder), f"--hours={hours}", *words]
+    return main(command)
+
+
+def test_shards_of_ray_are_those_of_one_process(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
+    assert pack_on_ray(manifest, tmp_path / "one") == 0
+    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 0
+    assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
+    (tmp_path / "ray/shard-000001.tar").unlink()
+    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 0
+    count = len(ShardFolder.open(tmp_path / "one").shards)
+    assert f"in {count} shards, {count - 1} of them from before" in capsys.readouterr().out
+    assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
+    monkeypatch.setattr(ray_pool, "_import_ray", None)  # nothing is left to do: not even Ray is started
+    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 0
+
+
+def test_what_kills_its_worker_is_left_out(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the first shard, and one of the second; another kills once."""
+    pack_on_ray(manifest, tmp_path / "whole")
+    first, second, *_ = (list(shard.utterances()) for shard in ShardFolder.open(tmp_path / "whole").shards)
+    killers = {*(item.id for item in first), second[1].id}
+    unlucky = [second[0].id]
+    original = packing.encode_audio
+
+    def encode(utterance: Utterance, encoding: Encoding) -> EncodedFile:
+        if utterance.id in killers or utterance.id in unlucky:
+            if utterance.id in unlucky:
+                unlucky.remove(utterance.id)
+            raise Killed
+        return original(utterance, encoding)
+
+    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
+    monkeypatch.setattr(packing, "encode_audio", encode)
+    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 1
+    folder = ShardFolder.open(tmp_path / "ray")
+    failed = [failure for shard in folder.shards for failure in shard.info.failed]
+    assert {failure.id for failure in failed} == killers and len(failed) == len(killers)
+    assert all(failure.message == "ended its worker, 2 times; it is left out" for failure in failed)
+    packed = {item.id for item in read_data(tmp_path / "ray")}
+    assert packed == {item.id for item in manifest} - killers
+    kept = pack(manifest, tmp_path / "ray", PackSettings(hours=float(manifest.durations.sum()) / 3600 / 3))
+    assert kept.kept == len(folder.shards)  # though some have fewer utterances than they were dealt
+
+
+def test_a_shard_that_is_too_much_for_its_worker(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = packing.write_shard
+
+    def write(folder: Path, settings: PackSettings, number: int, items: list[Utterance], *rest: Any) -> Any:
+        if len(items) > 1:
+            raise Killed
+        return original(folder, settings, number, items, *rest)
+
+    monkeypatch.setattr(ray_pool, "_import_ray", lambda is_cluster: StandIn())
+    monkeypatch.setattr(packing, "write_shard", write)
+    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray") == 2
+    assert "ends its worker each time, though no single file does" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_shards_of_real_workers(manifest: Manifest, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    assert pack_on_ray(manifest, tmp_path / "one") == 0
+    assert pack_on_ray(manifest, tmp_path / "ray", "--engine", "ray", "--workers", "2") == 0
+    assert hash_all(tmp_path / "ray") == hash_all(tmp_path / "one")
+
+
+def test_processes_are_counted_for_one_engine(
+    tmp_path: Path, manifest: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pack_on_ray(manifest, tmp_path / "out", "--engine", "ray", "--jobs", "2") == 2
+    assert "--jobs 2 is without --engine ray" in capsys.readouterr().err
+    assert pack_on_ray(manifest, tmp_path / "out", "--workers", "2") == 2
+    assert "--ray and --workers go with --engine ray" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_files_are_reported_and_stop_nothing(

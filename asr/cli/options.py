@@ -81,14 +81,16 @@ def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None
     add_device(parser)
 
 
-def add_engine(parser: argparse._ActionsContainer) -> None:
+def add_engine(
+    parser: argparse._ActionsContainer, units: str = "in units of about 30 minutes of audio"
+) -> None:
     """Add where the work is done: in this process, or in several of Ray."""
     parser.add_argument(
         "--engine",
         choices=("local", "ray"),
         default="local",
-        help="ray: several processes, in units of about 30 minutes of audio, and go on after the failure of "
-        "one (needs the extra `ray`; default: local, this process alone)",
+        help=f"ray: several processes, {units}, and go on after the failure of one (needs the extra `ray`; "
+        "default: local, this process alone)",
     )
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="the Ray cluster to work on, such as auto or ray://host:10001"
@@ -97,7 +99,7 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
         "--workers",
         type=whole_number(1),
         metavar="N",
-        help="processes of Ray (default: one for each GPU; without GPUs one for each core)",
+        help="processes of Ray (default: one for each GPU; where none is used, one for each core)",
     )
 
 

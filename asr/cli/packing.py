@@ -6,8 +6,16 @@ import argparse
 import logging
 from typing import TYPE_CHECKING
 
+from asr.cli.options import add_engine, find_pool, whole_number
+from asr.errors import UserError, plural
+
 if TYPE_CHECKING:
-    from asr.data.packing import PackReport
+    from collections.abc import Iterator, Sequence
+
+    from asr.data.manifest import Utterance
+    from asr.data.packing import Engine, PackReport, Report, ShardPlan, Write
+    from asr.data.shards import ShardInfo
+    from asr.jobs.ray_pool import PoolOptions, Row
 
 logger = logging.getLogger(__name__)
 
@@ -33,27 +41,76 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hours", metavar="H", type=float, default=8.0, help="of audio in a shard (default: 8)"
     )
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--jobs", metavar="N", type=whole_number(1), help="processes of this machine (default: 1)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the order, which is random (default: 0)")
+    add_engine(parser, "a shard at a time")
 
 
 def pack_manifest(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.data.manifest import Manifest
-    from asr.data.packing import PackSettings, pack
-    from asr.errors import UserError
+    from asr.data.packing import PackSettings, pack, write_here, write_in_processes
     from asr.progress import AudioProgress
 
     if not 0 < args.hours < 10_000:
         raise UserError(f"--hours {args.hours:g}: expected hours of audio in a shard, more than 0; try 8")
-    if args.jobs < 1:
-        raise UserError(f"--jobs {args.jobs}: expected 1 process or more")
+    pool = find_pool(args)
+    if pool is not None and args.jobs is not None:
+        raise UserError(f"--jobs {args.jobs} is without --engine ray, whose processes --workers counts")
+    engine = _pack_on_ray(pool) if pool else write_here
+    if args.jobs is not None and args.jobs > 1:
+        engine = write_in_processes(args.jobs)
     manifest = Manifest.open(args.manifest)
     settings = PackSettings(args.encoding, args.layout, args.hours, args.seed)
     with AudioProgress(float(manifest.durations.sum())) as progress:
-        done = pack(manifest, Path(args.folder), settings, jobs=args.jobs, report=progress.advance)
+        done = pack(manifest, Path(args.folder), settings, engine=engine, report=progress.advance)
     return _report_shards(args.folder, done)
+
+
+def _pack_on_ray(options: PoolOptions) -> Engine:
+    """Have shards written by a pool of workers."""
+
+    def write_all(
+        plans: Sequence[ShardPlan], write: Write, report: Report
+    ) -> Iterator[tuple[int, ShardInfo]]:
+        from asr.jobs.ray_pool import RayPool
+
+        def work(planned: Sequence[tuple[int, Utterance]]) -> list[Row]:
+            number = planned[0][0]
+            info = write(number, [utterance for _, utterance in planned], lambda seconds: None)
+            return [{"shard": info}] * len(planned)
+
+        if not plans:
+            return
+        with RayPool[tuple[int, "Utterance"]](options, uses_gpus=False) as pool:
+            logger.info("%s of %s", plural(len(plans), "shard"), plural(pool.num_workers, "worker"))
+            for index, rows in pool.run(plans, lambda threads: work):
+                yield plans[index].number, _join_rows(plans[index], rows, write)
+                report(plans[index].seconds)
+
+    return write_all
+
+
+def _join_rows(plan: ShardPlan, rows: Sequence[Row], write: Write) -> ShardInfo:
+    """The shard, from which what killed its worker is left out."""
+    from asr.data.shards import Failure
+
+    infos = [row["shard"] for row in rows if "shard" in row]
+    if any(info != infos[0] for info in infos):
+        raise UserError(
+            f"shard {plan.number} ends its worker each time, though no single file does; is memory short? "
+            "Give fewer --workers, or less --hours with another folder"
+        )
+    killed = [
+        Failure(id=plan[index][1].id, message=row["error"])
+        for index, row in enumerate(rows)
+        if "error" in row
+    ]
+    info = infos[0] if infos else write(plan.number, [], lambda seconds: None)
+    return info.model_copy(update={"failed": (*info.failed, *killed)})
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ Layouts: `webdataset` puts <id>.flac and <id>.json, the record, one after the ot
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -15,7 +16,9 @@ import tarfile
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -69,37 +72,76 @@ class PackReport:
         return [failure for shard in self.shards for failure in shard.failed]
 
 
+class ShardPlan(Sequence[tuple[int, Utterance]]):
+    """The utterances of one shard, each with the number of the shard; read from the manifest one by one."""
+
+    def __init__(self, manifest: Manifest, number: int, positions: np.ndarray) -> None:
+        self.number = number
+        self.seconds = float(manifest.durations[positions].sum())
+        self._manifest = manifest
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: int) -> tuple[int, Utterance]:  # type: ignore[override]
+        return self.number, self._manifest[int(self._positions[index])]
+
+    def hash(self, settings: PackSettings) -> str:
+        """What the shard is made of."""
+        source = hashlib.sha256(f"{FORMAT} {self.number} {settings.encoding} {settings.layout}\n".encode())
+        for _, utterance in self:
+            source.update(utterance.model_dump_json().encode() + b"\n")
+        return source.hexdigest()
+
+
+Write = Callable[[int, Sequence[Utterance], Report], ShardInfo]
+"""Writes the shard of a number."""
+Engine = Callable[[Sequence[ShardPlan], Write, Report], Iterator[tuple[int, ShardInfo]]]
+"""Has all shards written, in any order, and gives each with its number."""
+
+
+def write_here(plans: Sequence[ShardPlan], write: Write, report: Report) -> Iterator[tuple[int, ShardInfo]]:
+    """Write one shard after the other."""
+    for plan in plans:
+        yield plan.number, write(plan.number, [utterance for _, utterance in plan], report)
+
+
 def pack(
     manifest: Manifest,
     folder: Path,
     settings: PackSettings,
     *,
-    jobs: int = 1,
+    engine: Engine = write_here,
     report: Report = lambda seconds: None,
 ) -> PackReport:
     """Write the shards that are not there yet, and the index of the folder.
     An utterance whose audio cannot be read is left out and named in the index. What is written depends on
-    manifest and settings alone, not on `jobs` or on where an earlier run was stopped.
+    manifest and settings alone, not on `engine` or on where an earlier run was stopped.
     """
     require_distinct_ids(manifest)
-    plans = deal(manifest.durations, settings)
+    dealt = deal(manifest.durations, settings)
+    plans = [ShardPlan(manifest, number, positions) for number, positions in enumerate(dealt)]
     with claim_folder(folder):
-        job = _Job(manifest, folder, settings, _find_kept(folder))
-        write_folder_index(folder, list(job.kept.values()), len(plans))
-        done = []
+        _remove_remains(folder)
+        sources = [plan.hash(settings) for plan in plans]
+        kept = _find_kept(folder, sources, settings)
+        left = [plan for plan in plans if plan.number not in kept]
+        report(sum(plans[number].seconds for number in kept))
+        done = dict(kept)
+        write_folder_index(folder, list(kept.values()), len(plans))
         with open(folder / INDEX_NAME, "ab") as index:
-            for info, is_new in job.write_all(plans, jobs, report):
-                done.append((info, is_new))
-                if is_new:
-                    index.write(info.model_dump_json(exclude_defaults=True).encode() + b"\n")
-                    index.flush()
-    done.sort(key=lambda pair: pair[0].name)
-    infos = tuple(info for info, _ in done)
-    write_folder_index(folder, infos)
+            for number, info in engine(left, partial(write_shard, folder, settings), report):
+                done[number] = info.model_copy(update={"source": sources[number]})
+                index.write(done[number].model_dump_json(exclude_defaults=True).encode() + b"\n")
+                index.flush()
+        infos = tuple(done[plan.number] for plan in plans)
+        write_folder_index(folder, infos)
+        _remove_remains(folder)
     if not any(info.utterances for info in infos):
         first = infos[0].failed[0].message
         raise UserError(f"{manifest.name}: none of its {len(manifest)} utterances could be packed; {first}")
-    return PackReport(infos, sum(not is_new for _, is_new in done))
+    return PackReport(infos, len(kept))
 
 
 def require_distinct_ids(manifest: Manifest) -> None:
@@ -129,13 +171,34 @@ def deal(durations: np.ndarray, settings: PackSettings) -> list[np.ndarray]:
 # --- the index of the folder ----------------------------------------------------------------------
 
 
-def _find_kept(folder: Path) -> dict[str, ShardInfo]:
-    """The shards that an earlier run finished, by the hash of what they were packed from."""
+def _find_kept(folder: Path, sources: Sequence[str], settings: PackSettings) -> dict[int, ShardInfo]:
+    """The shards that an earlier run finished, by number; refuse a folder that holds any others.
+
+    They would stay beside the new ones, where webdataset and lhotse find them, or be written over.
+    """
     place = folder / INDEX_NAME
-    if not place.exists():
-        return {}
-    _, infos = parse_folder_index(str(place), place.read_bytes())
-    return {info.source: info for info in infos if _is_there(folder, info)}
+    infos, own = [], set()
+    if place.exists():
+        _, infos = parse_folder_index(str(place), place.read_bytes())
+        own = {name_shard(number, settings) for number in range(len(sources))}  # perhaps not in the index yet
+    there = {info.source: info for info in infos if _is_there(folder, info)}
+    tars = [path for pattern in ("*.tar", "shar/*.tar") for path in folder.glob(pattern)]
+    others = {path.relative_to(folder).as_posix() for path in tars} - own
+    others |= {there[source].name for source in there.keys() - set(sources)}
+    if others:
+        raise UserError(
+            f"{folder}: holds other shards, such as {min(others)}, of another manifest, other settings or "
+            "another program; give another folder, or delete what is there to pack it anew"
+        )
+    return {number: there[source] for number, source in enumerate(sources) if source in there}
+
+
+def _remove_remains(folder: Path) -> None:
+    """Remove what killed processes have left half written."""
+    for pattern in (".*.tmp", "shar/.*.tmp"):
+        for remains in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                remains.unlink()
 
 
 def _is_there(folder: Path, info: ShardInfo) -> bool:
@@ -158,73 +221,57 @@ def write_folder_index(folder: Path, infos: Sequence[ShardInfo], num_shards: int
 # --- shards ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Job:
-    """All that the shards of a manifest are written from."""
-
-    manifest: Manifest
-    folder: Path
-    settings: PackSettings
-    kept: dict[str, ShardInfo]
-    """Shards of an earlier run, by the hash of what they were packed from."""
+def write_in_processes(jobs: int) -> Engine:
+    """Have shards written by so many processes of this machine."""
 
     def write_all(
-        self, plans: Sequence[np.ndarray], jobs: int, report: Report
-    ) -> Iterator[tuple[ShardInfo, bool]]:
-        """Each shard as it is done, and whether it is new."""
-        if jobs == 1:
-            for number, positions in enumerate(plans):
-                yield self.write_or_keep(number, positions, report)
-            return
+        plans: Sequence[ShardPlan], write: Write, report: Report
+    ) -> Iterator[tuple[int, ShardInfo]]:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, context, initializer=_receive, initargs=(self,)) as pool:
-            futures = {
-                pool.submit(_write_in_worker, number, positions): positions
-                for number, positions in enumerate(plans)
-            }
+        with ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_receive, initargs=(plans, write)
+        ) as pool:
+            futures = {pool.submit(_write_in_worker, index): plan for index, plan in enumerate(plans)}
             try:
                 for future in as_completed(futures):
-                    report(float(self.manifest.durations[futures[future]].sum()))
-                    yield future.result()
+                    yield futures[future].number, future.result()
+                    report(futures[future].seconds)
+            except BrokenProcessPool:
+                raise UserError(
+                    "a process has died that packed audio, for want of memory or by a file that its decoder "
+                    "cannot bear; the same command goes on, with --engine ray such a file is left out"
+                ) from None
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def write_or_keep(self, number: int, positions: np.ndarray, report: Report) -> tuple[ShardInfo, bool]:
-        utterances = [self.manifest[int(position)] for position in positions]
-        settings = self.settings
-        source = hashlib.sha256(f"{FORMAT} {number} {settings.encoding} {settings.layout}\n".encode())
-        for utterance in utterances:
-            source.update(utterance.model_dump_json().encode() + b"\n")
-        if (info := self.kept.get(source.hexdigest())) is not None:
-            report(sum(utterance.duration for utterance in utterances))
-            return info, False
-        return write_shard(utterances, self.folder, number, settings, source.hexdigest(), report), True
+    return write_all
 
 
-_received: _Job
+_received: tuple[Sequence[ShardPlan], Write]
 
 
-def _receive(job: _Job) -> None:
+def _receive(plans: Sequence[ShardPlan], write: Write) -> None:
     """Once in each worker, since a manifest may be large."""
     global _received
-    _received = job
+    _received = plans, write
 
 
-def _write_in_worker(number: int, positions: np.ndarray) -> tuple[ShardInfo, bool]:
-    return _received.write_or_keep(number, positions, lambda seconds: None)
+def _write_in_worker(index: int) -> ShardInfo:
+    plans, write = _received
+    [(_, info)] = write_here([plans[index]], write, lambda seconds: None)
+    return info
+
+
+def name_shard(number: int, settings: PackSettings) -> str:
+    return f"shar/recording.{number:06d}.tar" if settings.layout == "shar" else f"shard-{number:06d}.tar"
 
 
 def write_shard(
-    utterances: Sequence[Utterance],
-    folder: Path,
-    number: int,
-    settings: PackSettings,
-    source: str,
-    report: Report,
+    folder: Path, settings: PackSettings, number: int, utterances: Sequence[Utterance], report: Report
 ) -> ShardInfo:
     """Write one shard and its index."""
     is_shar = settings.layout == "shar"
-    name = f"shar/recording.{number:06d}.tar" if is_shar else f"shard-{number:06d}.tar"
+    name = name_shard(number, settings)
     index_name = f"shard-{number:06d}.jsonl"
     rows: list[PackedUtterance] = []
     cuts: list[dict[str, Any]] = []
@@ -258,7 +305,7 @@ def write_shard(
         with replace_file(folder / f"shar/cuts.{number:06d}.jsonl.gz") as file:
             content = "".join(json.dumps(cut, ensure_ascii=False) + "\n" for cut in cuts).encode()
             file.write(gzip.compress(content, mtime=0))
-    return finish_shard(folder, name, rows, failed, index_name, tar.size, tar.digest.hexdigest(), source)
+    return finish_shard(folder, name, rows, failed, index_name, tar.size, tar.digest.hexdigest())
 
 
 def finish_shard(
@@ -269,7 +316,6 @@ def finish_shard(
     index_name: str,
     size: int,
     sha256: str,
-    source: str = "",
 ) -> ShardInfo:
     """Write the index of a shard, and describe both."""
     exclude = {"shard", "version"}
@@ -287,7 +333,7 @@ def finish_shard(
         sha256=sha256,
         index_size=len(content),
         index_sha256=hashlib.sha256(content).hexdigest(),
-        source=source,
+        source="",
         failed=tuple(failed),
     )
 
