@@ -11,10 +11,13 @@ import pytest
 import soundfile
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from shard_examples import write_noise
 
 from asr.audio.reading import measure_seconds
-from asr.data.manifest import Utterance
-from asr.data.manifest_checks import TextChecks, compute_statistics, validate
+from asr.data.manifest import Manifest, Utterance, write_manifest
+from asr.data.manifest_checks import TextChecks, compute_statistics, count_records, validate
+from asr.data.packing import PackSettings, pack
+from asr.data.shards import ShardFolder, read_data
 from asr.errors import UserError
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import TokenizerConfig
@@ -251,3 +254,39 @@ def test_one_long_recording_does_not_flatten_the_histogram() -> None:
     histogram = compute_statistics(Utterance(id="a", audio="a", duration=d) for d in durations).histogram
     assert [low for low, _ in histogram] == list(range(12))
     assert histogram[-1] == (11.0, 1)
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+
+def test_faults_of_shards_are_those_of_a_manifest(tmp_path: Path) -> None:
+    manifest = write_noise(tmp_path, 6)
+    items = [item.model_copy(update={"text": ""}) if item.id == "u002" else item for item in manifest]
+    write_manifest(tmp_path / "m.jsonl", items)
+    folder = tmp_path / "shards"
+    pack(Manifest.open(tmp_path / "m.jsonl"), folder, PackSettings("copy", hours=0.25 / 3600))
+
+    def find(**options: object) -> list[tuple[str | None, str]]:
+        return sorted((fault.id, fault.kind) for fault in validate(folder, **options))  # type: ignore[arg-type]
+
+    assert count_records(folder) == 6
+    wrong = [("u002", "empty-text")]
+    assert find() == find(check_audio="decode") == find(check_audio="no") == wrong
+
+    order = [item.id for item in read_data(folder)]
+    [position] = (fault.line for fault in validate(folder) if fault.kind == "empty-text")
+    assert order[position - 1] == "u002"
+
+    whole = ShardFolder.open(folder).shards
+    with open(whole[0].address, "r+b") as file:  # the first file of the first shard
+        file.seek(next(whole[0].utterances()).offset)
+        file.write(b"RIFF, but not really")
+    assert find() == sorted([*wrong, (order[0], "broken-audio")])
+    assert find(check_audio="no") == wrong
+    last = Path(folder / whole[-1].info.index)
+    last.write_bytes(last.read_bytes().replace(b"speaker", b"SPEAKER"))
+    lost = [fault for fault in validate(folder) if fault.id is None]
+    assert [fault.kind for fault in lost] == ["unreadable-record"]
+    assert lost[0].line == 1 + sum(shard.info.utterances for shard in whole[:-1])
+    with pytest.raises(UserError, match="leave --root out"):
+        find(root=tmp_path)

@@ -49,6 +49,17 @@ def test_a_conf_of_another_corpus(recipes_dir: Path, tmp_path: Path) -> None:
         run_recipe(make_experiment(recipes_dir))
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_conf_that_names_shards(recipes_dir: Path, tmp_path: Path, split: str) -> None:
+    (tmp_path / "shards").mkdir()
+    conf = f"{COMMON.format(name='packed')}{TONES}".replace(f"data/tones/{split}.jsonl", "shards")
+    path = write_conf(tmp_path, "packed", conf)
+    with pytest.raises(
+        UserError, match=f"{path}: data.{split} = shards is a folder of shards. .* `asr train`"
+    ):
+        run_recipe(make_experiment(recipes_dir))
+
+
 @pytest.mark.parametrize("fault", ["id", "path", "copy", "train_all"])
 def test_what_is_tested_is_not_learnt(recipes_dir: Path, tones: Path, tmp_path: Path, fault: str) -> None:
     run_recipe(make_experiment(recipes_dir), "prepare")

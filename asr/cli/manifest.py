@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("manifest", metavar="MANIFEST", help="utterances as JSON Lines")
+    parser.add_argument(
+        "manifest", metavar="MANIFEST", help="utterances as JSON Lines, or a folder of shards"
+    )
     parser.add_argument(
         "--tokenizer", metavar="FILE", help="tokenizer.json that must be able to write all texts"
     )
@@ -91,11 +93,12 @@ def _validate(args: argparse.Namespace) -> int:
     from collections import Counter
     from dataclasses import asdict
 
-    from asr.data.manifest import read_lines
-    from asr.data.manifest_checks import validate
+    from asr.data.manifest_checks import count_records, validate
+    from asr.data.shards import INDEX_NAME
     from asr.errors import UserError
 
-    if os.path.isdir(args.manifest) or args.manifest.removesuffix(".gz").endswith((".csv", ".tsv")):
+    is_folder = os.path.isdir(args.manifest) and not os.path.isfile(os.path.join(args.manifest, INDEX_NAME))
+    if is_folder or args.manifest.removesuffix(".gz").endswith((".csv", ".tsv")):
         raise UserError(
             f"{args.manifest}: a table or folder, not a manifest; make one of it by "
             f"`asr manifest convert {args.manifest} OUT.jsonl`"
@@ -111,7 +114,7 @@ def _validate(args: argparse.Namespace) -> int:
     )
     faults.sort(key=lambda fault: fault.line)
     counts = dict(Counter(fault.kind for fault in faults).most_common())
-    total = sum(1 for _ in read_lines(args.manifest))
+    total = count_records(args.manifest)
     if args.json:
         report = {"utterances": total, "counts": counts, "faults": [asdict(fault) for fault in faults]}
         print(json.dumps(report, ensure_ascii=False, indent=2))

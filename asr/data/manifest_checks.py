@@ -10,6 +10,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from asr.audio.containers import TOLERANCE_SECONDS
 from asr.audio.reading import measure_seconds, read_blocks, read_info
 from asr.data.manifest import Utterance, parse_json, parse_utterance, read_lines, with_absolute_audio
+from asr.data.shards import Content, ShardFolder, fetch, is_shards
 from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
 from asr.text.tokenizer import Tokenizer
@@ -27,6 +29,7 @@ from asr.text.tokenizer import Tokenizer
 # Beyond the end it may reach by TOLERANCE_SECONDS, as far as reading allows.
 LACKING_SECONDS = 0.1
 MAX_UNKNOWN_SHOWN = 20
+FETCHED_TOGETHER = 64  # audio files of shards
 
 FaultKind = Literal[
     "unreadable-record",
@@ -55,7 +58,7 @@ class TextChecks:
 class Fault:
     """One thing that is wrong with one line of a manifest."""
 
-    line: int
+    line: int  # of shards the number of the utterance, in the order of the shards
     id: str | None  # None if not even the id could be read
     kind: FaultKind
     message: str
@@ -69,35 +72,67 @@ def validate(
     root: str | Path | None = None,
     progress: bool = False,
 ) -> Iterator[Fault]:
-    """All faults of a manifest; a bad record never hides those of the rest.
+    """All faults of a manifest or a folder of shards; a bad record never hides those of the rest.
 
     `check_audio` reads the header of each file, or decodes each utterance, which also finds files that are
     damaged or silent. Audio outside of `root` is reported and not opened. Memory is about 100 bytes a line,
     for the ids seen.
     """
-    folder = os.path.dirname(os.path.abspath(path))
-    lines: Iterable[tuple[int, int, bytes]] = read_lines(path)
+    if root is not None and is_shards(path):
+        raise UserError(f"{path}: shards hold their audio, which lies nowhere else; leave --root out")
+    records: Iterable[_Record]
+    records = _read_shards(path, check_audio != "no") if is_shards(path) else _read_lines(path)
     if progress:
-        total = sum(1 for _ in read_lines(path))
         # disable=None: only a terminal shows it
-        lines = tqdm(lines, total=total, unit=" utterances", desc=str(path), disable=None)
+        total = count_records(path)
+        records = tqdm(records, total=total, unit=" utterances", desc=str(path), disable=None)
     audio_checks = _AudioChecks(decode=check_audio == "decode", root=root)
     line_of_id: dict[int, int] = {}  # by hash: 64 random bits do not collide in practice
-    for number, _, line in lines:
-        try:
-            utterance = with_absolute_audio(parse_utterance(line), folder)
-        except UserError as error:
-            yield Fault(number, _find_id(line), "unreadable-record", str(error))
+    for number, utterance, content in records:
+        if isinstance(utterance, Fault):
+            yield utterance
             continue
         first = line_of_id.setdefault(hash(utterance.id), number)
         if first != number:
             yield Fault(number, utterance.id, "duplicate-id", f"the id was already used on line {first}")
         found = _check_text(utterance, text_checks)
         if check_audio != "no":
-            found = itertools.chain(audio_checks.check(number, utterance), found)
+            found = itertools.chain(audio_checks.check(number, utterance, content), found)
         for kind, message in found:
             yield Fault(number, utterance.id, kind, message)
     yield from audio_checks.finish()
+
+
+def count_records(path: str | Path) -> int:
+    """Lines of a manifest, or utterances of a folder of shards."""
+    return len(ShardFolder.open(path)) if is_shards(path) else sum(1 for _ in read_lines(path))
+
+
+_Record = tuple[int, "Utterance | Fault", Content]
+
+
+def _read_lines(path: str | Path) -> Iterator[_Record]:
+    folder = os.path.dirname(os.path.abspath(path))
+    for number, _, line in read_lines(path):
+        try:
+            yield number, with_absolute_audio(parse_utterance(line), folder), None
+        except UserError as error:
+            yield number, Fault(number, _find_id(line), "unreadable-record", str(error)), None
+
+
+def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
+    number = 1
+    for shard in ShardFolder.open(path).shards:
+        try:
+            items = list(shard.utterances())
+        except UserError as error:
+            yield number, Fault(number, None, "unreadable-record", str(error)), None
+            items = []
+        for start in range(0, len(items), FETCHED_TOGETHER):
+            some = items[start : start + FETCHED_TOGETHER]
+            contents = fetch(some) if with_audio else [None] * len(some)
+            yield from zip(itertools.count(number + start), some, contents, strict=False)
+        number += shard.info.utterances
 
 
 class _AudioChecks:
@@ -111,17 +146,23 @@ class _AudioChecks:
         self.recordings_in_parts: set[int] = set()
         self.shorter_than_file: list[tuple[int, Fault]] = []
 
-    def check(self, number: int, utterance: Utterance) -> Iterator[tuple[FaultKind, str]]:
+    def check(
+        self, number: int, utterance: Utterance, content: Content = None
+    ) -> Iterator[tuple[FaultKind, str]]:
+        """`content`: of the audio file, where that is in a shard."""
         if self.root is not None and not _is_below(utterance.audio, self.root):
             yield ("outside-root", f"{shorten(utterance.audio)} lies outside of {self.root}")
             return
-        if not os.path.isfile(utterance.audio):
+        if content is None and not os.path.isfile(utterance.audio):
             yield ("missing-audio", f"{utterance.audio}: no such file")
             return
         try:
-            seconds = self.measure(utterance.audio)
+            if isinstance(content, UserError):
+                raise content
+            measure = self.measure if content is None else partial(measure_seconds, content=content)
+            seconds = measure(utterance.audio)
             if self.decode:
-                _decode(utterance)
+                _decode(utterance, content)
         except UserError as error:
             yield ("broken-audio", str(error))
             return
@@ -146,11 +187,16 @@ class _AudioChecks:
                 yield fault
 
 
-def _decode(utterance: Utterance) -> None:
-    sample_rate = read_info(utterance.audio).sample_rate
-    start, duration = utterance.start, utterance.duration
-    channel = utterance.channel_index
-    for _ in read_blocks(utterance.audio, sample_rate, start=start, duration=duration, channel=channel):
+def _decode(utterance: Utterance, content: bytes | None) -> None:
+    sample_rate = read_info(utterance.audio, content).sample_rate
+    for _ in read_blocks(
+        utterance.audio,
+        sample_rate,
+        start=utterance.start,
+        duration=utterance.duration,
+        channel=utterance.channel_index,
+        content=content,
+    ):
         pass
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from asr.config import Config, describe_config
 from asr.data.manifest import Manifest, write_manifest
+from asr.data.shards import is_shards
 from asr.errors import UserError, suggest
 from asr.recipe.definition import SystemConf
 from asr.recipe.experiment import Experiment
@@ -181,7 +182,15 @@ def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunCo
 
 def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a conf with its overrides, then with more."""
-    return RunConfig.load(conf.path, [*conf.overrides, *overrides])
+    config = RunConfig.load(conf.path, [*conf.overrides, *overrides])
+    for key, path in config.data.named_paths:
+        if is_shards(path):
+            raise UserError(
+                f"{conf.path}: data.{key} = {path} is a folder of shards. Recipes and studies compare the "
+                "splits and deal them into folds: name the manifest that was packed, or use `asr train` and "
+                "`asr evaluate`, which take shards"
+            )
+    return config
 
 
 def _move_paths(experiment: Experiment, config: RunConfig) -> Iterator[str]:
