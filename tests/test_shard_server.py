@@ -103,24 +103,17 @@ def test_a_server_that_is_gone_or_lacks_a_file_is_named(
 
 
 def test_an_object_store(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = pytest.importorskip("moto.server", reason="a local S3")
-    s3fs = pytest.importorskip("s3fs", reason="reads s3://")
+    pytest.importorskip("moto.server", reason="a local S3")
+    pytest.importorskip("s3fs", reason="reads s3://")
+    from faulty_server import serve_s3
+
     here = pack_noise(manifest, tmp_path / "shards", 8)
-    store = server.ThreadedMotoServer(port=0)
-    store.start()
-    host, port = store.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    try:
-        files = s3fs.S3FileSystem()
-        files.mkdir("corpora")
-        files.put(str(tmp_path / "shards"), "corpora/noise", recursive=True)
-        there = ShardFolder.open("s3://corpora/noise")
-        assert_equal(load(there, 2).epoch_batches(0), load(here, 0).epoch_batches(0))
-        with pytest.raises(UserError, match=r"s3://corpora/none: no index\.jsonl there"):
-            ShardFolder.open("s3://corpora/none")
-    finally:
-        store.stop()
+    with serve_s3(tmp_path / "shards", faults=0.25, delay=0.005) as (variables, counts):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        there = ShardFolder.open("s3://corpus")
+        for epoch in (0, 1):
+            assert_equal(load(there, 2).epoch_batches(epoch), load(here, 0).epoch_batches(epoch))
+        assert all(counts[fault] for fault in ("503 Slow Down", "500 Error", "short"))
+        with pytest.raises(UserError, match=r"s3://corpus/none: no index\.jsonl there"):
+            ShardFolder.open("s3://corpus/none")

@@ -1,6 +1,9 @@
 """Serve a folder over HTTP with byte ranges, slowly and with faults: errors, broken and short answers.
 
 python tools/faulty_server.py FOLDER --faults 0.1 --delay 0.02
+
+With --s3 as the bucket `corpus` of S3, which moto imitates (`pip install 'moto[server]' s3fs`); clients find
+it by the variables that are printed.
 """
 
 from __future__ import annotations
@@ -23,8 +26,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--faults", type=float, default=0.1, help="share of the answers (default: 0.1)")
     parser.add_argument("--delay", type=float, default=0.02, help="seconds before an answer (default: 0.02)")
+    parser.add_argument("--s3", action="store_true", help="as s3://corpus")
     arguments = parser.parse_args()
-    with serve(arguments.folder, arguments.faults, arguments.delay) as server:
+    given = arguments.folder, arguments.faults, arguments.delay
+    if arguments.s3:
+        with serve_s3(*given) as (variables, _):
+            print(*(f"export {name}={value}" for name, value in variables.items()), sep="\n", flush=True)
+            threading.Event().wait()
+    with serve(*given) as server:
         print(f"http://127.0.0.1:{server.server_port}", flush=True)
         threading.Event().wait()
 
@@ -57,6 +66,51 @@ def serve(folder: Path, faults: float = 0.0, delay: float = 0.0) -> Iterator[Ser
     thread.start()
     try:
         yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def serve_s3(
+    folder: Path, faults: float = 0.0, delay: float = 0.0
+) -> Iterator[tuple[dict[str, str], Counter[str]]]:
+    """Imitate S3 with the folder as its bucket `corpus`; gives the environment of clients, and counts."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from s3fs import S3FileSystem
+    from werkzeug.serving import make_server
+
+    store = DomainDispatcherApplication(create_backend_app)
+    chance, lock = random.Random(0), threading.Lock()
+    counts: Counter[str] = Counter()
+    is_filled = False
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        if not is_filled:
+            return store(environ, start_response)
+        time.sleep(delay)
+        with lock:
+            kind = chance.choice(["503 Slow Down", "500 Error", "short"]) if chance.random() < faults else ""
+            counts[kind] += 1
+        if kind and kind != "short":
+            start_response(kind, [("Content-Length", "0")])
+            return []
+        content = b"".join(store(environ, start_response))
+        return [content[: len(content) // 2] if kind else content]  # the promised length never comes
+
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    variables = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    try:
+        files = S3FileSystem(key="x", secret="x", endpoint_url=variables["AWS_ENDPOINT_URL"])
+        files.put(f"{folder}/", "corpus", recursive=True)
+        is_filled = True
+        yield variables, counts
     finally:
         server.shutdown()
         server.server_close()
