@@ -177,7 +177,8 @@ def _find_kept(folder: Path, sources: Sequence[str], settings: PackSettings) -> 
     They would stay beside the new ones, where webdataset and lhotse find them, or be written over.
     """
     place = folder / INDEX_NAME
-    infos, own = [], set()
+    infos: list[ShardInfo] = []
+    own: set[str] = set()
     if place.exists():
         _, infos = parse_folder_index(str(place), place.read_bytes())
         own = {name_shard(number, settings) for number in range(len(sources))}  # perhaps not in the index yet
