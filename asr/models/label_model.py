@@ -105,7 +105,7 @@ class LabelModel(EncoderModel, abc.ABC):
     def forward(
         self, features_BTF: Tensor, feature_lengths_B: Tensor, tokens_BU: Tensor, counts_B: Tensor, *_: Any
     ) -> Losses:
-        scores_BNL, _ = self.label(features_BTF, feature_lengths_B)
+        scores_BNL = self.label(features_BTF, feature_lengths_B)[0]
         width = min(scores_BNL.size(1), tokens_BU.size(1))  # either may be padded further
         scores_BNL, tokens_BN = scores_BNL[:, :width], tokens_BU[:, :width]
         is_known_BN = length_mask(counts_B, width) & (tokens_BN > UNK_ID)
