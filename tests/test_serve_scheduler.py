@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 
 from asr.audio.segmentation import AudioSegment
+from asr.serve import scheduler as scheduler_module
 from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
 from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.transcriber import Request
@@ -270,6 +274,30 @@ def test_a_batch_that_does_not_end_is_noticed() -> None:
     assert scheduler.stuck_seconds() == 50
     fake.gate.release()
     wait_for(lambda: scheduler.stuck_seconds() == 0)
+
+
+def test_freed_memory_goes_back_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, now, trims = Fake(is_gated=False), [0.0], list[float]()
+    monkeypatch.setattr(scheduler_module, "trim_memory", lambda: trims.append(now[0]))
+    scheduler = make(fake, clock=lambda: now[0])
+    now[0] = 61.0
+    for _ in range(3):
+        Asking(scheduler, Client(), [0.0]).join()
+    scheduler.close()
+    assert scheduler.wait(5) and trims == [61.0]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep no freed pieces")
+def test_memory_that_was_freed_in_pieces_goes_back() -> None:
+    script = (
+        "from asr.serve.scheduler import trim_memory\n"
+        "def resident():\n    return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "blocks = [bytearray(20_000) for _ in range(10_000)]\n"
+        "del blocks[:-1]\n"  # the last one keeps the heap from shrinking
+        "before = resident()\ntrim_memory()\nprint(before - resident())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 100_000_000
 
 
 def test_a_client_knows_what_is_left_of_its_audio() -> None:

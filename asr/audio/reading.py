@@ -27,7 +27,7 @@ from asr.audio.containers import (
     open_audio,
     regroup,
 )
-from asr.errors import UserError
+from asr.errors import UserError, plural
 from asr.files import replace_file
 
 __all__ = ["AudioError", "AudioInfo", "Damage", "read", "read_blocks", "read_info", "resample", "write"]
@@ -248,8 +248,8 @@ def _check_channel(request: _Request, decoder: AudioDecoder) -> None:
             )
     elif not 0 <= request.channel < decoder.num_channels:
         raise AudioError(
-            f"{request.path}: channel {request.channel + 1} is wanted, counted from 1, "
-            f"but the number of its channels is {decoder.num_channels}"
+            f"{request.path}: has {plural(decoder.num_channels, 'channel')}, counted from 1; "
+            f"channel {request.channel + 1} is wanted"
         )
 
 

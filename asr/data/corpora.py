@@ -19,7 +19,8 @@ from tqdm import tqdm
 
 from asr.audio.reading import measure_seconds, read, write
 from asr.data.archives import extract
-from asr.data.manifest import Utterance, parse_json, read_lines, shorten
+from asr.data.manifest import Utterance, read_lines, shorten
+from asr.data.text_lines import parse_json
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)

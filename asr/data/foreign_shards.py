@@ -13,10 +13,11 @@ from typing import IO, Any
 import pydantic
 
 from asr.audio.reading import measure_seconds
-from asr.data.manifest import build_utterance, parse_json, read_lines
+from asr.data.manifest import build_utterance, read_lines
 from asr.data.packing import PackReport, finish_shard, hash_id, write_folder_index
 from asr.data.records import keep_scalars, name_fields
 from asr.data.shards import INDEX_NAME, MAX_MEMBER_BYTES, Failure, PackedUtterance, SafeName, ShardInfo
+from asr.data.text_lines import parse_json
 from asr.errors import UserError, shorten
 from asr.files import claim_folder, hash_file
 

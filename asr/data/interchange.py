@@ -26,7 +26,6 @@ from asr.data.lhotse_manifests import is_lhotse, read_lhotse
 from asr.data.manifest import (
     Utterance,
     build_utterance,
-    parse_json,
     read_manifest,
     relative_audio,
     require_line_fits,
@@ -47,7 +46,7 @@ from asr.data.records import (
     require_distinct,
     warn_of_losses,
 )
-from asr.data.text_lines import open_lines, read_text_lines
+from asr.data.text_lines import open_lines, parse_json, read_text_lines
 from asr.errors import UserError
 from asr.files import replace_file
 

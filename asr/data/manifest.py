@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import operator
 import os
 import re
@@ -23,6 +22,7 @@ import pydantic
 from pydantic import Field
 
 from asr.config import Config
+from asr.data.text_lines import parse_json
 from asr.errors import UserError, shorten
 from asr.files import replace_file, unpack
 
@@ -235,14 +235,6 @@ def parse_utterance(line: bytes) -> Utterance:
         return Utterance.model_validate_json(line)
     except pydantic.ValidationError as error:
         raise UserError(_explain(error, parse_json(line))) from None
-
-
-def parse_json(line: bytes | str) -> Any:
-    """The value of a JSON text; None if it is none."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def with_absolute_audio(utterance: Utterance, folder: str | Path) -> Utterance:

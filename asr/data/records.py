@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifest import parse_json
-from asr.data.text_lines import MAX_LINE_BYTES, Lines
+from asr.data.text_lines import MAX_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import json
 import os
 import re
 import stat
@@ -12,13 +13,21 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from asr.errors import UserError, shorten
 from asr.files import unpack
 
 BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it
 MAX_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
+
+
+def parse_json(line: bytes | str) -> Any:
+    """The value of a JSON text; None if it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,7 @@ class Line(NamedTuple):
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write a manifest for each of SETS; those of CallHome if its transcripts are there.
-
-    SET_en.jsonl has the English translations as texts, where they are there.
-    """
+    """Write a manifest for each of SETS, and SET_en.jsonl of English texts, as far as there are any."""
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, with the copies of the LDC and the mapping in it")
     audio = {path.stem.lower(): path for path in find_files(corpus_dir, ".sph", ".wav")}
@@ -81,9 +78,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
             call = call.lower()
             source = fisher.get(call) or callhome.get(call)
             if source is None or call not in audio:
-                raise UserError(
-                    f"{corpus_dir}: no transcript or no audio of {call}, which {SETS[name]} names"
-                )
+                raise UserError(f"{corpus_dir}: no transcript or no audio of {call}, which {SETS[name]} has")
             if call not in calls:
                 calls[call] = read_fisher(source) if call in fisher else read_callhome(source)
                 _require_readable(audio[call])
@@ -103,11 +98,10 @@ def _read_translations(corpus_dir: Path, name: str, count: int) -> list[list[str
     found = []
     for path in find_files(corpus_dir, ".en", *(f".en.{number}" for number in range(4))):
         if path.parent.name == "ldc" and path.name.partition(".")[0] == name:
-            found.append(path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n"))
-            if len(found[-1]) != count:
-                raise UserError(
-                    f"{path}: has {len(found[-1]):,} lines, expected {count:,} as in mapping/{name}"
-                )
+            lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+            if len(lines) != count:
+                raise UserError(f"{path}: has {len(lines):,} lines, expected {count:,} as in mapping/{name}")
+            found.append(lines)
     return found
 
 
