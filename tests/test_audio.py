@@ -53,7 +53,7 @@ WRONG_REQUESTS = {
         "from 2.500 to 3.020 s is wanted, but the audio ends at 3.000 s",
     ),
     "endless part": ({"duration": 1e9}, "but the audio ends at 3.000 s"),
-    "channel": ({"channel": 1}, "channel 2 is wanted, counted from 1, but the number of its channels is 1"),
+    "channel": ({"channel": 1}, "has 1 channel, counted from 1; channel 2 is wanted"),
     "negative channel": ({"channel": -1}, "channel 0 is wanted"),
     "rate of zero": ({"sample_rate": 0}, "sample_rate is 0 Hz, expected 1,000 to 768,000 Hz"),
     "huge rate": ({"sample_rate": 10**7}, "sample_rate is 10000000 Hz"),
