@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def test_other_shards_are_refused_by_a_resume(
     pack(manifest, tmp_path / "train", PackSettings("copy"))
     settings = [f"data.train={tmp_path}/train"]
     run_until_killed(monkeypatch, 4, lambda: train(tiny_run(*settings)))
+    shutil.rmtree(tmp_path / "train")
     pack(manifest, tmp_path / "train", PackSettings("copy", seed=1))
     with pytest.raises(UserError, match="changed since the training of"):
         train(tiny_run(*settings))
