@@ -88,7 +88,7 @@ class ShardPlan(Sequence[tuple[int, Utterance]]):
         return self.number, self._manifest[int(self._positions[index])]
 
     def hash(self, settings: PackSettings) -> str:
-        """What the shard is made of."""
+        """Hash what the shard is made of: utterances and settings."""
         source = hashlib.sha256(f"{FORMAT} {self.number} {settings.encoding} {settings.layout}\n".encode())
         for _, utterance in self:
             source.update(utterance.model_dump_json().encode() + b"\n")
