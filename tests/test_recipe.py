@@ -14,7 +14,8 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.recipe.definition import find_recipes, load_recipe
 from asr.recipe.experiment import Experiment
-from asr.recipe.stages import STAGES, run_recipe
+from asr.recipe.stages import run_recipe
+from asr.recipe.tasks import STAGES
 
 RECIPE = '''"""A corpus of one utterance.
 

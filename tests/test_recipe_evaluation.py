@@ -68,7 +68,7 @@ def test_ways_with_and_without_texts(done: Path) -> None:
 def test_the_weight_is_the_one_that_dev_likes_best(done: Path) -> None:
     experiment = make_experiment(done / "recipes", output_dir=done / "all")
     run = next(run for run in build_runs(experiment) if run.name == "ctc_lstm")
-    recognizer = load_recognizer(experiment, run)
+    recognizer = load_recognizer(experiment, run.folder)
     texts = list(read_training_texts(run.config))
     language_model = build_resources(recognizer.system, texts, [])["ngrams"]
     utterances = list(read_manifest(run.config.data.dev))

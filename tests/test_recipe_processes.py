@@ -33,7 +33,6 @@ def run_all(programs: dict[str, Program], limit: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         tasks = [
             Task(
-                stage="train",
                 name=name,
                 does="run",
                 record=Path(folder, name),
@@ -125,7 +124,7 @@ from asr.recipe.tasks import Task
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background inherit that it is ignored
 processes = Processes()
 run = lambda: processes.run("obedient", [sys.executable, "-c", {OBEDIENT!r}])
-task = Task("train", "obedient", "run", Path("record"), dict, list, run)
+task = Task("obedient", "run", Path("record"), dict, list, run)
 run_side_by_side([task], 2, processes)
 """
 

@@ -22,7 +22,7 @@ from asr.recipe.figures import Curve, draw_curves, read_curve
 from asr.recipe.report import SMOKE_WARNING, format_html, format_markdown
 from asr.recipe.results import explain_comparison, read_texts, score_results, write_texts
 from asr.recipe.stages import run_recipe
-from asr.scoring.counting import count_word_errors
+from asr.scoring.counting import count_word_errors, score
 from asr.scoring.intervals import Interval
 
 
@@ -268,14 +268,15 @@ def test_markdown() -> None:
 
 
 def test_html_escapes_what_it_shows(tmp_path: Path) -> None:
-    row = {"id": "u<1>", "errors": 2, "reference": "A & B", "audio": tmp_path / "audio" / "u 1.wav",
-           "operations": [("A", "A"), ("&", ""), ("", "<C>"), ("B", "D")]}  # fmt: skip
+    (row,) = score({"u<1>": "A & E F B"}, {"u<1>": "A E F <C> D"}).worst()
     maps = {"u<1>": {"a": tmp_path / "maps" / "u<1>.png"}}
-    text = format_html(RESULTS, "<svg></svg>", maps, {"a": [row], "b": []}, tmp_path)
+    text = format_html(
+        RESULTS, "<svg></svg>", maps, {"a": [(row, tmp_path / "audio" / "u 1.wav")], "b": []}, tmp_path
+    )
     page = Page(text)
     assert page.open == [] and page.sources == ["maps/u%3C1%3E.png", "audio/u%201.wav"]
     assert "<h1>x&lt;y</h1>" in text and "b is &lt;better&gt;." in text and "without guided attention" in text
-    assert "A <del>&amp;</del> <ins>&lt;C&gt;</ins> <ins>D</ins>" in text and "No errors." in text
+    assert "A <del>&amp;</del> E F <ins>&lt;C&gt;</ins> <ins>D</ins>" in text and "No errors." in text
 
 
 @pytest.mark.parametrize(

@@ -250,5 +250,5 @@ def test_a_system_starts_from_another_of_its_recipe(recipes_dir: Path) -> None:
     text = "start_from: runs/tones/transformer\n" + COMMON.format(name="a") + SYSTEMS["transformer"]
     write_conf(recipes_dir.parent, "a", text)
     runs = build_runs(make_experiment(recipes_dir, output_dir=Path("x")))
-    assert [run.system for run in runs] == ["transformer", "a", "ctc_lstm"]
-    assert runs[1].config.start_from == "x/runs/transformer"
+    assert [run.system for run in runs] == ["transformer", "ctc_lstm", "a"]
+    assert runs[2].config.start_from == "x/runs/transformer"

@@ -17,11 +17,11 @@ from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_
 from safetensors.torch import load_file
 
 from asr.cli import main
-from asr.recipe import training, training_process
+from asr.recipe import processes, stages
 from asr.recipe.experiment import Experiment
 from asr.recipe.processes import Processes
 from asr.recipe.stages import build_tasks, run_recipe
-from asr.recipe.tasks import Task, read_record, run_task
+from asr.recipe.tasks import Task, find_reason_to_run, read_record, run_task
 from asr.train.learner import Learner
 
 
@@ -195,16 +195,16 @@ def test_tasks_name_what_they_read(recipes_dir: Path) -> None:
 
 
 def plan_side_by_side(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> dict[str, Task]:
-    """What would be started, in its order."""
+    """What is to be done, in its order."""
     found: dict[str, Task] = {}
     with monkeypatch.context() as patch:
         patch.setattr(
-            training,
+            stages,
             "run_side_by_side",
             lambda tasks, limit, processes: found.update({task.name: task for task in tasks}),
         )
         run_recipe(experiment, "train")
-    return found
+    return {name: task for name, task in found.items() if find_reason_to_run(task)}
 
 
 def run_in_order(tasks: Sequence[Task], limit: int, processes: Processes) -> dict[str, str]:
@@ -218,14 +218,14 @@ def note_program(task: Task, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str]
     programs = []
     with monkeypatch.context() as patch:
         patch.setattr(Processes, "run", lambda self, name, *program: programs.append(program))
-        patch.setattr(training, "write_record", lambda path, record: None)
+        patch.setattr(stages, "write_record", lambda path, record: None)
         task.run()
     ((arguments, environment),) = programs
     return list(arguments), dict(environment)
 
 
 def test_processes_share_the_cores_and_wait_for_what_they_start_from(
-    recipes_dir: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+    recipes_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "start_from: runs/tones/ctc_lstm\n" + COMMON.format(name="a") + SYSTEMS["ctc_lstm"]
     write_conf(recipes_dir.parent, "a", text)
@@ -233,20 +233,17 @@ def test_processes_share_the_cores_and_wait_for_what_they_start_from(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     for jobs, threads in ((2, 4), (3, 2), (16, 2)):
         tasks = plan_side_by_side(make_experiment(recipes_dir, jobs=jobs), monkeypatch)
-        assert list(tasks) == ["train ctc_lstm", "train a", "train transformer"]
+        assert list(tasks) == ["train ctc_lstm", "train transformer", "train a"]
         assert "train ctc_lstm" in tasks["train a"].after
         for task in tasks.values():
             arguments, environment = note_program(task, monkeypatch)
             assert environment == {"OMP_NUM_THREADS": str(threads)}
             name = task.name.removeprefix("train ")
-            assert arguments[1:] == ["-m", "asr.recipe.training_process", f"runs/tones/{name}/conf.yaml"]
+            assert arguments[1:] == ["-m", "asr.recipe.processes", f"runs/tones/{name}/conf.yaml"]
     train_all(make_experiment(recipes_dir, only=("transformer",)))
-    messages(said)
-    assert list(plan_side_by_side(make_experiment(recipes_dir, jobs=2), monkeypatch)) == [
-        "train ctc_lstm",
-        "train a",
-    ]
-    assert messages(said, "train transformer: skipped, it has been done")
+    tasks = plan_side_by_side(make_experiment(recipes_dir, jobs=16), monkeypatch)
+    assert list(tasks) == ["train ctc_lstm", "train a"]
+    assert note_program(tasks["train a"], monkeypatch)[1] == {"OMP_NUM_THREADS": "4"}
 
 
 def test_a_process_does_what_one_after_another_does(
@@ -258,12 +255,10 @@ def test_a_process_does_what_one_after_another_does(
     Path("runs/tones/ctc_lstm").rename("before")
     experiment = make_experiment(recipes_dir, only=("ctc_lstm",), jobs=2)
     run_recipe(experiment, "tokenizer")
-    monkeypatch.setattr(training_process, "end_with_standard_input", lambda: None)
-    monkeypatch.setattr(
-        Processes, "run", lambda self, name, arguments, _: training_process.main(arguments[-1])
-    )
+    monkeypatch.setattr(processes, "end_with_standard_input", lambda: None)
+    monkeypatch.setattr(Processes, "run", lambda self, name, arguments, _: processes.main(arguments[-1]))
     with monkeypatch.context() as patch:  # a training handles signals, so it runs in the main thread
-        patch.setattr(training, "run_side_by_side", run_in_order)
+        patch.setattr(stages, "run_side_by_side", run_in_order)
         run_recipe(experiment, "train")
     record["origin"]["command"] = "asr recipe run tones --only ctc_lstm --jobs 2"
     assert read_record(Path("runs/tones/ctc_lstm/.train.done")) == record

@@ -17,7 +17,14 @@ from asr.errors import UserError
 from asr.recipe.definition import Recipe, SystemConf, load_recipe
 from asr.recipe.experiment import Experiment
 from asr.recipe.figures import read_validations
-from asr.recipe.results import describe_score, read_texts, score_texts, write_texts
+from asr.recipe.results import (
+    describe_score,
+    pool,
+    read_texts,
+    score_study,
+    score_texts,
+    write_texts,
+)
 from asr.recipe.stages import run_recipe
 from asr.recipe.study import (
     NUM_TOKENS,
@@ -28,19 +35,11 @@ from asr.recipe.study import (
     load_study,
     load_variants,
     publish_study,
-    read_runs,
+    write_left_out,
     write_study_report,
 )
 from asr.recipe.study_report import format_page
-from asr.recipe.study_scores import (
-    beam_suffix,
-    find_rates,
-    pool,
-    reread,
-    score_lengths,
-    score_study,
-    write_left_out,
-)
+from asr.recipe.study_scores import beam_suffix, find_rates, read_runs, reread, score_lengths
 from asr.recipe.systems import load_conf
 from asr.scoring.counting import score
 from asr.system.run_config import RunConfig
@@ -169,20 +168,20 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         write_texts(experiment.runs_dir / run / "evaluation" / "long.ctc_greedy.jsonl", texts)
 
     cases = build_cases(study, load_variants(study, recipe), experiment.data_dir)
-    runs = read_runs(experiment, study, cases)
+    runs = read_runs(experiment, cases, study.methods)
     assert [(run["name"], run["variant"]) for run in runs] == [
         ("ctc_lstm", "ctc_lstm"),
         ("ctc_lstm-seed-1", "ctc_lstm"),
     ]
     assert {run["decoding"] for run in runs} == {"ctc_greedy"}, "the first that CTC offers"
     with pytest.raises(UserError, match=r"ctc_lstm was decoded by ctc_greedy.*there is none: attention"):
-        read_runs(experiment, study.model_copy(update={"methods": ("attention",)}), cases)
+        read_runs(experiment, cases, ("attention",))
     scores = score_lengths(experiment, runs, study.lengths)
-    assert scores["ctc_lstm"][5].error_rate == pytest.approx(1 / 20), "one word of two runs of ten"
+    assert scores["ctc_lstm"]["5"]["wer"] == pytest.approx(1 / 20), "one word of two runs of ten"
     test = read_texts(experiment.results_dir / "reference.jsonl")
-    lengths = {len(fields["text"].split()) for fields in test.values()}
-    assert set(scores["ctc_lstm"]) == lengths | {5}
-    words = sum(scores["ctc_lstm"][length].counts.reference_length for length in lengths)
+    lengths = {str(len(fields["text"].split())) for fields in test.values()}
+    assert set(scores["ctc_lstm"]) == lengths | {"5"}
+    words = sum(scores["ctc_lstm"][length]["words"] for length in lengths)
     assert words == 2 * sum(len(fields["text"].split()) for fields in test.values())
 
     write_study_report(experiment, study, cases, tmp_path / "report")
@@ -194,8 +193,8 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     svg = (tmp_path / "report" / "lengths_beam_3.svg").read_text()
     assert "<svg" in svg and "ctc_lstm" in svg and "words in the utterance" in svg
     assert not (tmp_path / "report" / "attention.png").exists(), "CTC does not look"
-    publish_study(experiment, study, tmp_path / "report", tmp_path / "published")
-    assert {path.name for path in (tmp_path / "published").iterdir()} == {
+    publish_study(experiment, study, tmp_path / "report")
+    assert {path.name for path in experiment.published_dir.iterdir()} == {
         *("study.json", "report.md", "curves.svg", "reference.jsonl", "long.reference.jsonl"),
         *(f"lengths_beam_{beam}.svg" for beam in (3, 10)),
         *(f"{run['name']}.{run['decoding']}.jsonl" for run in runs),
@@ -208,7 +207,7 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for run in runs:  # the checkpoint reads as the log says
         folder = experiment.runs_dir / run["name"]
         for line in read_validations(folder / "log.jsonl"):
-            again = reread(folder, line["step"], experiment.data_dir / "dev.jsonl")
+            again = reread(folder, line["step"], list(read_manifest(experiment.data_dir / "dev.jsonl")))
             assert again == pytest.approx({"loss": line["loss"], "wer": line["wer"]}, rel=1e-5)
 
 
@@ -234,7 +233,7 @@ def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch
     assert list(cases) == [f"{name}_without_{who}" for name in "ab" for who in ("ann", "bob", "cem")]
     for case in cases.values():
         for split in ("train", "dev"):
-            path = Path(getattr(load_conf(case.conf).data, split))
+            path = Path(getattr(load_conf(case).data, split))
             assert path.parent == Path("data/tones"), (
                 "as the conf says it; a experiment moves it to its folder"
             )
@@ -269,9 +268,9 @@ def test_cross_validation_deals_the_speakers_of_train_and_dev(
     assert list(cases) == [f"{name}_without_fold_{n}" for name in "ab" for n in (1, 2, 3)]
     held = {}
     for case in cases.values():
-        data = load_conf(case.conf).data
-        assert Path(data.train).parent == Path("data/tones") and case.conf.fold is not None
-        assert Path(data.dev).name == case.conf.fold.name, "what is tested chooses the checkpoints too"
+        data = load_conf(case).data
+        assert Path(data.train).parent == Path("data/tones") and case.fold is not None
+        assert Path(data.dev).name == case.fold.name, "what is tested chooses the checkpoints too"
         learned, own = (
             {(u.id, u.speaker) for u in read_manifest(tmp_path / "data" / Path(path).name)}
             for path in (data.train, data.dev)
@@ -373,10 +372,13 @@ def test_leaving_speakers_out(
 
 
 def test_publishing_spares_other_folders(tmp_path: Path) -> None:
-    (tmp_path / "precious.jsonl").write_text("{}")
+    recipe = write_study(tmp_path, "baseline: a\nvariants: {a: [], b: []}")
+    experiment = Experiment(recipe, study="s")
+    experiment.published_dir.mkdir(parents=True)
+    (experiment.published_dir / "precious.jsonl").write_text("{}")
     with pytest.raises(UserError, match=r"has files, but no study\.json of an earlier study"):
-        publish_study(None, None, tmp_path, tmp_path)
-    assert (tmp_path / "precious.jsonl").exists()
+        publish_study(experiment, load_study(recipe, "s"), tmp_path)
+    assert (experiment.published_dir / "precious.jsonl").exists()
 
 
 def test_speakers_must_be_known(tones: Path) -> None:

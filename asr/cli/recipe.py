@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.options import add_settings, whole_number
 from asr.errors import UserError
-from asr.recipe.stages import STAGES, build_plan, is_prepared, run_recipe
-from asr.recipe.tasks import PartError, explain_plan
+from asr.recipe.tasks import STAGES, PartError, explain_plan
 
 if TYPE_CHECKING:
     from asr.recipe.experiment import Experiment
@@ -104,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from asr.recipe.definition import find_recipes, load_recipe
     from asr.recipe.experiment import Experiment
+    from asr.recipe.splits import is_prepared
 
     names = list(find_recipes(args.recipes_dir))
     for name in names:
@@ -144,6 +144,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from asr.recipe.stages import build_plan, run_recipe
+
     experiment = _build_experiment(args, args.name)
     if args.dry_run:
         print("\n".join(explain_plan(build_plan(experiment, args.stage))))

@@ -20,20 +20,16 @@ from asr.system.checkout import CHECKOUT, SHIPPED
 
 Prepare = Callable[[Path | None, Path], None]
 
-# Width and attention heads of the larger models, which the published comparison had for LibriSpeech.
-LARGE = (
-    "model.encoder.dim=512",
-    "model.encoder.num_heads=8",
-    "model.decoder.dim=512",
-    "model.decoder.num_heads=8",
-)
-
 
 class SystemConf(Config):
     """A system to train: the file of its settings, and overrides such as `seed=1`."""
 
     path: Path
     overrides: tuple[str, ...] = ()
+    variant: str | None = None
+    """In a study: which of its variants it is."""
+    left_out: str | None = None
+    """In a study with folds: the speaker or the fold that it is trained without."""
     fold: Path | None = None
     """In cross-validation: the manifest that it is tested on; None: test.jsonl of the recipe."""
 

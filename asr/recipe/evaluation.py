@@ -21,10 +21,12 @@ from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_devi
 from asr.recipe.experiment import Experiment
 from asr.recipe.origin import describe_origin
 from asr.recipe.results import (
-    SetupName,
+    AT_SPEEDS,
     Texts,
     describe_hypotheses,
     describe_references,
+    find_language_model,
+    hypotheses_name,
     score_texts,
     write_texts,
 )
@@ -48,21 +50,23 @@ FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others wo
 
 def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> None:
     """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references, and summary.json."""
-    recognizer = load_recognizer(experiment, run)
-    system = recognizer.system
-    other = find_guide(experiment, run)
-    rates: dict[str, dict[str, dict[str, float]]] = {"dev": {}, "test": {}}
-    if other is None:
-        setups, rates["dev"] = _choose_setups(experiment, run, recognizer, language_models)
-        # Of equals the cheapest, which is the first.
-        chosen = min(rates["dev"], key=lambda name: rates["dev"][name][experiment.recipe.chosen_by])
-    else:
-        chosen, setup = _read_setup(run, other, system, language_models)
-        setups = {chosen: setup}
-    split = _Split.read(run, recognizer, "test", run.find_test(experiment.data_dir))
-    for name, decoded in split.decode(setups).items():
-        rates["test"][name] = split.keep(name, decoded)
     state = load_state(find_model(run.folder))
+    recognizer = load_recognizer(experiment, run.folder, longest_seconds=state.get("longest_seconds"))
+    system = recognizer.system
+    guide = find_guide(experiment, run)
+    dev: dict[str, dict[str, float]] = {}
+    if guide is None:
+        split = Split.read(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
+        setups = _choose_setups(experiment, run, split, language_models)
+        dev = {name: split.keep(name, decoded) for name, decoded in setups.items()}
+        # Of equals the cheapest, which is the first.
+        chosen = min(dev, key=lambda name: dev[name][experiment.recipe.chosen_by])
+        requests = {name: decoded.request for name, decoded in setups.items()}
+    else:
+        chosen, request = _read_setup(run, guide, system, language_models)
+        requests = {chosen: request}
+    split = Split.read(recognizer, run.find_test(experiment.data_dir), run.evaluation_dir, "test")
+    test = {name: split.keep(name, decoded) for name, decoded in split.decode(requests).items()}
     summary = {
         "name": run.name,
         "system": run.system,
@@ -70,13 +74,13 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         "is_fold": run.conf.fold is not None,
         "smoke": experiment.smoke,
         "decoding": chosen,
-        "decoding_config": setups[chosen].decoding.model_dump(mode="json"),
+        "decoding_config": requests[chosen].decoding.model_dump(mode="json"),
         "checks": recognizer.checks.describe(),
-        "decoding_chosen_for": run.name if other is None else other.name,
+        "decoding_chosen_for": run.name if guide is None else guide.name,
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
         "guided_attention": system.model.config.guided_attention is not None,
-        "real_time_factor": rates["test"][chosen]["real_time_factor"],
-        "ways": rates,
+        "real_time_factor": test[chosen]["real_time_factor"],
+        "ways": {"dev": dev, "test": test},
         "training": {
             "updates": state["step"],
             "seconds": state["seconds"],
@@ -86,17 +90,11 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         },
         "evaluation": describe_origin(experiment) | {"device": describe_device(recognizer.device)},
     }
-    write_record(run.evaluation_dir / "summary.json", summary)
+    write_record(run.summary_path, summary)
 
 
-def load_recognizer(experiment: Experiment, run: Run) -> Recognizer:
-    """Load the model of a run, to decode as users do."""
-    longest = load_state(find_model(run.folder)).get("longest_seconds")
-    return load_with_checks(experiment, run.folder, longest_seconds=longest)
-
-
-def load_with_checks(experiment: Experiment, folder: Path, **options: Any) -> Recognizer:
-    """Load the model of a folder; checks are on or off as the recipe says."""
+def load_recognizer(experiment: Experiment, folder: Path, **options: Any) -> Recognizer:
+    """Load the model of a run, to decode as users do; checks are on or off as the recipe says."""
     checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
     return Recognizer(load_system(find_model(folder)), checks=checks, needs_times=False, **options)
 
@@ -114,61 +112,63 @@ def find_guide(experiment: Experiment, run: Run) -> Run | None:
     )
 
 
-def _read_setup(run: Run, other: Run, system: System, language_models: Sequence[Path]) -> tuple[str, Request]:
-    """Read the setup that dev chose for the other; language models are made of the texts of `run`."""
-    summary = read_record(other.evaluation_dir / "summary.json")
+def _read_setup(run: Run, guide: Run, system: System, language_models: Sequence[Path]) -> tuple[str, Request]:
+    """Read the setup that dev chose for the guide; language models are made of the texts of `run`."""
+    summary = read_record(guide.summary_path)
     if not summary:
         raise UserError(
             f"{run.name} has trained on dev, so it is decoded by the setup that dev chooses for "
-            f"{other.name}, which has not been evaluated; add --only {other.system}"
+            f"{guide.name}, which has not been evaluated; add --only {guide.system}"
         )
     chosen = str(summary["decoding"])
-    source = SetupName.parse(chosen).language_model
+    source = find_language_model(chosen)
     known = build_resources(system, list(read_training_texts(run.config)), language_models) if source else {}
     if source and source not in known:
-        raise UserError(f"{run.name} is to be decoded like {other.name}, with {source}, which is not there")
-    config = DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
-    return chosen, Request(config, known[source] if source else None)
+        raise UserError(f"{run.name} is to be decoded like {guide.name}, with {source}, which is not there")
+    return chosen, Request(read_decoding(summary), known[source] if source else None)
+
+
+def read_decoding(summary: Mapping[str, Any]) -> DecodingConfig:
+    """Read how a run is decoded in the setup that was chosen."""
+    return DecodingConfig.model_validate_json(json.dumps(summary["decoding_config"]))
+
+
+# --- what dev chooses from ----------------------------------------------------------------------
 
 
 def _choose_setups(
-    experiment: Experiment, run: Run, recognizer: Recognizer, language_models: Sequence[Path]
-) -> tuple[dict[str, Request], dict[str, dict[str, float]]]:
-    """All that the system offers, each with the weights that are best on dev, and their rates there."""
-    split = _Split.read(run, recognizer, "dev", Path(run.config.data.dev))
-    planned = _plan_setups(experiment, run, recognizer.system, language_models)
-    setups, rates = _choose_weights(split, planned, experiment.recipe.chosen_by)
-    if experiment.recipe.speeds:
-        at_speeds = {
-            str(replace(SetupName.parse(name), at_speeds=True)): vary(
-                [setup], "speeds", [experiment.recipe.speeds]
-            )
-            for name, setup in setups.items()
-        }
-        more_setups, more_rates = _choose_weights(split, at_speeds, experiment.recipe.chosen_by)
-        setups, rates = setups | more_setups, rates | more_rates
-    return setups, rates
+    experiment: Experiment, run: Run, split: Split, language_models: Sequence[Path]
+) -> dict[str, DecodedSplit]:
+    """Decode dev by all that the system offers; of each the weights that do best there, then its speeds."""
+    chosen_by, speeds = experiment.recipe.chosen_by, experiment.recipe.speeds
+    planned = _plan_setups(experiment, run, split.recognizer.system, language_models)
+    chosen = _choose_weights(split, planned, chosen_by)
+    if not speeds:
+        return chosen
+    at_speeds = {
+        name + AT_SPEEDS: vary([decoded.request], "speeds", [speeds]) for name, decoded in chosen.items()
+    }
+    return chosen | _choose_weights(split, at_speeds, chosen_by)
+
+
+def _choose_weights(
+    split: Split, candidates: Mapping[str, Sequence[Request]], chosen_by: Literal["wer", "cer"]
+) -> dict[str, DecodedSplit]:
+    """Choose for each name the request with the fewest errors."""
+    decoded = split.decode(
+        {f"{name} {index}": one for name, own in candidates.items() for index, one in enumerate(own)}
+    )
+    chosen = {}
+    for name, own in candidates.items():
+        found = [decoded[f"{name} {index}"] for index in range(len(own))]
+        chosen[name] = found[find_best([split.score(one) for one in found], chosen_by)]
+    return chosen
 
 
 def find_best(scores: Sequence[Score], chosen_by: Literal["wer", "cer"]) -> int:
     """The score with the lowest rate; of equals the first."""
     rates = [score.error_rate if chosen_by == "wer" else score.character_error_rate for score in scores]
     return rates.index(min(rates))
-
-
-def _choose_weights(
-    split: _Split, candidates: Mapping[str, Sequence[Request]], chosen_by: Literal["wer", "cer"]
-) -> tuple[dict[str, Request], dict[str, dict[str, float]]]:
-    """Choose the setup with the fewest errors for each name and write its texts; setups and their rates."""
-    setups, rates = {}, {}
-    decoded = split.decode(
-        {f"{name} {index}": one for name, own in candidates.items() for index, one in enumerate(own)}
-    )
-    for name, own in candidates.items():
-        found = [decoded[f"{name} {index}"] for index in range(len(own))]
-        best = find_best([split.score(one) for one in found], chosen_by)
-        setups[name], rates[name] = own[best], split.keep(name, found[best])
-    return setups, rates
 
 
 def _plan_setups(
@@ -186,7 +186,7 @@ def _plan_setups(
             for method in FUSED_METHODS:
                 if method in methods:
                     fused = [replace(setup, language_model=model) for setup in setups[method]]
-                    setups[str(SetupName(method, source))] = vary(fused, "language_model_weight", WEIGHTS)
+                    setups[f"{method}+{source}"] = vary(fused, "language_model_weight", WEIGHTS)
     return setups
 
 
@@ -199,48 +199,47 @@ def vary(requests: Sequence[Request], key: str, values: Sequence[object]) -> lis
     ]
 
 
-def decode_manifest(
-    recognizer: Recognizer, manifest: Path, utterances: Sequence[Utterance], requests: Mapping[str, Request]
-) -> dict[str, DecodedSplit]:
-    """Decode the utterances by all setups; they are encoded once. A file that cannot be read is an error."""
-    split = decode_utterances(recognizer, utterances, requests)
-    if split.faults:
-        name, fault = next(iter(split.faults.items()))
-        count = len(split.faults)
-        raise UserError(
-            f"{manifest}: {count} utterances cannot be read, so nothing is scored; {name}: {fault}"
-        )
-    return split.setups
+# --- a split ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Split:
-    """Utterances and their references, as they are scored."""
+class Split:
+    """Utterances to decode, and their references as they are scored."""
 
-    run: Run
     recognizer: Recognizer
-    name: str
     manifest: Path
+    folder: Path
+    """Where the texts go."""
+    name: str
     utterances: list[Utterance]
     references: Texts
 
     @classmethod
-    def read(cls, run: Run, recognizer: Recognizer, name: str, manifest: Path) -> _Split:
+    def read(cls, recognizer: Recognizer, manifest: Path, folder: Path, name: str) -> Split:
+        """Read the manifest, and write its references."""
         utterances = read_references(manifest)
-        logger.info("%s: %d utterances of %s", run.name, len(utterances), manifest)
+        logger.info("%s: %d utterances of %s", folder.parent.name, len(utterances), manifest)
         references = describe_references(utterances, recognizer.system.config.text)
-        write_texts(run.evaluation_dir / f"{name}.jsonl", references)
-        return cls(run, recognizer, name, manifest, utterances, references)
+        write_texts(folder / f"{name}.jsonl", references)
+        return cls(recognizer, manifest, folder, name, utterances, references)
 
     def decode(self, requests: Mapping[str, Request]) -> dict[str, DecodedSplit]:
-        return decode_manifest(self.recognizer, self.manifest, self.utterances, requests)
+        """Decode by all setups; utterances are encoded once. A file that cannot be read is an error."""
+        found = decode_utterances(self.recognizer, self.utterances, requests)
+        if found.faults:
+            name, fault = next(iter(found.faults.items()))
+            raise UserError(
+                f"{self.manifest}: {len(found.faults)} utterances cannot be read, so nothing is scored; "
+                f"{name}: {fault}"
+            )
+        return found.setups
 
     def score(self, decoded: DecodedSplit) -> Score:
-        return score_texts(self.references, self._texts(decoded))
+        return score_texts(self.references, self.describe(decoded))
 
     def keep(self, setup: str, decoded: DecodedSplit) -> dict[str, float]:
         """Write the texts; return WER, CER, speed, and how many texts the checks rejected."""
-        write_texts(self.run.evaluation_dir / f"{self.name}.{setup}.jsonl", self._texts(decoded))
+        write_texts(self.folder / hypotheses_name(self.name, setup), self.describe(decoded))
         found = self.score(decoded)
         return {
             "wer": found.error_rate,
@@ -250,5 +249,6 @@ class _Split:
             "rejected": len(decoded.warnings),
         }
 
-    def _texts(self, decoded: DecodedSplit) -> Texts:
+    def describe(self, decoded: DecodedSplit) -> Texts:
+        """Describe the texts as they are scored."""
         return describe_hypotheses(decoded.texts, self.recognizer.system.config.text)

@@ -53,8 +53,12 @@ class Experiment:
         return self.runs_dir / "results"
 
     @property
+    def results_path(self) -> Path:
+        return self.results_dir / "results.json"
+
+    @property
     def published_dir(self) -> Path:
-        return self.recipe.path.parent / "results"
+        return self.recipe.path.parent / (f"studies/{self.study}" if self.study else "results")
 
     @property
     def _folder(self) -> str:

@@ -1,15 +1,18 @@
-"""Learning curves, attention maps and audio of the worst utterances for a report."""
+"""Pictures and audio for reports: learning curves, attention, WER by length, the worst utterances."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from asr.audio import reading as audio_files
@@ -19,10 +22,20 @@ from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
 from asr.evaluation.plots import COLOURS
 from asr.models.encoder import subsampled_lengths
 from asr.system.checkpoint import System, find_model, load_system
-from asr.train.dev_scores import plot_dev_attention
+from asr.train.dev_scores import compute_attention, plot_dev_attention
 from asr.train.distributed import Process
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 NUM_MAPS = 3
+MOST_WER = 150  # %, in the picture of lengths
+MOST_CURVES = 5  # in a panel of it
+MARKERS = "os^Dv"
+
+
+# --- learning curves ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -55,35 +68,87 @@ def read_validations(log: Path) -> list[dict[str, Any]]:
 
 def draw_curves(curves: Mapping[str, Curve]) -> str:
     """Draw dev WER against updates, and against hours of audio where all logs tell them, as SVG."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     drawn = {name: curve for name, curve in curves.items() if curve.updates}
     has_hours = all(curve.hours for curve in drawn.values())
-    with rc_context(
-        {"svg.hashsalt": "asr", "svg.fonttype": "none"}
-    ):  # the same file each time, with real text
-        width = (10 if has_hours else 5.5) + 2 * (len(drawn) > len(COLOURS))
-        figure = Figure(figsize=(width, 3.6), layout="constrained")
-        axes = figure.subplots(1, 2 if has_hours else 1, sharey=True, squeeze=False)[0]
+    are_many = len(drawn) > len(COLOURS)  # so that a legend among them would hide some
+    figure = Figure(figsize=((10 if has_hours else 5.5) + 2 * are_many, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2 if has_hours else 1, sharey=True, squeeze=False)[0]
+    for axes, measure in zip(panels, ("updates", "hours"), strict=False):
         for number, (name, curve) in enumerate(drawn.items()):
-            style = {"color": COLOURS[number % len(COLOURS)], "marker": "os^Dv"[number // len(COLOURS) % 5]}
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number // len(COLOURS) % 5]}
             wer = [100 * min(value, 2.0) for value in curve.wer]  # a decoder that repeats itself has no limit
-            axes[0].plot(curve.updates, wer, label=name, markersize=3, **style)
-            if has_hours:
-                axes[1].plot(curve.hours, wer, label=name, markersize=3, **style)
-        for axis, label in zip(axes, ("updates", "hours of audio"), strict=False):
-            axis.set_xlabel(label)
-            axis.set_ylim(bottom=0)
-            axis.grid(alpha=0.3)
-        axes[0].set_ylabel("WER on dev, % (200 and more as 200)")
-        if len(drawn) > len(COLOURS):  # would hide the curves
-            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-        else:
-            axes[0].legend(fontsize=8)
-        buffer = io.StringIO()
+            axes.plot(getattr(curve, measure), wer, label=name, markersize=3, **style)
+        axes.set_xlabel(measure if measure == "updates" else "hours of audio")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("WER on dev, % (200 and more as 200)")
+    if are_many:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    else:
+        panels[0].legend(fontsize=8)
+    return format_svg(figure)
+
+
+def format_svg(figure: Figure) -> str:
+    """Format as SVG: the same each time, with text as text."""
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context({"svg.hashsalt": "asr", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
+
+
+# --- WER by length ------------------------------------------------------------------------------
+
+
+def draw_lengths(lengths: Mapping[str, Mapping[str, Mapping[str, Any]]], longest_trained: int) -> str:
+    """Draw WER against the number of words, a few variants to a panel, as SVG."""
+    from matplotlib.figure import Figure
+
+    names = list(lengths)
+    num_curves = math.ceil(len(names) / math.ceil(len(names) / MOST_CURVES))
+    panels = [names[first : first + num_curves] for first in range(0, len(names), num_curves)]
+    num_columns = min(2, len(panels))
+    num_rows = math.ceil(len(panels) / num_columns)
+    figure = Figure(figsize=(6 * num_columns, 3.6 * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).ravel()
+    for axes, shown in zip(grid, panels, strict=False):
+        _draw_panel(axes, {name: lengths[name] for name in shown}, longest_trained)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("words in the utterance (grey: lengths of the training)", fontsize=9)
+    figure.supylabel(f"WER on test, % ({MOST_WER} and more as {MOST_WER})", fontsize=9)
+    return format_svg(figure)
+
+
+def _draw_panel(
+    axes: Axes, lengths: Mapping[str, Mapping[str, Mapping[str, Any]]], longest_trained: int
+) -> None:
+    axes.axvspan(0, longest_trained + 0.5, color="black", alpha=0.06, linewidth=0)
+    for number, (name, own) in enumerate(lengths.items()):
+        words = np.array([int(count) for count in own])
+        bounds = [figures["interval"] or [figures["wer"]] * 2 for figures in own.values()]
+        lows, highs = np.minimum(100 * np.transpose(bounds), MOST_WER)
+        rates = np.minimum([100 * figures["wer"] for figures in own.values()], MOST_WER)
+        errors = np.maximum(0, [rates - lows, highs - rates])
+        places = words + 0.06 * (number - len(lengths) / 2)  # so that no interval hides another
+        axes.errorbar(
+            places, rates, errors, label=name, color=COLOURS[number], marker=MARKERS[number], markersize=4,
+            linewidth=1.2, elinewidth=0.7,
+        )  # fmt: skip
+    counts = sorted({int(count) for own in lengths.values() for count in own})
+    axes.set_xlim(counts[0] - 0.5, None)
+    axes.set_xticks(counts)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", fontsize=8, framealpha=0.7)
+
+
+# --- attention ----------------------------------------------------------------------------------
 
 
 def choose_utterances(manifest: Path) -> list[Utterance]:
@@ -95,29 +160,65 @@ def choose_utterances(manifest: Path) -> list[Utterance]:
 
 def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Path) -> list[Path]:
     """Draw ID.png for each utterance if the decoder of the system attends; return the pictures."""
-    system = load_system(find_model(run_folder))
-    if system.model.decoder is None or system.model.decoder.num_heads == 0:
+    system = _load_attending(run_folder)
+    if system is None:
         return []
-    manifest = folder / "utterances.jsonl"
-    write_manifest(manifest, utterances)
-    for batch in read_batches(system, manifest):
+    for batch in read_batches(system, utterances):
         plot_dev_attention(system, batch, folder, Process(0, 1, torch.device("cpu")))
     return [folder / f"{utterance.id}.png" for utterance in utterances]
 
 
-def read_batches(system: System, manifest: Path) -> Iterator[Batch]:
+def draw_maps(folders: Mapping[str, Path], shown: Sequence[Utterance], path: Path) -> bool:
+    """Draw the attention of each run to the same utterances, as PNG; False if no decoder attends.
+
+    A row for each run by its name, a column for each utterance: the last layer, mean of its heads, under the
+    true text.
+    """
+    from matplotlib.figure import Figure
+
+    maps: dict[str, dict[str, np.ndarray]] = {}
+    for name, folder in folders.items():
+        if (system := _load_attending(folder)) is not None:
+            maps[name] = {}
+            for batch in read_batches(system, shown):
+                maps[name] |= zip(batch.ids, compute_attention(system.model, batch), strict=True)
+    if not maps:
+        return False
+    figure = Figure(figsize=(3.2 * len(shown) + 1, 1.5 * len(maps) + 0.5), layout="constrained")
+    grid = figure.subplots(len(maps), len(shown), squeeze=False)
+    for row, (name, own) in zip(grid, maps.items(), strict=True):
+        row[0].set_ylabel(name.replace("_", " "), rotation=0, ha="right", va="center", fontsize=8)
+        for axes, utterance in zip(row, shown, strict=True):
+            axes.imshow(own[utterance.id], aspect="auto", interpolation="nearest", cmap="magma", vmin=0)
+            axes.set_xticks([])
+            axes.set_yticks([])
+    for axes, utterance in zip(grid[0], shown, strict=True):
+        axes.set_title(utterance.text, fontsize=8)
+    figure.supxlabel("time", fontsize=8)
+    figure.savefig(path, format="png", dpi=90)
+    return True
+
+
+def _load_attending(folder: Path) -> System | None:
+    """Load the model of a run; None if it has no decoder that attends."""
+    system = load_system(find_model(folder))
+    return system if system.model.decoder is not None and system.model.decoder.num_heads else None
+
+
+def read_batches(system: System, utterances: Sequence[Utterance]) -> Iterator[Batch]:
     """Read each utterance once, without augmentation."""
     config = system.config
-    factor = system.model.encoder.subsampling_factor
-    inputs = Inputs(
-        system.front_end,
-        system.tokenizer,
-        config.text,
-        config.augment,
-        partial(subsampled_lengths, factor=factor),
-    )
+    subsample = partial(subsampled_lengths, factor=system.model.encoder.subsampling_factor)
+    inputs = Inputs(system.front_end, system.tokenizer, config.text, config.augment, subsample)
     settings = config.batches.model_copy(update={"num_workers": 0})
-    return BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed).evaluation_batches()
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = Path(folder) / "utterances.jsonl"
+        write_manifest(manifest, utterances)
+        loader = BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed)
+        yield from loader.evaluation_batches()
+
+
+# --- audio --------------------------------------------------------------------------------------
 
 
 def copy_audio(utterance: Utterance, folder: Path) -> Path:

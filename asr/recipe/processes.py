@@ -1,4 +1,7 @@
-"""Run tasks side by side, and programs whose output is logged behind their names."""
+"""Run tasks side by side, and programs whose output is logged behind their names.
+
+`python -m asr.recipe.processes CONF` is such a program: it trains one run of a recipe.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -65,7 +69,7 @@ def run_side_by_side(tasks: Sequence[Task], limit: int, processes: Processes) ->
     After an interruption (Ctrl-C, SIGTERM) the processes of the tasks end in order before this one.
     """
     waiting = {task.name: task for task in tasks}
-    running: dict[Future[bool], str] = {}
+    running: dict[Future[None], str] = {}
     faults: dict[str, str] = {}
     with _termination_as_exit(), ThreadPoolExecutor(limit) as pool:
         try:
@@ -116,3 +120,22 @@ def end_with_standard_input() -> None:
 def count_cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def main(conf: str) -> int:
+    """Train; return the exit status, as that of `asr`."""
+    end_with_standard_input()
+    from asr.system.run_config import RunConfig
+    from asr.train.loop import train
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    try:
+        train(RunConfig.load(conf))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -6,7 +6,7 @@ import html
 import os
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,9 @@ from asr.recipe.experiment import Experiment
 from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
 from asr.recipe.results import score_run
 from asr.recipe.systems import Run
+from asr.scoring.alignments import Operation
 from asr.scoring.counting import describe_choice
+from asr.scoring.result import UtteranceScore
 from asr.scoring.tables import Rows, html_table, markdown_table, percent, show_interval
 
 NUM_WORST = 5
@@ -66,21 +68,16 @@ def write_report(experiment: Experiment, results: Results, runs: Mapping[str, Ru
         for utterance, picture in zip(shown, pictures, strict=False):
             maps.setdefault(utterance.id, {})[name] = picture
     tests = {run.find_test(experiment.data_dir) for run in runs.values()}
-    spoken = {utterance.id: utterance for test in tests for utterance in read_manifest(test)}
-    worst = {}
-    for run in results["runs"]:
-        worst[run["name"]] = [
-            {
-                "id": row.id,
-                "errors": row.counts.errors,
-                "reference": row.reference,
-                "operations": [(step.reference or "", step.hypothesis or "") for step in row.operations],
-                "audio": copy_audio(spoken[row.id], folder / "audio"),
-            }
-            for row in score_run(experiment.results_dir, run).worst(NUM_WORST)
+    spoken = {utterance.id: utterance for utterance in read_manifest(*tests)}
+    worst = {
+        run["name"]: [
+            (aligned, copy_audio(spoken[aligned.id], folder / "audio"))
+            for aligned in score_run(experiment.results_dir, run).worst(NUM_WORST)
         ]
-    write_page(folder / "report.md", format_markdown(results))
-    write_page(folder / "report.html", format_html(results, curves, maps, worst, folder))
+        for run in results["runs"]
+    }
+    write_text(folder / "report.md", format_markdown(results))
+    write_text(folder / "report.html", format_html(results, curves, maps, worst, folder))
 
 
 # --- rows, for both forms -----------------------------------------------------------------------
@@ -173,17 +170,25 @@ def describe_test(results: Results) -> str:
 
 def format_markdown(results: Results) -> str:
     """Format the report for a README or a terminal."""
-    parts = [f"# {title_of(results)}", ""]
-    if results["smoke"]:
-        parts += [f"**{SMOKE_WARNING}**", ""]
-    parts += [f"`{results['command']}`: {describe_test(results)}", ""]
-    parts += [markdown_table(tabulate_runs(results)), describe_tables(results), ""]
+    parts = [f"# {title_of(results)}"]
+    parts += open_page(results, tabulate_runs(results), describe_tables(results))
+    parts += ["## Decoding setups", markdown_table(tabulate_setups(results))]
+    parts += ["## How it came about", markdown_table(tabulate_origins(results))]
+    return join_parts(parts)
+
+
+def open_page(results: Results, table: Rows, legend: str) -> list[str]:
+    """What follows the title on the page of a recipe or of a study: the warning, the test, the outcome."""
+    parts = [f"**{SMOKE_WARNING}**"] * results["smoke"]
+    parts += [f"`{results['command']}`: {describe_test(results)}", markdown_table(table), legend]
     if results["comparisons"]:
-        parts += [f"## Against {results['baseline']}", ""]
-        parts += [f"- {comparison['in_words']}" for comparison in results["comparisons"]] + [""]
-    parts += ["## Decoding setups", "", markdown_table(tabulate_setups(results))]
-    parts += ["## How it came about", "", markdown_table(tabulate_origins(results))]
-    return "\n".join(parts)
+        parts += [f"## Against {results['baseline']}"]
+        parts += ["\n".join(f"- {comparison['in_words']}" for comparison in results["comparisons"])]
+    return parts
+
+
+def join_parts(parts: Iterable[str]) -> str:
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 # --- HTML ---------------------------------------------------------------------------------------
@@ -203,13 +208,14 @@ def format_html(
     results: Results,
     curves_svg: str,
     maps: Mapping[str, Mapping[str, Path]],
-    worst: Mapping[str, Sequence[Mapping[str, Any]]],
+    worst: Mapping[str, Sequence[tuple[UtteranceScore, Path]]],
     folder: Path,
 ) -> str:
-    """Format the page. `maps`: utterance to run to picture; `worst`: by run. All files lie below `folder`."""
-    parts = [f"<h1>{_text(title_of(results))}</h1>"]
-    if results["smoke"]:
-        parts.append(f'<p class="smoke">{SMOKE_WARNING}</p>')
+    """Format the page. `maps`: utterance to run to picture; `worst`: by run, with the audio. All files lie
+    below `folder`."""
+    title = _text(title_of(results))
+    parts = [f"<h1>{title}</h1>"]
+    parts += [f'<p class="smoke">{SMOKE_WARNING}</p>'] * results["smoke"]
     parts.append(f"<p><code>{_text(results['command'])}</code>: {_text(describe_test(results))}</p>")
     parts += [html_table(tabulate_runs(results)), f"<p>{_text(describe_tables(results))}</p>"]
     if results["comparisons"]:
@@ -217,64 +223,58 @@ def format_html(
         parts.append(f"<h2>Against {_text(results['baseline'])}</h2><ul>{sentences}</ul>")
     parts += ["<h2>Learning curves</h2>", curves_svg]
     if maps:
+        parts += [
+            "<h2>Attention</h2><p>The decoder's last layer, mean of its heads, under the true text.</p>"
+        ]
         parts.append(_html_maps(results, maps, folder))
-    parts += ["<h2>Worst utterances</h2>", *(_html_worst(name, rows, folder) for name, rows in worst.items())]
+    parts.append("<h2>Worst utterances</h2>")
+    for name, rows in worst.items():
+        parts += [f"<h3>{_text(name)}</h3>", _html_worst(rows, folder) if rows else "<p>No errors.</p>"]
     parts += ["<h2>Decoding setups</h2>", html_table(tabulate_setups(results))]
     parts += ["<h2>How it came about</h2>", html_table(tabulate_origins(results))]
-    head = f'<meta charset="utf-8"><title>{_text(title_of(results))}</title><style>{_STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n'
-        + "\n".join(parts)
-        + "\n</body></html>\n"
-    )
+    body = "\n".join(parts)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
 def _html_maps(results: Results, maps: Mapping[str, Mapping[str, Path]], folder: Path) -> str:
     guided = {run["name"]: run["guided_attention"] for run in results["runs"]}
     names = list(dict.fromkeys(name for pictures in maps.values() for name in pictures))
-    heads = [
-        f"{name}<br>{'with' if guided[name] else 'without'} guided attention" for name in map(_text, names)
-    ]
-    rows = [
-        "".join(
-            f'<td><img src="{_link(pictures[name], folder)}" alt="{_text(f"{name}: {utterance}")}"></td>'
-            for name in names
-        )
-        for utterance, pictures in maps.items()
-    ]
-    table = "".join(f"<th>{head}</th>" for head in heads) + "".join(f"<tr>{row}</tr>" for row in rows)
-    legend = "The decoder's last layer, mean of its heads, under the true text."
-    return f"<h2>Attention</h2><p>{legend}</p><table>{table}</table>"
+    rows = [[f"{_text(name)}<br>{'with' if guided[name] else 'without'} guided attention" for name in names]]
+    for utterance, pictures in maps.items():
+        alt = {name: _text(f"{name}: {utterance}") for name in names}
+        rows.append([f'<img src="{_link(pictures[name], folder)}" alt="{alt[name]}">' for name in names])
+    return _raw_table(rows)
 
 
-def _html_worst(name: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> str:
-    if not rows:
-        return f"<h3>{_text(name)}</h3><p>No errors.</p>"
-    cells = [
-        f"<tr><td>{_text(row['id'])}<br>"
-        f'<audio controls preload="none" src="{_link(row["audio"], folder)}"></audio></td>'
-        f"<td>{row['errors']}</td><td>{_text(row['reference'])}</td><td>{_mark_errors(row['operations'])}</td></tr>"
-        for row in rows
-    ]
-    head = "<tr><th>utterance</th><th>errors</th><th>reference</th><th>hypothesis</th></tr>"
-    return f"<h3>{_text(name)}</h3><table>{head}{''.join(cells)}</table>"
+def _html_worst(found: Sequence[tuple[UtteranceScore, Path]], folder: Path) -> str:
+    rows = [["utterance", "errors", "reference", "hypothesis"]]
+    for utterance, audio in found:
+        player = f'<audio controls preload="none" src="{_link(audio, folder)}"></audio>'
+        row = [f"{_text(utterance.id)}<br>{player}", str(utterance.counts.errors), _text(utterance.reference)]
+        rows.append([*row, " ".join(map(_mark_error, utterance.operations))])
+    return _raw_table(rows)
 
 
-def _mark_errors(operations: Sequence[tuple[str, str]]) -> str:
-    """Mark the errors. Of a (reference, hypothesis) pair one is empty for a deleted or inserted word."""
-    words = []
-    for reference, hypothesis in operations:
-        if reference == hypothesis:
-            words.append(_text(hypothesis))
-        elif not hypothesis:
-            words.append(f"<del>{_text(reference)}</del>")
-        else:
-            words.append(f"<ins>{_text(hypothesis)}</ins>")
-    return " ".join(words)
+def _mark_error(step: Operation) -> str:
+    if step.kind == "correct":
+        return _text(step.hypothesis or "")
+    return (
+        f"<ins>{_text(step.hypothesis)}</ins>"
+        if step.hypothesis
+        else f"<del>{_text(step.reference or '')}</del>"
+    )
 
 
-def write_page(path: Path, text: str) -> None:
+def _raw_table(rows: Rows) -> str:
+    """A table of cells that are HTML already."""
+    head = "".join(f"<th>{cell}</th>" for cell in rows[0])
+    body = ["".join(f"<td>{cell}</td>" for cell in row) for row in rows[1:]]
+    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in (head, *body)) + "</table>"
+
+
+def write_text(path: Path, text: str) -> None:
     with replace_file(path) as file:
         file.write(text.encode())
 

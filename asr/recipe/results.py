@@ -1,11 +1,14 @@
-"""Score and compare the systems of a recipe; write results.json."""
+"""Score and compare the runs of a recipe, and the variants of a study, each with all its runs.
+
+Every figure of results.json and study.json follows from the texts beside it. Anyone can compute them again;
+tests do so with what is published.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +24,16 @@ from asr.scoring.significance import compare
 from asr.text.normalization import TextConfig, normalize_for_scoring
 
 RESULTS, REFERENCES = "results.json", "reference.jsonl"
+AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
 SIGNIFICANCE_TEST = "matched pairs of segments (MAPSSWE), two-sided"
 
 # id -> text and, where they are known, speaker and further references, reference_2 and so on
 Texts = dict[str, dict[str, str]]
+# Of a run: its summary.json with its figures; in a study also its variant, and what it is trained without.
+Record = Mapping[str, Any]
 
 
-# --- all runs -----------------------------------------------------------------------------------
+# --- the runs of a recipe -----------------------------------------------------------------------
 
 
 def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
@@ -35,7 +41,8 @@ def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
     tested = {run.name: read_texts(run.evaluation_dir / "test.jsonl") for run in runs}
     references: Texts = {}
     for own in tested.values():
-        references |= {id: fields for id, fields in own.items() if id not in references}
+        for id, fields in own.items():
+            references.setdefault(id, fields)
     for run in runs:
         own = tested[run.name]
         if own != ({id: references[id] for id in own} if run.conf.fold else references):
@@ -43,56 +50,24 @@ def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
                 "their error rates cannot be compared; give both the same rules"
             )
-    _remove_results(experiment.results_dir)
-    write_texts(experiment.results_dir / REFERENCES, references)
-    summaries = [read_record(run.evaluation_dir / "summary.json") for run in runs]
+    folder = experiment.results_dir
+    _remove_results(folder)
+    write_texts(folder / REFERENCES, references)
+    summaries = [read_record(run.summary_path) for run in runs]
     for run, summary in zip(runs, summaries, strict=True):
         for setup in summary["ways"]["test"]:
-            texts = read_texts(run.evaluation_dir / f"test.{setup}.jsonl")
-            write_texts(experiment.results_dir / hypotheses_name(run.name, setup), texts)
+            texts = read_texts(run.evaluation_dir / hypotheses_name("test", setup))
+            write_texts(folder / hypotheses_name(run.name, setup), texts)
     baseline = experiment.recipe.baseline
     if not any(run.system == baseline for run in runs):
         baseline = runs[0].system
-    results = {
-        "corpus": experiment.recipe.name,
-        "smoke": experiment.smoke,
-        "command": experiment.command,
-        "baseline": baseline,
-    }
-    write_record(
-        experiment.results_dir / RESULTS, results | score_results(experiment.results_dir, baseline, summaries)
-    )
+    about = {"smoke": experiment.smoke, "command": experiment.command, "baseline": baseline}
+    scores = score_results(folder, baseline, summaries)
+    write_record(experiment.results_path, {"corpus": experiment.recipe.name, **about, **scores})
 
 
-@dataclass(frozen=True)
-class SetupName:
-    """Name of a decoding setup in results and in names of files, such as joint+ngrams+speeds."""
-
-    method: str
-    language_model: str | None = None
-    """ngrams, or the run of a language model."""
-    at_speeds: bool = False
-
-    @classmethod
-    def parse(cls, name: str) -> SetupName:
-        method, *rest = name.split("+")
-        at_speeds = rest[-1:] == ["speeds"]
-        sources = rest[:-1] if at_speeds else rest
-        return cls(method, sources[0] if sources else None, at_speeds)
-
-    def __str__(self) -> str:
-        return "+".join([self.method, *filter(None, [self.language_model]), *["speeds"] * self.at_speeds])
-
-
-def hypotheses_name(run: str, setup: str) -> str:
-    return f"{run}.{setup}.jsonl"
-
-
-def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute every figure that follows from the texts in `folder`, and add it to what is known of each run.
-
-    Anyone can compute them again; tests do so with published results.
-    """
+def score_results(folder: Path, baseline: str, summaries: Sequence[Record]) -> dict[str, Any]:
+    """Compute the figures of results.json from the texts in `folder`, and add them to the summaries."""
     references = read_texts(folder / REFERENCES)
     runs, chosen = [], {}
     for summary in summaries:
@@ -109,13 +84,6 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
             "cer_interval": None if interval is None else [interval.low, interval.high],
         }
         runs.append({**summary, **figures, "ways": {**summary["ways"], "test": setups}})
-    first = next(iter(chosen.values()))
-    test = {
-        "utterances": len(references),
-        "words": first.counts.reference_length,
-        "resampled_by": first.resampled_by,
-        **({"references": first.num_references} if first.num_references > 1 else {}),
-    }
     comparisons = []
     for summary in summaries:
         opponent = _find_opponent(summary, baseline, summaries)
@@ -123,12 +91,17 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Mapping[str, 
             name = summary["name"]
             verdict = compare_scores((name, opponent), chosen[name], chosen[opponent])
             comparisons.append({"system": name, "baseline": opponent, "test": SIGNIFICANCE_TEST, **verdict})
+    first = next(iter(chosen.values()))
+    test = {
+        "utterances": len(references),
+        "words": first.counts.reference_length,
+        "resampled_by": first.resampled_by,
+        **({"references": first.num_references} if first.num_references > 1 else {}),
+    }
     return {"test": test, "runs": runs, "comparisons": comparisons}
 
 
-def _find_opponent(
-    run: Mapping[str, Any], baseline: str, summaries: Sequence[Mapping[str, Any]]
-) -> str | None:
+def _find_opponent(run: Record, baseline: str, summaries: Sequence[Record]) -> str | None:
     """Find the run of the baseline with the same seed, else its first run; None for the baseline itself.
 
     None for folds too, which a study puts together before it compares them.
@@ -140,12 +113,77 @@ def _find_opponent(
     return str((same_seed or candidates)[0]["name"])
 
 
+# --- the variants of a study --------------------------------------------------------------------
+
+
+def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> dict[str, Any]:
+    """Compute the figures of study.json from the texts in `folder`, and add them to the runs."""
+    references = read_texts(folder / REFERENCES)
+    hypotheses = {
+        run["name"]: read_texts(folder / hypotheses_name(run["name"], run["decoding"])) for run in runs
+    }
+    variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
+    scores = {name: pool(own, references, hypotheses) for name, own in variants.items()}
+    comparisons = []
+    for name, own in variants.items():
+        shared, others = _share_folds(own, variants.get(baseline, []))
+        if name != baseline and shared:
+            first, second = (pool(side, references, hypotheses) for side in (shared, others))
+            verdict = compare_scores((name, baseline), first, second)
+            comparisons.append({"variant": name, "baseline": baseline, **verdict})
+    return {
+        "test": {
+            "utterances": len(references),
+            "words": sum(len(fields["text"].split()) for fields in references.values()),
+            "resampled_by": next(iter(scores.values())).resampled_by,
+        },
+        "runs": [{**run, **_score_alone(run, references, hypotheses)} for run in runs],
+        "variants": [{"name": name, **describe_score(found)} for name, found in scores.items()],
+        "comparisons": comparisons,
+    }
+
+
+def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Texts]) -> Score:
+    """Score all runs as if their utterances were one test set; of a fold, what was left out alone."""
+    tested = [(run, choose_tested(run, references, hypotheses[run["name"]])) for run in runs]
+    return score_texts(
+        {f"{run['seed']} {id}": fields for run, own in tested for id, fields in own.items()},
+        {f"{run['seed']} {id}": hypotheses[run["name"]][id] for run, own in tested for id in own},
+    )
+
+
+def _share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Keep the runs of seeds and folds that both variants have."""
+    keys = [{(run["seed"], run["left_out"]) for run in runs} for runs in (first, second)]
+    both = keys[0] & keys[1]
+    kept = [[run for run in runs if (run["seed"], run["left_out"]) in both] for runs in (first, second)]
+    return kept[0], kept[1]
+
+
+def _score_alone(run: Record, references: Texts, hypotheses: Mapping[str, Texts]) -> dict[str, Any]:
+    found = pool([run], references, hypotheses)
+    figures = describe_score(found) | {"cer": found.character_error_rate}
+    if run["left_out"] is not None and not run.get("is_fold"):  # and the speakers that it knows
+        known = {id: fields for id, fields in references.items() if fields["speaker"] != run["left_out"]}
+        texts = {id: hypotheses[run["name"]][id] for id in known}
+        figures["known_speakers"] = describe_score(score_texts(known, texts))
+    return figures
+
+
+# --- publishing ---------------------------------------------------------------------------------
+
+
+def read_results(experiment: Experiment) -> dict[str, Any]:
+    """Read what `compare_runs` has left."""
+    results = read_record(experiment.results_path)
+    if not results:
+        raise UserError(f"{experiment.results_dir}: no results; leave --stage out")
+    return results
+
+
 def publish_results(experiment: Experiment) -> None:
     """Copy results.json, all that it names, and the table to the folder of the recipe."""
-    results = read_record(experiment.results_dir / RESULTS)
-    if not results:
-        raise UserError(f"{experiment.results_dir}: no results to publish; leave --stage out")
-    if results["smoke"]:
+    if read_results(experiment)["smoke"]:
         raise UserError(
             f"{experiment.results_dir}: results of a smoke run mean nothing and are not published"
         )
@@ -168,18 +206,25 @@ def _results_files(folder: Path) -> list[Path]:
     return [folder / name for name in (RESULTS, REFERENCES, *hypotheses)]
 
 
-# --- files --------------------------------------------------------------------------------------
+# --- scores -------------------------------------------------------------------------------------
 
 
-def score_run(folder: Path, run: Mapping[str, Any]) -> Score:
-    """Score the texts that `compare_runs` has left."""
-    hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
-    return score_texts(choose_tested(run, read_texts(folder / REFERENCES), hypotheses), hypotheses)
+def hypotheses_name(run: str, setup: str) -> str:
+    return f"{run}.{setup}.jsonl"
 
 
-def choose_tested(run: Mapping[str, Any], references: Texts, hypotheses: Texts) -> Texts:
-    """Choose what the run was tested on: its fold in cross-validation, else all."""
-    return {id: references[id] for id in hypotheses} if run.get("is_fold") else references
+def find_language_model(setup: str) -> str | None:
+    """Name what a setup such as joint+ngrams+speeds weighs in: ngrams, or the run of a language model."""
+    _, _, source = setup.removesuffix(AT_SPEEDS).partition("+")
+    return source or None
+
+
+def choose_tested(run: Record, references: Texts, hypotheses: Texts) -> Texts:
+    """Choose what the run is tested on: the fold or the speaker that it was trained without, else all."""
+    if run.get("is_fold"):
+        return {id: references[id] for id in hypotheses}
+    left_out = run.get("left_out")
+    return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
 
 
 def score_texts(references: Texts, hypotheses: Texts) -> Score:
@@ -193,6 +238,12 @@ def score_texts(references: Texts, hypotheses: Texts) -> Score:
             name: list(find_more_references(fields).values()) for name, fields in references.items()
         },
     )
+
+
+def score_run(folder: Path, run: Record) -> Score:
+    """Score what a run wrote by its chosen setup."""
+    hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
+    return score_texts(choose_tested(run, read_texts(folder / REFERENCES), hypotheses), hypotheses)
 
 
 def describe_score(found: Score) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models import Model
-from asr.recipe.results import SetupName
+from asr.recipe.results import find_language_model
 from asr.recipe.tasks import hash_file, read_record
 from asr.system.checkpoint import (
     System,
@@ -105,7 +105,7 @@ def _bundle(
 ) -> BundledDecoding:
     """Write the language model and the lexicon of the setup that dev chose."""
     decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
-    name = SetupName.parse(chosen["decoding"]).language_model
+    name = find_language_model(chosen["decoding"])
     if name is None:
         return BundledDecoding(decoding=decoding)
     texts = list(read_training_texts(system.config))

@@ -12,18 +12,27 @@ from typing import TYPE_CHECKING
 
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import UserError
-from asr.recipe.stages import SPLITS
-from asr.recipe.tasks import hash_file
+from asr.recipe.tasks import hash_file, read_record
 
 if TYPE_CHECKING:
+    from asr.recipe.experiment import Experiment
     from asr.recipe.systems import Run  # imports torch, which prepare does not need
 
 logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "dev", "test")
 
 Stamps = dict[str, tuple[int, int]]
 
 
 # --- what prepare has left ----------------------------------------------------------------------
+
+
+def is_prepared(experiment: Experiment) -> bool:
+    """Return whether the recipe as it is now has been run, on whatever corpus."""
+    done = read_record(experiment.data_dir / ".prepare.done").get("inputs", {})
+    has_all = all((experiment.data_dir / f"{split}.jsonl").exists() for split in SPLITS)
+    return has_all and done.get("recipe.py") == hash_file(experiment.recipe.path)
 
 
 def stamp_manifests(data_dir: Path) -> Stamps:

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from asr.config import describe_config, dump_config
 from asr.errors import UserError
-from asr.recipe.tasks import Task, hash_file, hash_text, read_record, run_task
+from asr.files import replace_file
+from asr.recipe.evaluation import evaluate_run, find_guide
+from asr.recipe.experiment import Experiment
+from asr.recipe.origin import describe_machine, describe_origin
+from asr.recipe.processes import Processes, count_cores, run_side_by_side
+from asr.recipe.report import write_report
+from asr.recipe.results import compare_runs, publish_results, read_results
+from asr.recipe.splits import SPLITS, check_test_split, find_written, stamp_manifests
+from asr.recipe.systems import (
+    Run,
+    build_runs,
+    cut_manifests,
+    find_all_runs,
+    hash_settings,
+    paths_in,
+    read_by,
+)
+from asr.recipe.tasks import (
+    STAGES,
+    PartError,
+    Task,
+    find_reason_to_run,
+    hash_file,
+    hash_text,
+    read_record,
+    run_task,
+    write_record,
+)
 from asr.system.checkout import SHIPPED, find_commit
-
-if TYPE_CHECKING:
-    from asr.recipe.experiment import Experiment  # imports pydantic, which --help does not need
+from asr.system.checkpoint import find_checkpoints, find_model
+from asr.train.loop import train
+from asr.train.preparation import load_or_train_tokenizer
+from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "dev", "test")
-STAGES = {
-    "download": "fetch and unpack the corpus",
-    "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
-    "tokenizer": "find the tokens of each system in its training texts",
-    "train": "train each system, or go on where training was cut off",
-    "evaluate": "decode dev and test with each system; dev chooses the decoding setup",
-    "compare": "compute error rates with intervals, and test which system is better",
-    "report": "write one HTML page and one Markdown table",
-}
 _CORPUS = "the folder of the corpus"  # among the inputs of prepare
 
 
@@ -37,41 +60,39 @@ def run_recipe(experiment: Experiment, stage: str | None = None) -> None:
             "no system in %s: the corpus is prepared, and nothing trained", experiment.recipe.conf_dir
         )
     for name in choose_stages(experiment, stage):
-        if name in ("tokenizer", "train") and experiment.recipe.find_systems():
-            from asr.recipe import training
-
-            if name == "tokenizer" or stage == "train":
-                training.check_data(experiment)
-            if name == "train" and experiment.jobs > 1:  # not evaluations: their speed is measured
-                training.train_side_by_side(experiment)
-                continue
+        if name == "tokenizer" or stage == "train":
+            check_data(experiment)
+        if name == "train" and experiment.jobs > 1:  # not evaluations: their speed is measured
+            train_side_by_side(experiment)
+            continue
         for task in build_tasks(experiment, name):
             run_task(task)
 
 
 def choose_stages(experiment: Experiment, stage: str | None) -> list[str]:
     """Name the wanted stages, after a check that they fit the corpus that is given, or is not."""
-    name, needs_corpus = experiment.recipe.name, not experiment.recipe.synthetic
-    if experiment.given_corpus_dir is not None and not needs_corpus:
-        raise UserError(f"{name} makes its corpus itself and reads none; leave --corpus-dir out")
-    if experiment.given_corpus_dir is not None and stage == "download":
+    recipe, given = experiment.recipe, experiment.given_corpus_dir is not None
+    has_corpus = recipe.synthetic or find_corpus_dir(experiment) is not None
+    if given and recipe.synthetic:
+        raise UserError(f"{recipe.name} makes its corpus itself and reads none; leave --corpus-dir out")
+    if given and stage == "download":
         raise UserError("--stage download and --corpus-dir: with a corpus there is nothing to download")
-    if needs_corpus and not experiment.recipe.urls and find_corpus_dir(experiment) is None:
-        source = f" To get one: {experiment.recipe.source}." if experiment.recipe.source else ""
+    if not has_corpus and not recipe.urls:
+        source = f" To get one: {recipe.source}." if recipe.source else ""
         raise UserError(
-            f"{name} cannot be downloaded; pass --corpus-dir DIR, the folder of your copy.{source}"
+            f"{recipe.name} cannot be downloaded; pass --corpus-dir DIR, the folder of your copy.{source}"
         )
-    if stage == "prepare" and needs_corpus and find_corpus_dir(experiment) is None:
+    if not has_corpus and stage == "prepare":
         raise UserError(
             f"{experiment.data_dir}: no corpus has been downloaded; leave --stage out, or pass "
             "--corpus-dir DIR"
         )
     if experiment.smoke and experiment.publish:
         raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
-    if experiment.publish and experiment.recipe.path.is_relative_to(SHIPPED):
-        raise UserError(f"--publish: {name} is installed with the package; publish from a checkout")
-    if experiment.only and not experiment.recipe.find_systems():
-        raise UserError(f"--only {experiment.only[0]}: there is no system in {experiment.recipe.conf_dir}")
+    if experiment.publish and recipe.path.is_relative_to(SHIPPED):
+        raise UserError(f"--publish: {recipe.name} is installed with the package; publish from a checkout")
+    if experiment.only and not recipe.find_systems():
+        raise UserError(f"--only {experiment.only[0]}: there is no system in {recipe.conf_dir}")
     return [stage] if stage else list(STAGES)
 
 
@@ -85,11 +106,19 @@ def build_tasks(experiment: Experiment, stage: str) -> list[Task]:
         return [_download(experiment)]
     if stage == "prepare":
         return [_prepare(experiment)]
-    if not experiment.recipe.find_systems():
+    if stage in ("compare", "report") and not any(run.makes_text for run in find_all_runs(experiment)):
         return []
-    from asr.recipe import training  # it imports torch, which takes two seconds
-
-    return training.build_tasks(experiment, stage)
+    if stage == "compare":
+        return [_compare(experiment)]
+    if stage == "report":
+        return [_report(experiment), *([_publish(experiment)] if experiment.publish else [])]
+    runs = build_runs(experiment)
+    if stage == "tokenizer":
+        return [_tokenizer(run) for run in runs if run.config.start_from is None]
+    if stage == "train":
+        return [_train(experiment, run, runs) for run in runs]
+    in_order = sorted(runs, key=lambda run: find_guide(experiment, run) is not None)
+    return [_evaluate(experiment, run) for run in in_order if run.makes_text]
 
 
 # --- download and prepare -----------------------------------------------------------------------
@@ -104,12 +133,10 @@ def find_corpus_dir(experiment: Experiment) -> Path | None:
 
 def _find_given_before(experiment: Experiment) -> Path | None:
     """Find the folder that has been prepared, unless it is that of the download."""
-    if experiment.recipe.synthetic:
-        return None
-    folder = read_record(experiment.data_dir / ".prepare.done").get("inputs", {}).get(_CORPUS)
-    if not isinstance(folder, str) or folder == str(None):
-        return None
-    return None if Path(folder).is_relative_to(_download_dir(experiment)) else Path(folder)
+    none = str(None)  # as the record of a recipe that makes its corpus has it
+    folder = read_record(experiment.data_dir / ".prepare.done").get("inputs", {}).get(_CORPUS, none)
+    is_ours = folder == none or Path(folder).is_relative_to(_download_dir(experiment))
+    return None if is_ours else Path(folder)
 
 
 def _download_dir(experiment: Experiment) -> Path:
@@ -118,81 +145,304 @@ def _download_dir(experiment: Experiment) -> Path:
 
 def _find_downloaded_corpus(experiment: Experiment) -> Path | None:
     folder = read_record(experiment.data_dir / ".download.done").get("corpus_dir")
-    return Path(folder) if isinstance(folder, str) else None
-
-
-def is_prepared(experiment: Experiment) -> bool:
-    """Return whether the recipe as it is now has been run, on whatever corpus."""
-    done = read_record(experiment.data_dir / ".prepare.done").get("inputs", {})
-    has_all = all((experiment.data_dir / f"{split}.jsonl").exists() for split in SPLITS)
-    return has_all and done.get("recipe.py") == hash_file(experiment.recipe.path)
+    return Path(folder) if folder else None
 
 
 def _download(experiment: Experiment) -> Task:
-    def needless() -> str | None:
-        if experiment.recipe.synthetic:
+    recipe = experiment.recipe
+
+    def find_reason_against() -> str | None:
+        if recipe.synthetic:
             return "this recipe makes its corpus itself"
-        if not experiment.recipe.urls and experiment.given_corpus_dir is None:
-            return "this corpus cannot be downloaded"
         if experiment.given_corpus_dir is not None:
             return "--corpus-dir is given"
+        if recipe.download is None:
+            return "this corpus cannot be downloaded"
         if given := _find_given_before(experiment):
             return f"{given} has been prepared; another one can be given as --corpus-dir"
         return None
 
     def run() -> Mapping[str, Any]:
-        assert experiment.recipe.download is not None  # else it is needless
-        return {"corpus_dir": str(experiment.recipe.download(_download_dir(experiment)))}
-
-    def outputs() -> list[Path]:
-        folder = _find_downloaded_corpus(experiment)
-        return [folder] if folder else []
+        assert recipe.download is not None  # else it is needless
+        return {"corpus_dir": str(recipe.download(_download_dir(experiment)))}
 
     return Task(
-        stage="download",
         name="download",
         does=STAGES["download"],
         record=experiment.data_dir / ".download.done",
-        inputs=lambda: {"recipe.py": hash_file(experiment.recipe.path)},
-        outputs=outputs,
+        inputs=lambda: {"recipe.py": hash_file(recipe.path)},
+        outputs=lambda: [folder] if (folder := _find_downloaded_corpus(experiment)) else [],
         run=run,
-        needless=needless,
+        needless=find_reason_against(),
     )
 
 
 def _prepare(experiment: Experiment) -> Task:
-    done = read_record(experiment.data_dir / ".prepare.done")  # before it is put away to do the task again
+    data_dir, recipe = experiment.data_dir, experiment.recipe
+    done = read_record(data_dir / ".prepare.done")  # before it is put away to do the task again
     corpus_dir = find_corpus_dir(experiment)
 
     def inputs() -> dict[str, str]:
-        found = {
-            "recipe.py": hash_file(experiment.recipe.path),
-            _CORPUS: str(corpus_dir),
-        }
+        found = {"recipe.py": hash_file(recipe.path), _CORPUS: str(corpus_dir)}
         return found | ({"smoke mode": hash_text("smoke")} if experiment.smoke else {})
 
     def run() -> Mapping[str, Any]:
-        from asr.recipe.splits import find_written, stamp_manifests
-
-        experiment.data_dir.mkdir(parents=True, exist_ok=True)
         for name in done.get("manifests", []):  # what is not written again must not be taken for new
-            (experiment.data_dir / Path(name).name).unlink(missing_ok=True)
-        before = stamp_manifests(experiment.data_dir)
-        experiment.recipe.write_manifests(corpus_dir, experiment.data_dir.absolute(), smoke=experiment.smoke)
-        written = find_written(experiment.data_dir, before)
+            (data_dir / Path(name).name).unlink(missing_ok=True)
+        before = stamp_manifests(data_dir)
+        recipe.write_manifests(corpus_dir, data_dir.absolute(), smoke=experiment.smoke)
+        written = find_written(data_dir, before)
         if experiment.smoke:
-            from asr.recipe.systems import cut_manifests
-
-            cut_manifests(experiment.data_dir)
+            cut_manifests(data_dir)
         return {"manifests": written}
 
     return Task(
-        stage="prepare",
         name="prepare",
         does=STAGES["prepare"],
-        record=experiment.data_dir / ".prepare.done",
+        record=data_dir / ".prepare.done",
         inputs=inputs,
-        outputs=lambda: [experiment.data_dir / f"{split}.jsonl" for split in SPLITS],
+        outputs=lambda: [data_dir / f"{split}.jsonl" for split in SPLITS],
         run=run,
         after=("download",),
+    )
+
+
+# --- tokenizer and train ------------------------------------------------------------------------
+
+
+def check_data(experiment: Experiment) -> None:
+    """Check the data of all systems that are still to be trained, before the first of them is."""
+    runs = build_runs(experiment)
+    tested = [run for run in runs if run.conf.fold is None]  # folds are apart as they are made
+    if untrained := [run for run in tested if find_reason_to_run(_train(experiment, run, runs))]:
+        check_test_split(untrained, experiment.data_dir / "test.jsonl")
+
+
+def find_training_inputs(run: Run) -> dict[str, str]:
+    """Fingerprint what a training reads."""
+    config = run.config
+    files = [Path(path) for _, value, _ in describe_config(config.data) for path in paths_in(value)]
+    names = Counter(path.name for path in files)
+    return {f"{run.system}.yaml": hash_settings(config)} | {
+        path.name if names[path.name] == 1 else str(path): hash_file(path) for path in files
+    }
+
+
+def _tokenizer(run: Run) -> Task:
+    def run_it() -> None:
+        _begin(run)
+        if not find_checkpoints(run.folder):  # what is there is of unknown origin
+            run.tokenizer_path.unlink(missing_ok=True)
+        load_or_train_tokenizer(run.config)
+
+    return Task(
+        name=f"tokenizer {run.name}",
+        does=f"find its {run.config.tokenizer.type} in the texts of {run.config.data.train_name}",
+        record=run.folder / ".tokenizer.done",
+        inputs=lambda: find_training_inputs(run),
+        outputs=lambda: [run.tokenizer_path],
+        run=run_it,
+        after=("prepare",),
+    )
+
+
+def train_side_by_side(experiment: Experiment) -> None:
+    """Train up to `experiment.jobs` at once, each in a process of its own with its share of the cores."""
+    runs = build_runs(experiment)
+    processes = Processes()
+
+    def train_apart(run: Run) -> None:
+        conf = run.folder / "conf.yaml"
+        with replace_file(conf) as file:
+            file.write(dump_config(run.config).encode())
+        program = [sys.executable, "-m", "asr.recipe.processes", str(conf)]
+        processes.run(run.name, program, {"OMP_NUM_THREADS": str(threads)})
+
+    tasks = [_train(experiment, run, runs, train_apart) for run in runs]
+    at_once = min(experiment.jobs, sum(find_reason_to_run(task) is not None for task in tasks))
+    threads = min(torch.get_num_threads(), max(1, count_cores() // max(1, at_once)))
+    if faults := run_side_by_side(tasks, experiment.jobs, processes):
+        listed = ", ".join(f"{name.removeprefix('train ')} ({fault})" for name, fault in faults.items())
+        raise PartError(
+            f"{len(faults)} of {len(tasks)} trainings failed: {listed}. What they wrote stands above, "
+            "behind their names; the same command goes on with them"
+        )
+
+
+def _train_here(run: Run) -> None:
+    threads = torch.get_num_threads()
+    try:
+        train(run.config)
+    finally:
+        torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
+
+
+def _train(
+    experiment: Experiment, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = _train_here
+) -> Task:
+    others = [other for other in runs if other.folder != run.folder and read_by(run, other)]
+
+    def inputs() -> dict[str, str]:
+        found = find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
+        start = run.config.start_from
+        if start is not None and not others:
+            family = find_family(start)
+            weights = (
+                find_model(start) / "model.safetensors" if family is None else family.find_weights(start)
+            )
+            found["the model that it starts from"] = hash_file(weights)
+        return found
+
+    def run_it() -> dict[str, object]:
+        machines = _begin(run)
+        do(run)
+        return {"origin": describe_origin(experiment) | {"machine": "; ".join(machines)}}
+
+    does = f"train it for {run.config.train.steps:,} updates"
+    if (checkpoints := find_checkpoints(run.folder)) and not _is_outdated(run):
+        does += f", going on from {checkpoints[-1].name}"
+    return Task(
+        name=f"train {run.name}",
+        does=does,
+        record=run.folder / ".train.done",
+        inputs=inputs,
+        outputs=lambda: [run.model_path],
+        run=run_it,
+        after=("prepare", f"tokenizer {run.name}", *(f"train {other.name}" for other in others)),
+    )
+
+
+def _begin(run: Run) -> list[str]:
+    """Put aside what was trained on other data or with other settings: hours of work are never deleted.
+
+    Then note what this training reads, and on which machines it has been; return these.
+    """
+    if _is_outdated(run):
+        number = 1
+        while (aside := run.folder.with_name(f"{run.name}.old-{number}")).exists():
+            number += 1
+        run.folder.rename(aside)
+        logger.info("%s: made of other data or settings; what there was is now in %s", run.name, aside)
+    machines = list(dict.fromkeys([*read_record(run.note_path).get("machines", []), describe_machine()]))
+    write_record(run.note_path, {"inputs": find_training_inputs(run), "machines": machines})
+    return machines
+
+
+def _is_outdated(run: Run) -> bool:
+    """Return whether the folder holds a training, or its beginning, of something else."""
+    begun = read_record(run.note_path).get("inputs")
+    return begun is not None and begun != find_training_inputs(run)
+
+
+# --- evaluate, compare, report ------------------------------------------------------------------
+
+
+def _evaluate(experiment: Experiment, run: Run) -> Task:
+    recipe = experiment.recipe
+    languages = [own for own in find_all_runs(experiment) if own.is_language] if recipe.text_fusion else []
+    guide = find_guide(experiment, run)
+
+    def language_models() -> list[Run]:
+        """Find those that have been trained, by this call or an earlier one, on the tokens of this system.
+
+        What starts from a model of another corpus may number its tokens otherwise. What follows a guide takes
+        what that one takes.
+        """
+        trained = [own for own in languages if own.model_path.exists()]
+        if guide is not None:
+            return trained
+        return [own for own in trained if hash_file(own.tokenizer_path) == hash_file(run.tokenizer_path)]
+
+    def inputs() -> dict[str, str]:
+        manifests = (Path(run.config.data.dev), run.find_test(experiment.data_dir))
+        found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
+        found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
+        if recipe.speeds:
+            found["speeds"] = str(recipe.speeds)
+        if guide is not None:
+            found[f"the evaluation of {guide.name}"] = hash_file(guide.summary_path)
+        found |= {"smoke mode": str(experiment.smoke), "texts": str(recipe.text_fusion)}
+        return found | {"checks": str(recipe.checks)}
+
+    return Task(
+        name=f"evaluate {run.name}",
+        does="decode dev and test by each setup that it offers",
+        record=run.folder / ".evaluate.done",
+        inputs=inputs,
+        outputs=lambda: [run.summary_path],
+        run=lambda: evaluate_run(experiment, run, [own.folder for own in language_models()]),
+        after=(
+            "prepare",
+            f"train {run.name}",
+            *(f"train {own.name}" for own in languages),
+            *([f"evaluate {guide.name}"] if guide else []),
+        ),
+    )
+
+
+def find_evaluated_runs(experiment: Experiment) -> list[Run]:
+    """Find the runs whose results are up to date: those that are wanted now, and those of earlier calls."""
+    return [run for run, reason in _find_begun_runs(experiment) if reason is None]
+
+
+def _find_begun_runs(experiment: Experiment) -> Iterator[tuple[Run, str | None]]:
+    """List the runs that have begun, each with the reason why its results cannot be used, if there is one."""
+    runs = find_all_runs(experiment)
+    for run in runs:
+        if run.folder.exists() and run.makes_text:
+            tasks = (_train(experiment, run, runs), _evaluate(experiment, run))
+            reasons = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
+            yield run, reasons[0] if reasons else None
+
+
+def _compare(experiment: Experiment) -> Task:
+    def run_it() -> None:
+        runs = find_evaluated_runs(experiment)
+        if not runs:
+            raise UserError(f"{experiment.runs_dir}: no system has been evaluated; leave --stage out")
+        for _, reason in _find_begun_runs(experiment):
+            if reason is not None:
+                logger.info("left out of the comparison, since %s", reason)
+        compare_runs(experiment, runs)
+
+    return Task(
+        name="compare",
+        does="score all systems on test, and test which is better",
+        record=experiment.runs_dir / ".compare.done",
+        inputs=lambda: {run.name: hash_file(run.summary_path) for run in find_evaluated_runs(experiment)},
+        outputs=lambda: [experiment.results_path],
+        run=run_it,
+        after=tuple(f"evaluate {run.name}" for run in build_runs(experiment) if run.makes_text),
+    )
+
+
+def _report(experiment: Experiment) -> Task:
+    folder = experiment.report_dir
+
+    def run_it() -> None:
+        results = read_results(experiment)
+        compared = {run["name"] for run in results["runs"]}
+        runs = {run.name: run for run in find_all_runs(experiment) if run.name in compared}
+        write_report(experiment, results, runs)
+
+    return Task(
+        name="report",
+        does=STAGES["report"],
+        record=experiment.runs_dir / ".report.done",
+        inputs=lambda: {"results.json": hash_file(experiment.results_path)},
+        outputs=lambda: [folder / "report.html", folder / "report.md"],
+        run=run_it,
+        after=("compare",),
+    )
+
+
+def _publish(experiment: Experiment) -> Task:
+    return Task(
+        name="publish",
+        does=f"copy results and hypotheses to {experiment.published_dir}",
+        record=experiment.runs_dir / ".publish.done",
+        inputs=lambda: {"results.json": hash_file(experiment.results_path)},
+        outputs=lambda: [experiment.published_dir / "results.json"],
+        run=lambda: publish_results(experiment),
+        after=("compare", "report"),
     )

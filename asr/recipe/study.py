@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,18 +29,20 @@ from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.recipe.definition import Recipe, SystemConf
 from asr.recipe.experiment import Experiment
-from asr.recipe.figures import choose_utterances, draw_curves, read_curve
-from asr.recipe.results import REFERENCES, RESULTS, describe_score, hypotheses_name
-from asr.recipe.stages import build_tasks, choose_stages, run_recipe
-from asr.recipe.study_report import draw_lengths, draw_maps, format_page
-from asr.recipe.study_scores import (
+from asr.recipe.figures import choose_utterances, draw_curves, draw_lengths, draw_maps, read_curve
+from asr.recipe.results import (
+    REFERENCES,
     Record,
-    add_learning,
-    beam_suffix,
-    score_lengths,
+    Texts,
+    choose_tested,
+    hypotheses_name,
+    read_texts,
     score_study,
-    write_left_out,
+    write_texts,
 )
+from asr.recipe.stages import build_tasks, choose_stages, run_recipe
+from asr.recipe.study_report import format_page
+from asr.recipe.study_scores import add_learning, beam_suffix, read_runs, score_lengths
 from asr.recipe.systems import load_conf
 from asr.recipe.tasks import read_record, run_task, write_record
 from asr.system.run_config import RunConfig
@@ -105,46 +107,28 @@ def load_study(recipe: Recipe, name: str) -> Study:
 def run_study(experiment: Experiment, study: Study) -> Path:
     """Train and compare the variants; return the folder of the report. What is done already is skipped."""
     choose_stages(experiment, None)  # for its checks
-    recipe = experiment.recipe.model_copy(update={"systems": {}, "baseline": study.baseline})
     variants = load_variants(study, experiment.recipe)
     for stage in ("download", "prepare"):
-        for task in build_tasks(replace(experiment, recipe=recipe, only=()), stage):
+        for task in build_tasks(experiment, stage):
             run_task(task)
     cases = build_cases(study, variants, experiment.data_dir)
-    recipe = recipe.model_copy(update={"systems": {name: case.conf for name, case in cases.items()}})
-    only = [
-        [name for name, case in cases.items() if wanted in (name, case.variant)] for wanted in experiment.only
-    ]
-    if unknown := [wanted for wanted, found in zip(experiment.only, only, strict=True) if not found]:
+    wanted = {
+        asked: [name for name, case in cases.items() if asked in (name, case.variant)]
+        for asked in experiment.only
+    }
+    if unknown := [asked for asked, found in wanted.items() if not found]:
         raise UserError(f"--only {unknown[0]}: no such variant; there are {', '.join(study.variants)}")
-    run_recipe(
-        replace(
-            experiment, recipe=recipe, only=tuple(name for found in only for name in found), publish=False
-        )
-    )
+    recipe = experiment.recipe.model_copy(update={"systems": cases, "baseline": study.baseline})
+    only = tuple(name for found in wanted.values() for name in found)
+    run_recipe(replace(experiment, recipe=recipe, only=only, publish=False))
     folder = experiment.runs_dir / "study"
     write_study_report(experiment, study, cases, folder)
     if experiment.publish:
-        publish_study(
-            experiment, study, folder, experiment.recipe.path.parent / "studies" / str(experiment.study)
-        )
+        publish_study(experiment, study, folder)
     return folder
 
 
 # --- variants -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """A system to train: a variant, in a study with folds without one speaker or fold."""
-
-    variant: str
-    conf: SystemConf
-    left_out: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.variant if self.left_out is None else f"{self.variant}_without_{self.left_out}"
 
 
 def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
@@ -153,8 +137,9 @@ def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
     if base is None:
         raise UserError(f"system = {study.system}: no {study.system}.yaml in {recipe.conf_dir}")
     variants = {}
-    for name, overrides in study.variants.items():
-        variants[name] = SystemConf(path=base.path, overrides=(*base.overrides, *study.all, *overrides))
+    for name, own in study.variants.items():
+        overrides = (*base.overrides, *study.all, *own)
+        variants[name] = SystemConf(path=base.path, overrides=overrides, variant=name)
         count = count_parameters(load_conf(variants[name]))
         logger.info("%-28s %9s parameters", name, f"{count:,}")
         wanted = study.parameters
@@ -172,16 +157,20 @@ def count_parameters(config: RunConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -> dict[str, Case]:
-    """Build the cases by name. Folds need the prepared manifests, and write parts of them."""
-    cases = [Case(variant, conf) for variant, conf in variants.items()]
+def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -> dict[str, SystemConf]:
+    """Build the systems to train, by name. Folds need the prepared manifests, and write parts of them."""
+    if study.folds is None:
+        return variants
+    is_fold = study.folds != "speaker"
     if study.folds == "speaker":
-        speakers = find_speakers([data_dir / "test.jsonl"])
-        cases = [leave_out(case, speaker, data_dir) for case in cases for speaker in speakers]
-    elif study.folds is not None:
-        folds = deal_speakers(data_dir, study.folds)
-        cases = [hold_out(case, fold, who, data_dir) for case in cases for fold, who in folds.items()]
-    return {case.name: case for case in cases}
+        parts = {speaker: {speaker} for speaker in find_speakers([data_dir / "test.jsonl"])}
+    else:
+        parts = deal_speakers(data_dir, study.folds)
+    return {
+        f"{name}_without_{part}": leave_out(conf, part, speakers, data_dir, is_fold)
+        for name, conf in variants.items()
+        for part, speakers in parts.items()
+    }
 
 
 def find_speakers(manifests: Sequence[Path]) -> dict[str, int]:
@@ -207,115 +196,84 @@ def deal_speakers(data_dir: Path, num_folds: int) -> dict[str, set[str]]:
     return {fold: {speaker for speaker in speakers if dealt[speaker] == fold} for fold in shares}
 
 
-def hold_out(case: Case, fold: str, speakers: set[str], data_dir: Path) -> Case:
-    """Change the case to train without the fold, to choose by it and be tested on it; write the manifests."""
-    data = load_conf(case.conf).data
-    train = Path(data.train_paths[0])
-    learned, held = train.with_name(f"{train.stem}_without_{fold}.jsonl"), train.with_name(f"{fold}.jsonl")
-    mine = [data_dir / Path(path).name for path in (*data.train_paths, data.dev)]
-    whole = [data_dir / "train.jsonl", data_dir / "dev.jsonl"]
-    write_manifest(data_dir / learned.name, [u for u in read_manifest(*mine) if u.speaker not in speakers])
-    write_manifest(data_dir / held.name, [u for u in read_manifest(*whole) if u.speaker in speakers])
-    paths = {"train": learned, "dev": held}
-    overrides = [f"data.{key}={json.dumps(path.as_posix())}" for key, path in paths.items()]
-    conf = case.conf.model_copy(
-        update={"overrides": (*case.conf.overrides, *overrides), "fold": data_dir / held.name}
-    )
-    return Case(case.variant, conf, fold)
+def leave_out(conf: SystemConf, part: str, speakers: set[str], data_dir: Path, is_fold: bool) -> SystemConf:
+    """Change the conf to train without the speakers, and write the manifests for it.
 
-
-def leave_out(case: Case, speaker: str, data_dir: Path) -> Case:
-    """Change the case to manifests without the utterances of the speaker, and write these."""
-    data = load_conf(case.conf).data
+    A fold takes the place of dev, which is learned too then, and is what is tested. A speaker left out is in
+    neither train nor dev.
+    """
+    data = load_conf(conf).data
+    train, dev = Path(data.train_paths[0]), Path(data.dev)
+    if is_fold:
+        names = {"train": f"{train.stem}_without_{part}", "dev": part}
+        sources = {"train": (*data.train_paths, data.dev), "dev": ("train.jsonl", "dev.jsonl")}
+    else:
+        names = {"train": f"{train.stem}_without_{part}", "dev": f"{dev.stem}_without_{part}"}
+        sources = {"train": data.train_paths, "dev": (data.dev,)}
     overrides = []
-    for key in ("train", "dev"):
-        whole = Path(getattr(data, key))
-        part = whole.with_name(f"{whole.stem}_without_{speaker}.jsonl")
-        kept = [u for u in read_manifest(data_dir / whole.name) if u.speaker != speaker]
-        write_manifest(data_dir / part.name, kept)
-        overrides.append(f"data.{key}={json.dumps(part.as_posix())}")
-    conf = SystemConf(path=case.conf.path, overrides=(*case.conf.overrides, *overrides))
-    return Case(case.variant, conf, speaker)
+    for key, paths in sources.items():
+        wants_them = is_fold and key == "dev"
+        whole = read_manifest(*(data_dir / Path(path).name for path in paths))
+        own = train.with_name(f"{names[key]}.jsonl")
+        write_manifest(data_dir / own.name, [u for u in whole if (u.speaker in speakers) == wants_them])
+        overrides.append(f"data.{key}={json.dumps(own.as_posix())}")
+    return SystemConf(
+        path=conf.path,
+        overrides=(*conf.overrides, *overrides),
+        variant=conf.variant,
+        left_out=part,
+        fold=data_dir / f"{part}.jsonl" if is_fold else None,
+    )
 
 
 # --- the report ---------------------------------------------------------------------------------
 
 
-def read_runs(experiment: Experiment, study: Study, cases: dict[str, Case]) -> list[Record]:
-    """Read the evaluated runs in the order of the study, with the decoding that is reported."""
-    found = read_record(experiment.results_dir / RESULTS)["runs"]
-    runs = []
-    for name, case in cases.items():
-        for run in (run for run in found if run["system"] == name):
-            run = choose_method(run, study.methods)
-            setups = {
-                "dev": run["ways"]["dev"],
-                "test": {run["decoding"]: run["ways"]["test"][run["decoding"]]},
-            }
-            runs.append({**run, "ways": setups, "variant": case.variant, "left_out": case.left_out})
-    return runs
-
-
-def choose_method(run: Record, methods: Sequence[Method]) -> Record:
-    """Describe the run as decoded by the first of the methods that it offers, if any are asked for."""
-    if not methods:
-        return run
-    setups = run["ways"]["test"]
-    method = next((method for method in methods if method in setups), None)
-    if method is None:
-        offered, asked = ", ".join(setups), ", ".join(methods)
-        raise UserError(
-            f"{run['name']} was decoded by {offered}; of the study's methods there is none: {asked}"
-        )
-    speed = setups[method]["real_time_factor"]
-    config = {**run["decoding_config"], "method": method}
-    return {**run, "decoding": method, "decoding_config": config, "real_time_factor": speed}
-
-
-def write_study_report(experiment: Experiment, study: Study, cases: dict[str, Case], folder: Path) -> None:
+def write_study_report(
+    experiment: Experiment, study: Study, cases: Mapping[str, SystemConf], folder: Path
+) -> None:
     """Write study.json, the page and its pictures."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    runs = [add_learning(experiment, run) for run in read_runs(experiment, study, cases)]
+    runs = [add_learning(experiment, run) for run in read_runs(experiment, cases, study.methods)]
     folders = {run["name"]: experiment.runs_dir / run["name"] for run in runs}
     pictures = {"curves.svg": "WER on dev while the systems were trained"}
-    curves = {name: read_curve(run / "log.jsonl") for name, run in folders.items()}
-    (folder / "curves.svg").write_text(draw_curves(curves), encoding="utf-8")
+    curves = draw_curves({name: read_curve(run / "log.jsonl") for name, run in folders.items()})
+    (folder / "curves.svg").write_text(curves, encoding="utf-8")
     lengths = {}
     if study.lengths:
         trained = max(len((u.text or "").split()) for u in read_manifest(experiment.data_dir / "train.jsonl"))
         for beam in study.length_beams or (None,):
-            scores = score_lengths(experiment, runs, study.lengths, beam)
             title = "WER on test by the number of words" + (f", beam {beam}" if beam else "")
-            lengths[title] = {
-                name: {str(length): describe_score(score) for length, score in own.items()}
-                for name, own in scores.items()
-            }
+            lengths[title] = score_lengths(experiment, runs, study.lengths, beam)
             picture = f"lengths{beam_suffix(beam) if beam else ''}.svg"
-            draw_lengths(scores, trained, folder / picture)
+            (folder / picture).write_text(draw_lengths(lengths[title], trained), encoding="utf-8")
             pictures[picture] = title
-    shown = experiment.runs_dir / "shown.jsonl"
-    write_manifest(shown, choose_utterances(experiment.data_dir / "dev.jsonl"))
     firsts: dict[str, Path] = {}
     for run in runs:
         firsts.setdefault(run["variant"], folders[run["name"]])
+    shown = choose_utterances(experiment.data_dir / "dev.jsonl")
     if draw_maps(firsts, shown, folder / "attention.png"):
         pictures["attention.png"] = (
             "Attention of the decoder's last layer, mean of its heads, to dev utterances under the true text"
         )
-    results: Record = {
+    results = {
         "study": experiment.study,
         "question": study.question,
         "corpus": experiment.recipe.name,
+        "smoke": experiment.smoke,
+        "command": experiment.command,
+        "baseline": study.baseline,
+        **score_study(experiment.results_dir, study.baseline, runs),
+        "lengths": lengths,
     }
-    results |= {"smoke": experiment.smoke, "command": experiment.command, "baseline": study.baseline}
-    results |= score_study(experiment.results_dir, study.baseline, runs) | {"lengths": lengths}
     write_record(folder / FIGURES, results)
     (folder / PAGE).write_text(format_page(results, pictures), encoding="utf-8")
 
 
-def publish_study(experiment: Experiment, study: Study, report_dir: Path, folder: Path) -> None:
+def publish_study(experiment: Experiment, study: Study, report_dir: Path) -> None:
     """Keep the report, and all texts that its figures follow from; what was published before is replaced."""
+    folder = experiment.published_dir
     if folder.exists() and any(folder.iterdir()) and not (folder / FIGURES).exists():
         raise UserError(f"{folder}: has files, but no {FIGURES} of an earlier study; give an empty folder")
     shutil.rmtree(folder, ignore_errors=True)
@@ -336,3 +294,15 @@ def publish_study(experiment: Experiment, study: Study, report_dir: Path, folder
                 shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
     if study.folds is not None:
         write_left_out(folder, runs)
+
+
+def write_left_out(folder: Path, runs: Sequence[Record]) -> None:
+    """Write for each variant and seed the texts of all folds, each by the run that left it out."""
+    references = read_texts(folder / REFERENCES)
+    texts: dict[str, Texts] = defaultdict(dict)
+    for run in runs:
+        hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
+        own = {id: hypotheses[id] for id in choose_tested(run, references, hypotheses)}
+        texts[hypotheses_name(f"{run['variant']}-seed-{run['seed']}", "left_out")] |= own
+    for name, all_texts in texts.items():
+        write_texts(folder / name, all_texts)

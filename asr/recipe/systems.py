@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,17 @@ class Run:
         return self.folder / "model" / "model.safetensors"
 
     @property
+    def note_path(self) -> Path:
+        """What its training, once begun, reads, and on which machines."""
+        return self.folder / ".train.begun"
+
+    @property
     def evaluation_dir(self) -> Path:
         return self.folder / "evaluation"
+
+    @property
+    def summary_path(self) -> Path:
+        return self.evaluation_dir / "summary.json"
 
     def find_test(self, data_dir: Path) -> Path:
         """The manifest that it is tested on."""
@@ -220,22 +230,17 @@ def paths_in(value: Any) -> list[str]:
     return list(value) if is_list else []
 
 
-def _sort_by_need(runs: list[Run]) -> list[Run]:
-    """Keep the order, except that a run whose folder another one reads comes before it."""
-    in_order: list[Run] = []
-
-    def add(run: Run, waiting: tuple[Run, ...]) -> None:
-        if run in waiting:
-            raise UserError(f"{run.conf.path}: reads a run that itself reads this one; break the circle")
-        for other in runs:
-            if other is not run and read_by(run, other):
-                add(other, (*waiting, run))
-        if run not in in_order:
-            in_order.append(run)
-
-    for run in runs:
-        add(run, ())
-    return in_order
+def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
+    """Put each run behind those whose folders it reads."""
+    named = {run.name: run for run in runs}
+    needs = {
+        run.name: [other.name for other in runs if other is not run and read_by(run, other)] for run in runs
+    }
+    try:
+        return [named[name] for name in TopologicalSorter(needs).static_order()]
+    except CycleError as error:
+        conf = named[error.args[1][0]].conf.path
+        raise UserError(f"{conf}: reads a run that itself reads this one; break the circle") from None
 
 
 def read_by(run: Run, other: Run) -> bool:

@@ -16,22 +16,25 @@ from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
 
-MISSING = "missing"
+STAGES = {
+    "download": "fetch and unpack the corpus",
+    "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
+    "tokenizer": "find the tokens of each system in its training texts",
+    "train": "train each system, or go on where training was cut off",
+    "evaluate": "decode dev and test with each system; dev chooses the decoding setup",
+    "compare": "compute error rates with intervals, and test which system is better",
+    "report": "write one HTML page and one Markdown table",
+}
 
 
 class PartError(UserError):
     """An error after part of the work; the message says what was not done."""
 
 
-def _no_reason() -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class Task:
     """One step of a recipe. What it reads is kept as fingerprints in its record, a small JSON file."""
 
-    stage: str
     name: str
     """The stage, and the run if it is that of one: "train conformer"."""
     does: str
@@ -43,25 +46,22 @@ class Task:
     """What is there once it has been done."""
     run: Callable[[], Mapping[str, Any] | None]
     """Does the work; what it returns is kept in the record too."""
-    needless: Callable[[], str | None] = _no_reason
+    needless: str | None = None
     """Why there is nothing to do whatever has been done; None if there is something."""
     after: tuple[str, ...] = ()
     """Names of tasks that make what this one reads."""
 
-
-def find_reason_to_skip(task: Task) -> str | None:
-    """Find why a task has nothing to do; None if it has."""
-    if reason := task.needless():
-        return reason
-    if find_reason_to_run(task) is None:
-        return (
-            f"it has been done, and nothing that it reads has changed; to run it again, delete {task.record}"
+    @property
+    def reason_to_skip(self) -> str:
+        return self.needless or (
+            f"it has been done, and nothing that it reads has changed; to run it again, delete {self.record}"
         )
-    return None
 
 
 def find_reason_to_run(task: Task) -> str | None:
-    """Find what has changed since the task was done, if it has been; None if all is as it was."""
+    """Find why a task is to be done: for the first time, or for what has changed; None if it is not."""
+    if task.needless:
+        return None
     done = read_record(task.record).get("inputs")
     if not isinstance(done, dict):
         return "it has not been done"
@@ -73,19 +73,13 @@ def find_reason_to_run(task: Task) -> str | None:
     return None
 
 
-def skip_task(task: Task) -> bool:
-    """Return whether there is nothing to do; if so, log why."""
-    reason = find_reason_to_skip(task)
-    if reason is not None:
-        logger.info("%s: skipped, %s", task.name, reason)
-    return reason is not None
-
-
-def run_task(task: Task) -> bool:
-    """Do the task, unless there is nothing to do; return whether it was done."""
-    if skip_task(task):
-        return False
-    logger.info("%s: %s (%s)", task.name, task.does, find_reason_to_run(task))
+def run_task(task: Task) -> None:
+    """Do the task, unless there is nothing to do."""
+    reason = find_reason_to_run(task)
+    if reason is None:
+        logger.info("%s: skipped, %s", task.name, task.reason_to_skip)
+        return
+    logger.info("%s: %s (%s)", task.name, task.does, reason)
     try:
         task.record.unlink(missing_ok=True)
         inputs = task.inputs()  # before the work: what changes meanwhile counts as changed
@@ -98,22 +92,20 @@ def run_task(task: Task) -> bool:
     if missing := [str(path) for path in task.outputs() if not path.exists()]:
         raise UserError(f"{task.name} has not written {', '.join(missing)}")
     write_record(task.record, {"inputs": inputs, **facts})
-    return True
 
 
 def explain_plan(tasks: list[Task]) -> list[str]:
     """Say in a line for each task what would be done and why, or why not."""
     lines, would_run = [], set[str]()
     for task in tasks:
-        reason = find_reason_to_skip(task)
         before = [name for name in task.after if name in would_run]
-        if reason and before and not task.needless():
-            lines.append(f"{task.name}: would be skipped, unless {' or '.join(before)} makes something new")
-        elif reason:
-            lines.append(f"{task.name}: would be skipped, {reason}")
-        else:
+        if reason := find_reason_to_run(task):
             would_run.add(task.name)
-            lines.append(f"{task.name}: would {task.does} ({find_reason_to_run(task)})")
+            lines.append(f"{task.name}: would {task.does} ({reason})")
+        elif before and not task.needless:
+            lines.append(f"{task.name}: would be skipped, unless {' or '.join(before)} makes something new")
+        else:
+            lines.append(f"{task.name}: would be skipped, {task.reason_to_skip}")
     return lines
 
 
@@ -143,4 +135,4 @@ def hash_file(path: Path) -> str:
     try:
         return files.hash_file(path)
     except OSError:
-        return MISSING
+        return "missing"

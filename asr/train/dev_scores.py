@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,28 +112,34 @@ def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]
 
 
 @torch.inference_mode()
-def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, process: Process) -> None:
-    """Draw each utterance: the mean of the heads of the decoder's last layer, under the reference."""
-    model = cast(SpeechModel, system.model.eval())
+def compute_attention(model: SpeechModel, batch: Batch) -> list[np.ndarray]:
+    """Compute for each utterance the attention (N, T) to the tokens of its reference and, where the decoder
+    needs one, to its end: the mean of the heads of the last layer."""
     assert model.decoder is not None
-    batch = batch.to(process.device)
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
     targets = Targets(batch.tokens_BU, batch.token_lengths_B)
     _, weights = model.decoder.score_reference(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
     (weights_BHNT,) = weights.values()
-    weights_BNT = weights_BHNT.mean(1)
+    has_end = weights_BHNT.size(2) > batch.tokens_BU.size(1)
+    rows_BNT = weights_BHNT.mean(1).cpu().numpy()
+    nums_tokens, nums_steps = (batch.token_lengths_B + has_end).tolist(), lengths_B.tolist()
+    return [rows_BNT[row, :n, :t] for row, (n, t) in enumerate(zip(nums_tokens, nums_steps, strict=True))]
+
+
+@torch.inference_mode()
+def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, process: Process) -> None:
+    """Draw each utterance: the mean of the heads of the decoder's last layer, under the reference."""
+    model = cast(SpeechModel, system.model.eval())
+    batch = batch.to(process.device)
     features = system.config.features
     clock, frames = make_clock(features, model.encoder), make_frame_clock(features)
-    for row, name in enumerate(batch.ids):
-        num_frames, num_tokens = int(batch.feature_lengths_B[row]), int(batch.token_lengths_B[row])
-        tokens = [system.tokenizer.tokens[token] for token in batch.tokens_BU[row, :num_tokens].tolist()]
-        has_end = weights_BNT.size(1) > batch.tokens_BU.size(1)  # some decoders know without one where it is
-        names = [*tokens, END] if has_end else tokens
-        weights_NT = weights_BNT[row, : len(names), : int(lengths_B[row])].cpu().numpy()
+    for row, weights_NT in enumerate(compute_attention(model, batch)):
+        name, num_frames = batch.ids[row], int(batch.feature_lengths_B[row])
+        tokens = batch.tokens_BU[row, : int(batch.token_lengths_B[row])].tolist()
         features_FT = batch.features_BTF[row, :num_frames].T.cpu().numpy()
         picture = Picture(
             rows=Strip(weights_NT, clock.first, clock.seconds_per_step),
-            names=names,
+            names=[*(system.tokenizer.tokens[token] for token in tokens), END][: len(weights_NT)],
             spectrogram=Strip(features_FT, frames.first, frames.seconds_per_step),
             title=f"{name}: {batch.texts[row]}",
             subtitle="cross-attention of the last layer, mean of its heads",
