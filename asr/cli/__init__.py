@@ -38,6 +38,7 @@ GROUPS = {
             "decode a split by one or several methods: error rates with intervals, speed",
         ),
         "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
+        "combine": ("combine", "one text for each utterance, by vote of three or more systems"),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from asr.errors import UserError, shorten
-from asr.transcripts.line_formats import Entry, Role
+from asr.transcripts.line_formats import Entry
 from asr.transcripts.readers import TranscriptFile
 from asr.transcripts.transcript import Word
 
@@ -93,11 +93,14 @@ def _split_ids(file: TranscriptFile) -> TranscriptFile:
 
 
 def match_transcripts(
-    reference: TranscriptFile, hypothesis: TranscriptFile, role: Role = "hypothesis"
+    reference: TranscriptFile,
+    hypothesis: TranscriptFile,
+    if_missing: str = "have no hypothesis; all their words count as deletions",
 ) -> Matched:
     """The hypotheses of the utterances that have a reference; an error if they are of another corpus.
 
-    They may be other references too (`role`), of which some may be missing.
+    They may be other references or systems too; `if_missing` says in the notes what becomes of those that
+    are missing.
     """
     notes: list[str] = []
     found = hypothesis.entries
@@ -116,12 +119,7 @@ def match_transcripts(
         raise UserError(_explain_strangers(reference, hypothesis))
     missing = tuple(id for id in scored if id not in entries)
     if missing:
-        lack = (
-            "have no hypothesis; all their words count as deletions"
-            if role == "hypothesis"
-            else "have no text; their other references count"
-        )
-        notes.append(f"{len(missing):,} of {len(scored):,} utterances {lack}: {list_examples(missing)}")
+        notes.append(f"{len(missing):,} of {len(scored):,} utterances {if_missing}: {list_examples(missing)}")
     if unknown := [id for id in found if id not in reference.entries]:
         notes.append(
             f"{len(unknown):,} ids are not in {reference.path} and are left out: {list_examples(unknown)}"

@@ -130,7 +130,7 @@ def _match_alternatives(
     """Further references by id."""
     found: dict[str, list[str]] = {}
     for file in others:
-        matched = match_transcripts(reference, file, "reference")
+        matched = match_transcripts(reference, file, "have no text; their other references count")
         for id, entry in matched.entries.items():
             found.setdefault(id, []).append(entry.text or "")
         notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]

@@ -1,0 +1,42 @@
+"""`asr combine HYP HYP HYP ...`: one text for each utterance, by vote of several systems."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "The texts of an utterance are aligned, and each word is voted on, as in NIST's ROVER. Of words with as "
+        "many votes, that of the earliest file wins: put the system first that is best on development data. "
+        "Words are compared as they stand, with case and punctuation."
+    )
+    parser.add_argument(
+        "hypotheses",
+        metavar="HYP",
+        nargs="+",
+        help="the texts of a system, in any format that `asr score` reads; three files or more",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="JSON Lines of ids and texts (default: standard output)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from asr.files import replace_file
+    from asr.scoring.combination import combine_files
+
+    combined, notes = combine_files(args.hypotheses)
+    for note in notes:
+        logger.warning("%s", note)
+    lines = [json.dumps({"id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in combined.items()]
+    if args.output is None:
+        print(*lines, sep="", end="")
+        return 0
+    with replace_file(args.output) as file:
+        file.writelines(line.encode() for line in lines)
+    return 0

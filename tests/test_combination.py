@@ -1,0 +1,122 @@
+"""Vote on words: as NIST's ROVER, whatever the majority says wins, and files are matched with care."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.scoring.combination import combine, combine_files
+from asr.scoring.counting import count_word_errors
+from asr.transcripts.readers import read_transcripts
+
+AN4 = Path(__file__).resolve().parent.parent / "recipes/an4/results"
+
+# What `rover -m meth1 -a 1 -c 0` of NIST's SCTK 2.4.10 makes of them. It differs from ours where alignments of like
+# cost put a word into another slot: go home please, go home now please, go now please become "go home please" there.
+BY_ROVER = [
+    (("the cat sat", "the cat sat", "the bat sat"), "the cat sat"),
+    (("a cat sat on the mat", "the cat sat on a mat", "the cat sat on the hat"), "the cat sat on the mat"),
+    (("go home now please", "go home please", "go home please"), "go home please"),
+    (("one two three four", "two three four", "one two three"), "one two three four"),
+    (("one two three", "one two", "one two three four"), "one two three"),
+    (("six seven eight nine", "six eleven eight nine", "six seven ate nine"), "six seven eight nine"),
+    (("what is the time", "what the time is", "what is time"), "what is the time"),
+    (("enter nine nine six", "enter nine six", "enter nine nine nine six"), "enter nine nine six"),
+    (
+        ("i see the sea", "i see sea the", "eye see the sea", "i sea the sea", "i see the see"),
+        "i see the sea",
+    ),
+    (
+        ("rub out a b c", "rub out b c", "rub out a b", "rub out a b c d", "rubout a b c"),
+        "rub out a b c",
+    ),
+    (
+        ("zero zero one", "zero one", "zero zero one", "zero zero zero one", "zero one one"),
+        "zero zero one",
+    ),
+]
+texts = st.lists(st.sampled_from("abc"), max_size=6).map(" ".join)
+
+
+@pytest.mark.parametrize(("said", "elected"), BY_ROVER)
+def test_votes_as_nist_rover(said: tuple[str, ...], elected: str) -> None:
+    assert combine(said) == elected
+
+
+def test_of_equal_votes_the_earliest_system_wins() -> None:
+    assert combine(["a b", "a c", "a d"]) == "a b"
+    assert combine(["a d", "a c", "a b"]) == "a d"
+
+
+@given(texts, st.lists(texts, max_size=2), st.integers(0, 4))
+def test_the_text_of_a_majority_wins_wherever_it_stands(text: str, others: list[str], place: int) -> None:
+    said = others[:place] + [text] * (len(others) + 1) + others[place:]
+    assert combine(said) == text
+
+
+@given(st.lists(texts, min_size=3, max_size=5))
+def test_every_word_is_one_that_somebody_said(said: list[str]) -> None:
+    elected = combine(said).split()
+    for word in set(elected):
+        assert elected.count(word) <= sum(text.split().count(word) for text in said)
+
+
+def test_the_published_systems_of_an4_are_combined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["transformer.joint+language_model", "ctc_lstm.ctc_beam+ngrams", "conformer.joint+ngrams"]
+    paths = [str(AN4 / f"{name}+speeds.jsonl") for name in names]
+    assert main(["combine", *paths, "--output", str(tmp_path / "combined.jsonl")]) == 0
+    combined = read_transcripts(tmp_path / "combined.jsonl", "hypothesis").entries
+    published = read_transcripts(AN4 / "combination.jsonl", "hypothesis").entries
+    assert {id: e.text for id, e in combined.items()} == {id: e.text for id, e in published.items()}
+    references = read_transcripts(AN4 / "reference.jsonl").entries
+    pairs = [(entry.text or "", combined[id].text or "") for id, entry in references.items()]
+    assert count_word_errors(pairs).errors == 36
+    capsys.readouterr()
+    assert main(["combine", *paths]) == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == list(combined)
+
+
+def write(folder: Path, name: str, said: dict[str, str]) -> str:
+    lines = [json.dumps({"id": id, "text": text}) + "\n" for id, text in said.items()]
+    (folder / name).write_text("".join(lines))
+    return str(folder / name)
+
+
+def test_a_missing_utterance_has_a_vote_less_and_is_told(tmp_path: Path) -> None:
+    first = write(tmp_path, "first.jsonl", {"u1": "a b", "u2": "c"})
+    second = write(tmp_path, "second.jsonl", {"u1": "a d", "u9": "x"})
+    third = write(tmp_path, "third.jsonl", {"u1": "a d", "u2": "e"})
+    combined, notes = combine_files([first, second, third])
+    assert combined == {"u1": "a d", "u2": "c"}
+    assert len(notes) == 2
+    assert "second.jsonl: 1 of 2 utterances are missing and have a vote less: u2" in notes[0]
+    assert "1 ids are not in" in notes[1] and "u9" in notes[1]
+
+
+def test_what_cannot_be_combined_is_refused(tmp_path: Path) -> None:
+    first, second, other = (
+        write(tmp_path, name, {id: "a"})
+        for name, id in (("1.jsonl", "u"), ("2.jsonl", "u"), ("3.jsonl", "v"))
+    )
+    with pytest.raises(UserError, match="2 files of hypotheses; expected 3 or more"):
+        combine_files([first, second])
+    with pytest.raises(UserError, match="given twice"):
+        combine_files([first, second, first])
+    with pytest.raises(UserError, match="has no utterance of"):
+        combine_files([first, second, other])
+
+
+def test_texts_that_are_written_differently_are_told(tmp_path: Path) -> None:
+    said = ("HELLO THERE AGAIN", "hello there again", "HELLO THERE AGAIN")
+    paths = [write(tmp_path, f"{n}.jsonl", {"u": text}) for n, text in enumerate(said)]
+    combined, notes = combine_files(paths)
+    assert combined == {"u": "HELLO THERE AGAIN"}
+    assert len(notes) == 1 and "1.jsonl: not written like" in notes[0]
