@@ -11,9 +11,9 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "The texts of an utterance are aligned, and each word is voted on, as in NIST's ROVER. Of words with as "
-        "many votes, that of the earliest file wins: put the system first that is best on development data. "
-        "Words are compared as they stand, with case and punctuation."
+        "The texts of an utterance are aligned, and each word is voted on, as in NIST's ROVER. Of words "
+        "with as many votes, that of the earliest file wins: put the system first that is best on "
+        "development data. Words are compared as they stand, with case and punctuation."
     )
     parser.add_argument(
         "hypotheses",

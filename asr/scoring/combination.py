@@ -1,9 +1,10 @@
 """Combine the texts of several systems by vote, word by word, as NIST's ROVER does.
 
-The text of the first system is a row of slots of one word each. Each further text is aligned with the slots:
-a word that a slot has already costs nothing there, another one 4; a word without a slot, which gets a new one,
-or a slot without a word costs 3. Then the systems vote in each slot, and may vote for no word at all. Fiscus
-(1997), "A post-processing system to yield reduced word error rates: Recognizer Output Voting Error Reduction".
+The text of the first system is a row of slots of one word each. Each further text is aligned with the
+slots: a word that a slot has already costs nothing there, another one 4; a word without a slot, which gets a
+new one, or a slot without a word costs 3. Then the systems vote in each slot, and may vote for no word at
+all. Fiscus (1997), "A post-processing system to yield reduced word error rates: Recognizer Output Voting
+Error Reduction (ROVER)".
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Slot = tuple[str, ...]  # the word of each system so far, or NO_WORD
 
 
 def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Combine files of hypotheses: texts by the ids of the first, and what a person should know about them."""
+    """Combine files of hypotheses: texts by the ids of the first, and what a person should know."""
     if len(paths) < LEAST_SYSTEMS:
         raise UserError(
             f"{len(paths)} files of hypotheses; expected {LEAST_SYSTEMS} or more: "
