@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy
+import torch
 
 from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
@@ -19,7 +23,7 @@ from asr.decoding.search import offered_methods
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device, read_references
 from asr.recipe.experiment import Experiment
-from asr.recipe.origin import describe_origin
+from asr.recipe.processes import count_cores
 from asr.recipe.results import (
     AT_SPEEDS,
     Texts,
@@ -33,7 +37,7 @@ from asr.recipe.results import (
 from asr.recipe.systems import Run, find_all_runs
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
-from asr.system.checkpoint import System, find_model, load_state, load_system
+from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.decoding_resources import build_resources
 from asr.train.preparation import read_training_texts
 from asr.transcription.recognizer import Recognizer
@@ -252,3 +256,33 @@ class Split:
     def describe(self, decoded: DecodedSplit) -> Texts:
         """Describe the texts as they are scored."""
         return describe_hypotheses(decoded.texts, self.recognizer.system.config.text)
+
+
+# --- how a result came about --------------------------------------------------------------------
+
+
+def describe_origin(experiment: Experiment) -> dict[str, str]:
+    """Describe command, versions and machine. Names of folders do not matter, and are private."""
+    return {
+        "command": experiment.command,
+        **versions(),
+        "numpy": numpy.__version__,
+        "machine": describe_machine(),
+    }
+
+
+def describe_machine() -> str:
+    """Name the GPU, if there is one, and the processor with the cores that this process may use."""
+    processor = f"{_processor()}, {count_cores()} cores"
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, {processor}"
+    return processor
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

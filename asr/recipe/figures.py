@@ -7,8 +7,6 @@ import json
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +14,15 @@ import numpy as np
 import torch
 
 from asr.audio import reading as audio_files
-from asr.batches.builder import Batch, Inputs
+from asr.batches.builder import Batch
 from asr.batches.loader import BatchLoader
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.data.shards import read_audio
 from asr.evaluation.plots import COLOURS
-from asr.models.encoder import subsampled_lengths
 from asr.system.checkpoint import System, find_model, load_system
 from asr.train.dev_scores import compute_attention, plot_dev_attention
 from asr.train.distributed import Process
+from asr.train.preparation import build_inputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,27 +37,6 @@ MARKERS = "os^Dv"
 # --- learning curves ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Curve:
-    """WER on dev while a system was trained."""
-
-    updates: tuple[int, ...]
-    hours: tuple[float, ...]
-    """Of training audio so far; empty where the log does not say."""
-    wer: tuple[float, ...]
-
-
-def read_curve(log: Path) -> Curve:
-    """Read what validations have left in log.jsonl."""
-    dev = read_validations(log)
-    hours = tuple(line["audio_hours"] for line in dev if "audio_hours" in line)
-    return Curve(
-        tuple(line["step"] for line in dev),
-        hours if len(hours) == len(dev) else (),
-        tuple(line["wer"] for line in dev),
-    )
-
-
 def read_validations(log: Path) -> list[dict[str, Any]]:
     """The lines of a log about WER on dev; none without a log."""
     text = log.read_text(encoding="utf-8") if log.exists() else ""
@@ -66,21 +44,20 @@ def read_validations(log: Path) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == "dev" and "wer" in line]
 
 
-def draw_curves(curves: Mapping[str, Curve]) -> str:
-    """Draw dev WER against updates, and against hours of audio where all logs tell them, as SVG."""
+def draw_curves(logs: Mapping[str, Path]) -> str:
+    """Draw dev WER against updates and against hours of audio, from the logs of runs by name, as SVG."""
     from matplotlib.figure import Figure
 
-    drawn = {name: curve for name, curve in curves.items() if curve.updates}
-    has_hours = all(curve.hours for curve in drawn.values())
-    are_many = len(drawn) > len(COLOURS)  # so that a legend among them would hide some
-    figure = Figure(figsize=((10 if has_hours else 5.5) + 2 * are_many, 3.6), layout="constrained")
-    panels = figure.subplots(1, 2 if has_hours else 1, sharey=True, squeeze=False)[0]
-    for axes, measure in zip(panels, ("updates", "hours"), strict=False):
-        for number, (name, curve) in enumerate(drawn.items()):
+    curves = {name: dev for name, log in logs.items() if (dev := read_validations(log))}
+    are_many = len(curves) > len(COLOURS)  # so that a legend among them would hide some
+    figure = Figure(figsize=(12 if are_many else 10, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, key, label in zip(panels, ("step", "audio_hours"), ("updates", "hours of audio"), strict=True):
+        for number, (name, dev) in enumerate(curves.items()):
             style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number // len(COLOURS) % 5]}
-            wer = [100 * min(value, 2.0) for value in curve.wer]  # a decoder that repeats itself has no limit
-            axes.plot(getattr(curve, measure), wer, label=name, markersize=3, **style)
-        axes.set_xlabel(measure if measure == "updates" else "hours of audio")
+            wer = [100 * min(line["wer"], 2.0) for line in dev]  # a decoder that repeats itself has no limit
+            axes.plot([line[key] for line in dev], wer, label=name, markersize=3, **style)
+        axes.set_xlabel(label)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("WER on dev, % (200 and more as 200)")
@@ -207,15 +184,11 @@ def _load_attending(folder: Path) -> System | None:
 
 def read_batches(system: System, utterances: Sequence[Utterance]) -> Iterator[Batch]:
     """Read each utterance once, without augmentation."""
-    config = system.config
-    subsample = partial(subsampled_lengths, factor=system.model.encoder.subsampling_factor)
-    inputs = Inputs(system.front_end, system.tokenizer, config.text, config.augment, subsample)
-    settings = config.batches.model_copy(update={"num_workers": 0})
+    settings = system.config.batches.model_copy(update={"num_workers": 0})
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "utterances.jsonl"
         write_manifest(manifest, utterances)
-        loader = BatchLoader(Manifest.open(manifest), inputs, settings, seed=config.seed)
-        yield from loader.evaluation_batches()
+        yield from BatchLoader(Manifest.open(manifest), build_inputs(system), settings).evaluation_batches()
 
 
 # --- audio --------------------------------------------------------------------------------------
@@ -224,14 +197,7 @@ def read_batches(system: System, utterances: Sequence[Utterance]) -> Iterator[Ba
 def copy_audio(utterance: Utterance, folder: Path) -> Path:
     """Write the utterance as WAV, which any browser plays: corpora come in formats that none does."""
     sample_rate = audio_files.read_info(utterance.audio).sample_rate
-    samples = audio_files.read(
-        utterance.audio,
-        sample_rate,
-        start=utterance.start,
-        duration=utterance.duration,
-        channel=utterance.channel_index,
-        allow_silence=True,
-    )
+    samples = read_audio(utterance, sample_rate)
     path = folder / f"{utterance.id.replace('/', '_')}.wav"
     folder.mkdir(parents=True, exist_ok=True)
     audio_files.write(path, samples, sample_rate)

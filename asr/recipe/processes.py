@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from graphlib import TopologicalSorter
 from types import FrameType
 
 from asr.errors import UserError
@@ -68,27 +69,28 @@ def run_side_by_side(tasks: Sequence[Task], limit: int, processes: Processes) ->
 
     After an interruption (Ctrl-C, SIGTERM) the processes of the tasks end in order before this one.
     """
-    waiting = {task.name: task for task in tasks}
+    named = {task.name: task for task in tasks}
+    order = TopologicalSorter({name: named.keys() & task.after for name, task in named.items()})
+    order.prepare()
     running: dict[Future[None], str] = {}
     faults: dict[str, str] = {}
     with _termination_as_exit(), ThreadPoolExecutor(limit) as pool:
         try:
-            while waiting or running:
-                blocking = {*waiting, *running.values(), *faults}
-                ready = [name for name, task in waiting.items() if not blocking.intersection(task.after)]
-                for name in ready[: limit - len(running)]:
-                    running[pool.submit(run_task, waiting.pop(name))] = name
-                if not running:
+            while order.is_active():
+                running |= {pool.submit(run_task, named[name]): name for name in order.get_ready()}
+                if not running:  # all that are left need one that failed
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    name = running.pop(future)
+                    name = named.pop(running.pop(future)).name
                     try:
                         future.result()
+                        order.done(name)
                     except UserError as error:
                         faults[name] = str(error)
         finally:
             processes.hang_up()
-    return faults | dict.fromkeys(waiting, "it needs one that failed")
+            pool.shutdown(cancel_futures=True)
+    return faults | dict.fromkeys(named, "it needs one that failed")
 
 
 @contextlib.contextmanager

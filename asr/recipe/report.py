@@ -14,7 +14,7 @@ from urllib.parse import quote
 from asr.data.manifest import read_manifest
 from asr.files import replace_file
 from asr.recipe.experiment import Experiment
-from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves, read_curve
+from asr.recipe.figures import choose_utterances, copy_audio, draw_attention, draw_curves
 from asr.recipe.results import score_run
 from asr.recipe.systems import Run
 from asr.scoring.alignments import Operation
@@ -54,13 +54,12 @@ def write_report(experiment: Experiment, results: Results, runs: Mapping[str, Ru
     folder = experiment.report_dir
     for old in (folder / "attention", folder / "audio"):
         shutil.rmtree(old, ignore_errors=True)
-    curves = draw_curves(
-        {
-            name: read_curve(run.folder / "log.jsonl")
-            for name, run in runs.items()
-            if run.system not in experiment.recipe.decoded_as  # its dev set is a part of its training
-        }
-    )
+    logs = {
+        name: run.folder / "log.jsonl"
+        for name, run in runs.items()
+        if run.system not in experiment.recipe.decoded_as  # its dev set is a part of its training
+    }
+    curves = draw_curves(logs)
     shown = choose_utterances(experiment.data_dir / "dev.jsonl")
     maps: dict[str, dict[str, Path]] = {}
     for name, trained in runs.items():

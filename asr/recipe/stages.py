@@ -14,9 +14,8 @@ import torch
 from asr.config import describe_config, dump_config
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.recipe.evaluation import evaluate_run, find_guide
+from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run, find_guide
 from asr.recipe.experiment import Experiment
-from asr.recipe.origin import describe_machine, describe_origin
 from asr.recipe.processes import Processes, count_cores, run_side_by_side
 from asr.recipe.report import write_report
 from asr.recipe.results import compare_runs, publish_results, read_results
@@ -26,9 +25,9 @@ from asr.recipe.systems import (
     build_runs,
     cut_manifests,
     find_all_runs,
+    find_needed,
     hash_settings,
     paths_in,
-    read_by,
 )
 from asr.recipe.tasks import (
     STAGES,
@@ -280,7 +279,7 @@ def _train_here(run: Run) -> None:
 def _train(
     experiment: Experiment, run: Run, runs: Sequence[Run], do: Callable[[Run], None] = _train_here
 ) -> Task:
-    others = [other for other in runs if other.folder != run.folder and read_by(run, other)]
+    others = find_needed(run, runs)
 
     def inputs() -> dict[str, str]:
         found = find_training_inputs(run) | {other.name: hash_file(other.model_path) for other in others}
@@ -339,7 +338,8 @@ def _is_outdated(run: Run) -> bool:
 
 def _evaluate(experiment: Experiment, run: Run) -> Task:
     recipe = experiment.recipe
-    languages = [own for own in find_all_runs(experiment) if own.is_language] if recipe.text_fusion else []
+    runs = find_all_runs(experiment) if recipe.text_fusion else []
+    languages = [own for own in runs if own.config.model.type == "language"]
     guide = find_guide(experiment, run)
 
     def language_models() -> list[Run]:

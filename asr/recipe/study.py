@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +22,14 @@ import torch
 
 from asr.config import Config, load_config
 from asr.data.manifest import read_manifest, write_manifest
-from asr.data.subsets import assign_units
+from asr.data.subsets import split_manifest
 from asr.decoding.methods import Method
 from asr.errors import UserError, suggest
 from asr.features.front_end import FrontEnd
 from asr.models import build_model
 from asr.recipe.definition import Recipe, SystemConf
 from asr.recipe.experiment import Experiment
-from asr.recipe.figures import choose_utterances, draw_curves, draw_lengths, draw_maps, read_curve
+from asr.recipe.figures import choose_utterances, draw_curves, draw_lengths, draw_maps
 from asr.recipe.results import (
     REFERENCES,
     Record,
@@ -41,8 +41,7 @@ from asr.recipe.results import (
     write_texts,
 )
 from asr.recipe.stages import build_tasks, choose_stages, run_recipe
-from asr.recipe.study_report import format_page
-from asr.recipe.study_scores import add_learning, beam_suffix, read_runs, score_lengths
+from asr.recipe.study_report import add_learning, beam_suffix, format_page, read_runs, score_lengths
 from asr.recipe.systems import load_conf
 from asr.recipe.tasks import read_record, run_task, write_record
 from asr.system.run_config import RunConfig
@@ -78,7 +77,7 @@ class Study(Config):
     lengths: tuple[str, ...] = ()
     """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
     length_beams: tuple[pydantic.PositiveInt, ...] = ()
-    """WER is drawn for each of these beams; empty: for that of all else. A wide beam prefers short texts."""
+    """WER is drawn for each of these beams: a wide one prefers short texts."""
     methods: tuple[Method, ...] = ()
     """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
     chooses among all. Then a CTC head beside a decoder may hide what the decoder cannot do."""
@@ -90,8 +89,8 @@ class Study(Config):
             raise ValueError(f"baseline = {self.baseline} is none of the variants: {known}")
         if self.lengths and self.folds is not None:
             raise ValueError("folds and lengths: longer utterances of speakers left out are not measured")
-        if self.length_beams and not self.lengths:
-            raise ValueError("length_beams without lengths: there is nothing to decode with them")
+        if bool(self.lengths) != bool(self.length_beams):
+            raise ValueError("lengths and length_beams belong together: give both, or neither")
         return self
 
 
@@ -163,7 +162,7 @@ def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -
         return variants
     is_fold = study.folds != "speaker"
     if study.folds == "speaker":
-        parts = {speaker: {speaker} for speaker in find_speakers([data_dir / "test.jsonl"])}
+        parts = {speaker: {speaker} for speaker in find_speakers(data_dir / "test.jsonl")}
     else:
         parts = deal_speakers(data_dir, study.folds)
     return {
@@ -173,27 +172,25 @@ def build_cases(study: Study, variants: dict[str, SystemConf], data_dir: Path) -
     }
 
 
-def find_speakers(manifests: Sequence[Path]) -> dict[str, int]:
-    """Find all speakers in the order of their names, and how long each speaks, in microseconds."""
-    spoken: Counter[str | None] = Counter()
-    for utterance in read_manifest(*manifests):
-        spoken[utterance.speaker] += round(utterance.duration * 1e6)
-    if None in spoken or len(spoken) < 2:
+def find_speakers(manifest: Path) -> list[str]:
+    """Find all speakers, in the order of their names."""
+    speakers = {utterance.speaker for utterance in read_manifest(manifest)}
+    if None in speakers or len(speakers) < 2:
         raise UserError(
-            f"{', '.join(map(str, manifests))}: folds leave out speakers; expected a speaker of each "
-            "utterance, and two"
+            f"{manifest}: folds leave out speakers; expected a speaker of each utterance, and two"
         )
-    return {str(speaker): spoken[speaker] for speaker in sorted(map(str, spoken))}
+    return sorted(map(str, speakers))
 
 
 def deal_speakers(data_dir: Path, num_folds: int) -> dict[str, set[str]]:
-    """Deal the speakers of train and dev into folds with about as much speech, always the same."""
-    speakers = find_speakers([data_dir / "train.jsonl", data_dir / "dev.jsonl"])
-    if len(speakers) < num_folds:
-        raise UserError(f"{data_dir}: train and dev have {len(speakers)} speakers; lower folds = {num_folds}")
-    shares = {f"fold_{number}": 1 / num_folds for number in range(1, num_folds + 1)}
-    dealt = assign_units(speakers, shares, seed=0)
-    return {fold: {speaker for speaker in speakers if dealt[speaker] == fold} for fold in shares}
+    """Deal the speakers of train and dev into folds with about as much speech; write the folds."""
+    whole = data_dir / "train_and_dev.jsonl"
+    write_manifest(whole, read_manifest(data_dir / "train.jsonl", data_dir / "dev.jsonl"))
+    shares: dict[str, float | int | str] = {
+        f"fold_{number + 1}": 1 / num_folds for number in range(num_folds)
+    }
+    split_manifest(whole, shares, data_dir, by="speaker")
+    return {name: {str(u.speaker) for u in read_manifest(data_dir / f"{name}.jsonl")} for name in shares}
 
 
 def leave_out(conf: SystemConf, part: str, speakers: set[str], data_dir: Path, is_fold: bool) -> SystemConf:
@@ -204,19 +201,20 @@ def leave_out(conf: SystemConf, part: str, speakers: set[str], data_dir: Path, i
     """
     data = load_conf(conf).data
     train, dev = Path(data.train_paths[0]), Path(data.dev)
-    if is_fold:
-        names = {"train": f"{train.stem}_without_{part}", "dev": part}
-        sources = {"train": (*data.train_paths, data.dev), "dev": ("train.jsonl", "dev.jsonl")}
-    else:
-        names = {"train": f"{train.stem}_without_{part}", "dev": f"{dev.stem}_without_{part}"}
-        sources = {"train": data.train_paths, "dev": (data.dev,)}
-    overrides = []
-    for key, paths in sources.items():
-        wants_them = is_fold and key == "dev"
+
+    def write_others(name: str, *paths: str) -> Path:
         whole = read_manifest(*(data_dir / Path(path).name for path in paths))
-        own = train.with_name(f"{names[key]}.jsonl")
-        write_manifest(data_dir / own.name, [u for u in whole if (u.speaker in speakers) == wants_them])
-        overrides.append(f"data.{key}={json.dumps(own.as_posix())}")
+        write_manifest(data_dir / name, [u for u in whole if u.speaker not in speakers])
+        return train.with_name(name)
+
+    suffix = f"_without_{part}.jsonl"
+    if is_fold:
+        paths = {"train": write_others(train.stem + suffix, *data.train_paths, data.dev)}
+        paths["dev"] = train.with_name(f"{part}.jsonl")
+    else:
+        paths = {"train": write_others(train.stem + suffix, *data.train_paths)}
+        paths["dev"] = write_others(dev.stem + suffix, data.dev)
+    overrides = [f"data.{key}={json.dumps(path.as_posix())}" for key, path in paths.items()]
     return SystemConf(
         path=conf.path,
         overrides=(*conf.overrides, *overrides),
@@ -238,15 +236,15 @@ def write_study_report(
     runs = [add_learning(experiment, run) for run in read_runs(experiment, cases, study.methods)]
     folders = {run["name"]: experiment.runs_dir / run["name"] for run in runs}
     pictures = {"curves.svg": "WER on dev while the systems were trained"}
-    curves = draw_curves({name: read_curve(run / "log.jsonl") for name, run in folders.items()})
+    curves = draw_curves({name: run / "log.jsonl" for name, run in folders.items()})
     (folder / "curves.svg").write_text(curves, encoding="utf-8")
     lengths = {}
     if study.lengths:
         trained = max(len((u.text or "").split()) for u in read_manifest(experiment.data_dir / "train.jsonl"))
-        for beam in study.length_beams or (None,):
-            title = "WER on test by the number of words" + (f", beam {beam}" if beam else "")
+        for beam in study.length_beams:
+            title = f"WER on test by the number of words, beam {beam}"
             lengths[title] = score_lengths(experiment, runs, study.lengths, beam)
-            picture = f"lengths{beam_suffix(beam) if beam else ''}.svg"
+            picture = f"lengths_beam_{beam}.svg"
             (folder / picture).write_text(draw_lengths(lengths[title], trained), encoding="utf-8")
             pictures[picture] = title
     firsts: dict[str, Path] = {}

@@ -108,10 +108,6 @@ class Run:
         """Ability to recognise speech. Language models and classifiers are trained, but not compared."""
         return self.config.model.makes_text
 
-    @property
-    def is_language(self) -> bool:
-        return self.config.model.type == "language"
-
 
 def build_runs(experiment: Experiment) -> list[Run]:
     """Build a run for each wanted system and seed; what others start from comes first."""
@@ -231,11 +227,9 @@ def paths_in(value: Any) -> list[str]:
 
 
 def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
-    """Put each run behind those whose folders it reads."""
+    """Put each run behind those that it needs."""
     named = {run.name: run for run in runs}
-    needs = {
-        run.name: [other.name for other in runs if other is not run and read_by(run, other)] for run in runs
-    }
+    needs = {run.name: [other.name for other in find_needed(run, runs)] for run in runs}
     try:
         return [named[name] for name in TopologicalSorter(needs).static_order()]
     except CycleError as error:
@@ -243,11 +237,12 @@ def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
         raise UserError(f"{conf}: reads a run that itself reads this one; break the circle") from None
 
 
-def read_by(run: Run, other: Run) -> bool:
-    """Return whether a setting of `run` names a path in the folder of `other`."""
+def find_needed(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """Find the other runs in whose folders a setting names a path."""
     settings = [value for key, value, _ in describe_config(run.config) if key != "output_dir"]
     paths = [Path(path) for value in settings for path in paths_in(value)]
-    return any(other.folder in (path, *path.parents) for path in paths)
+    folders = {folder for path in paths for folder in (path, *path.parents)}
+    return [other for other in runs if other.folder in folders and other.folder != run.folder]
 
 
 def hash_settings(config: RunConfig) -> str:
@@ -267,10 +262,8 @@ def _changed_settings(
     A section of another class than the usual one stands there with its type, even if all in it is default.
     """
     for name, field in type(config).model_fields.items():
-        value, default = (
-            getattr(config, name),
-            getattr(usual, name, field.get_default(call_default_factory=True)),
-        )
+        value = getattr(config, name)
+        default = getattr(usual, name, field.get_default(call_default_factory=True))
         if value == default:
             continue
         key = f"{prefix}{name}"
@@ -289,11 +282,10 @@ def _changed_settings(
 def _shrink(config: RunConfig) -> Iterator[str]:
     """Overrides that make any run a matter of seconds."""
     for key, value, _ in describe_config(config):
+        if key == "batches.num_workers" and not config.model.reads_audio:
+            continue  # a model of language has none, and refuses the setting
         for name, cap in _SMOKE_CAPS.items():
-            is_meant = key == name or ("." not in name and key.endswith(f".{name}"))
-            if key == "batches.num_workers" and not config.model.reads_audio:
-                continue  # a model of language has none, and refuses the setting
-            if is_meant and isinstance(value, int) and value > cap:
+            if f".{key}".endswith(f".{name}") and isinstance(value, int) and value > cap:
                 yield f"{key}={cap}"
         if key in _SMOKE_REPLACED and value != _SMOKE_REPLACED[key]:
             yield f"{key}={json.dumps(_SMOKE_REPLACED[key])}"

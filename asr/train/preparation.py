@@ -135,10 +135,10 @@ def _require_training_files(config: RunConfig) -> None:
 AudioLoader = BatchLoader | ShardLoader
 
 
-def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[AudioLoader, AudioLoader]:
-    """Build the loaders of the training and of the dev set, each of manifests or of shards."""
+def build_inputs(system: System[Model]) -> Inputs:
+    """Build what makes batches of utterances for the model."""
     config = system.config
-    inputs = Inputs(
+    return Inputs(
         system.front_end,
         system.tokenizer,
         config.text,
@@ -148,6 +148,11 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Aud
         num_views=system.model.num_views,
         num_texts=config.model.num_texts,
     )
+
+
+def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[AudioLoader, AudioLoader]:
+    """Build the loaders of the training and of the dev set, each of manifests or of shards."""
+    config, inputs = system.config, build_inputs(system)
     if (labels := config.model.find_labels(config.text)) is not None:
         assert isinstance(system.model, LabelModel)
         inputs = replace(
