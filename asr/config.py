@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -100,7 +100,7 @@ def _remove_retired(tree: Any, names: Sequence[str], value: Any) -> None:
 
 def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:
     """Build the defaults with overrides such as `decoding.beam=5`."""
-    return _build(config_class, "the defaults", {}, {}, overrides)
+    return _build(config_class, "", {}, {}, overrides)
 
 
 def _build(
@@ -322,12 +322,12 @@ def _explain(
     messages = []
     for fault in error.errors(include_url=False):
         key = _dotted_key(fault, tree)
-        where = source
-        if key in overridden:
-            where = f"override of {source}"
+        where = f"{source}: " if source else ""
+        if source and key in overridden:
+            where = f"override of {source}: "
         elif (line := _nearest_line(key, lines)) is not None:
-            where = f"{source}:{line}"
-        messages.append(f"{where}: {_explain_fault(fault, key, known)}")
+            where = f"{source}:{line}: "
+        messages.append(where + _explain_fault(fault, key, known))
     return "\n".join(messages)
 
 
@@ -384,21 +384,36 @@ def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
 def _suggest(key: str, known: dict[str, str]) -> str:
     """Suggest a known key: of this name elsewhere, of this meaning, or of a similar name."""
     section, _, name = key.rpartition(".")
-    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
-    everywhere: dict[str, str] = {}
-    for other in sorted(known, key=lambda other: other.count(".")):  # the nearest to the root first
-        everywhere.setdefault(other.rpartition(".")[2], other)
+    siblings = _by_name(other for other in known if other.rpartition(".")[0] == section)
     if key in known:
         return "; it belongs to another type of this section"
-    if name in everywhere:
-        return f"; did you mean {everywhere[name]}?"
-    if (meant := _translate(section, name, known)) is not None:
-        return f"; did you mean {meant}? ({known[meant]})"
-    for candidates in (siblings, everywhere):
+    if (same := _find_same(key, known)) is not None:
+        meaning = "" if same.endswith(name) else f" ({known[same]})"
+        return f"; did you mean {same}?{meaning}"
+    for candidates in (siblings, _by_name(known)):
         if near := difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6):
             return f"; did you mean {candidates[near[0]]}?"
     there = f"{section} has" if siblings and section else "the sections are"
     return f"; {there} {', '.join(siblings or (other for other in known if '.' not in other))}"
+
+
+def find_setting(key: str, config_class: type[Config]) -> str | None:
+    """Find the key of a setting that has this name, in whatever section, or this meaning elsewhere."""
+    known = dict.fromkeys(key for key, _ in _known_keys(config_class))
+    return key if key in known else _find_same(key, known)
+
+
+def _find_same(key: str, known: Collection[str]) -> str | None:
+    section, _, name = key.rpartition(".")
+    return _by_name(known).get(name) or _translate(section, name, known)
+
+
+def _by_name(keys: Iterable[str]) -> dict[str, str]:
+    """Map the last part of each key to the first key that has it, the nearest to the root."""
+    found: dict[str, str] = {}
+    for key in sorted(keys, key=lambda key: key.count(".")):
+        found.setdefault(key.rpartition(".")[2], key)
+    return found
 
 
 def _translate(section: str, name: str, known: Iterable[str]) -> str | None:

@@ -20,7 +20,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def suggest(name: str, known: Collection[str]) -> str:
-    """Suggest the nearest of the known names; list them where none is near."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
+def suggest(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """Suggest the nearest of the known names; where none is near, list them, or say what else to do."""
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {near[0]}?"
+    return f"there are {', '.join(known) or 'none'}" if otherwise is None else otherwise

@@ -70,6 +70,13 @@ class _Gunzip(io.RawIOBase):
         return len(data)
 
 
+def make_folder(path: str | Path) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot make this folder ({error.strerror}); give another one") from None
+
+
 @contextlib.contextmanager
 def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]:
     """A file to write, which takes the place of `path` at the end. After an error, `path` is as it was.

@@ -150,16 +150,35 @@ def test_a_misspelled_setting_names_the_nearest(
 
 
 @pytest.mark.parametrize(
-    ("words", "near"),
-    [(["transcrib", "a.wav"], "transcribe"), (["transcribe", "a.wav", "--format", "jsn"], "json")],
+    ("words", "hint"),
+    [
+        ("transcrib a.wav", "did you mean transcribe?"),
+        ("transcribe a.wav --format jsn", "did you mean json?"),
+        ("transcribe a.wav --format srt,txt", "give --format once for each"),
+        ("transcribe a.wav --beam 0", "'0': expected a whole number from 1 on"),
+        ("transcribe a.wav --line-width 32", "a setting is given as --set subtitles.line_width=32"),
+        ("transcribe a.wav --threads 2 precision=int8", "a setting is given as --set precision=int8"),
+        ("evaluate runs/a dev.jsonl --language en", "a setting is given as --set whisper.language=en"),
+        ("evaluate runs/a dev.jsonl --output scores", "did you mean --output-dir?"),
+        ("evaluate --model runs/a dev.jsonl", "give MODEL by itself, without --model"),
+        ("train run.yaml --steps 10", "a setting is given as train.steps=10"),
+        ("train run.yaml --train.steps=10", "a setting is given as train.steps=10"),
+        ("train run.yaml --lr 1e-3", "a setting is given as optim.learning_rate=1e-3"),
+        ("train run.yaml --output-dir runs/b", "a setting is given as output_dir=runs/b"),
+        ("train run.yaml --prob", "did you mean --probe?"),
+        ("train", "the following arguments are required: CONF\n"),
+        ("recipe run digits --steps 10", "a setting is given as --set train.steps=10"),
+        ("recipe run digits --corpus x", "did you mean --corpus-dir?"),
+        ("align runs/a dev.jsonl --xyz", "`asr align --help` shows what there is"),
+        ("serve --max-upload-mb 5", "a setting is given as --set max_upload_mb=5"),
+        ("info --cost run.yaml", "a path goes before --cost"),
+    ],
 )
-def test_a_misspelled_command_or_choice_names_the_nearest(
-    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_name_the_right_ones(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(words)
+        main(words.split())
     assert stopped.value.code == 2
-    assert f"; did you mean {near}?" in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
 
 
 def test_settings_by_position_and_by_set_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,3 +270,41 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
     assert "Error" not in found.stderr and "Traceback" not in found.stderr
     assert found.returncode == (0 if words == ["--help"] else 141)  # argparse sees to its own output
     assert (tmp_path / "report.html").exists() == ("--html" in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["align", "runs/a", "in.jsonl", "--output", "./in.jsonl"], "./in.jsonl: is the input as well"),
+        (["align", "runs/a", "in.jsonl", "--output", "."], "--output .: is a folder"),
+        (["align", "turbo", "in.jsonl", "--output", "out.jsonl"], "aligned by models trained here"),
+        (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
+        (["evaluate", "nowhere", "in.jsonl", "--device", "gpu"], "nowhere: no model here"),
+        (["info", "basee"], "basee: no model here; did you mean base?"),
+        (["features", "."], ".: is a folder; give the files in it, such as ./*.wav"),
+        (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "lowercase?"),
+        (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),
+        (["transcribe", "in.jsonl", "--model", "turbo", "--lexicon", "no.txt"], "no.txt: no such file"),
+    ],
+)
+def test_wrong_input_is_told_before_the_work(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_text("")
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_an_empty_table_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts.csv").write_text("file,transcript\n")
+    assert main(["manifest", "convert", "texts.csv", "out.jsonl"]) == 0
+    assert "texts.csv: has no utterance in it; is it the right one?" in caplog.messages

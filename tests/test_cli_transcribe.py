@@ -188,7 +188,6 @@ def test_set(talker: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--set", "decoding.beem=3"], "did you mean decoding.beam?"),
         (["--set", "decoding.beam=0"], "greater than 0"),
-        (["--beam", "0"], "decoding.beam = 0"),
         (["--beam", "3", "--set", "decoding.beam=3"], "given already"),
         (["--set", "subtitles.line_width"], "expected key=value"),
     ],
@@ -261,7 +260,11 @@ def test_languages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_misspelt_model_is_told_the_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["transcribe", "a.wav", "--model", "larg-v3"]) == 2
-    assert "larg-v3: no model here" in (message := capsys.readouterr().err) and "large-v3, " in message
+    assert "larg-v3: no model here; did you mean large-v3?" in capsys.readouterr().err
+    assert cli.main(["transcribe", "a.wav", "--model", "mine"]) == 2
+    assert "or the name of a Whisper model: tiny, " in capsys.readouterr().err
+    assert cli.main(["transcribe", "a.wav", "--model", "turbo", "--language", "Englsh"]) == 2
+    assert "language 'Englsh' is none that Whisper knows; did you mean english?" in capsys.readouterr().err
 
 
 def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
@@ -679,8 +682,21 @@ def test_a_damaged_recording(
 
 
 def test_nothing_but_bad_files(talker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert transcribe(talker, str(tmp_path / "none.wav")) == 1
+    (tmp_path / "empty.wav").touch()
+    assert transcribe(talker, str(tmp_path / "empty.wav"), str(tmp_path / "none.wav")) == 1
     assert capsys.readouterr().out == ""
+
+
+def test_missing_files_are_told_before_weights_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("fetched"))
+    for arguments, message in (
+        (["none.wav"], "asr: none.wav: no such file; check the path\n"),
+        (["none.wav", "no.mp3", "--output-dir", "texts"], "none.wav: no such file, nor any of 1 more"),
+    ):
+        assert cli.main(["transcribe", "--model", "turbo", *arguments]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_doubted_text_is_said(talker: str, audio: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -257,7 +257,7 @@ def test_a_segment_that_ends_before_it_starts(tmp_path: Path) -> None:
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read the file"):
         read_transcripts(tmp_path / "nothing")
-    with pytest.raises(UserError, match=r"text: cannot read the file"):
+    with pytest.raises(UserError, match="a folder without `text`"):
         read_transcripts(tmp_path)
 
 

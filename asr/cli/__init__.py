@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 
 # group -> name -> (module below asr.cli, help). Modules import torch only when they run: help stays quick.
 GROUPS = {
@@ -44,32 +45,70 @@ GROUPS = {
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
+# What --set of a command changes; of the others that have it, the settings of a run.
+_SETTINGS = {
+    "transcribe": ("asr.transcription.settings", "TranscriptionSettings"),
+    "evaluate": ("asr.transcription.settings", "TranscriptionSettings"),
+    "serve": ("asr.serve.server_settings", "ServeConfig"),
+}
+
+
 class _Parser(argparse.ArgumentParser):
-    """Parser of a command whose errors show its own usage and the nearest option."""
+    """Parser of a command whose errors show its own usage and the nearest option or setting."""
 
     aliases: Iterable[str] = ()
     """Other names that are understood."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         namespace, unknown = super().parse_known_args(args, namespace)
         if getattr(namespace, "overrides", None) is not None and all(
             "=" in w and w[0] != "-" for w in unknown
         ):
-            namespace.overrides += unknown  # settings that stand behind an option
+            namespace.overrides = [*namespace.overrides, *unknown]  # settings that stand behind an option
             return namespace, []
         if unknown:
-            known = [*self._option_string_actions, *self.aliases]
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; `{self.prog} --help` shows what there is"
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}; {self._explain(unknown)}")
         return namespace, unknown
+
+    def _explain(self, unknown: list[str]) -> str:
+        """Say what may be meant by arguments that are none."""
+        word, equals, value = unknown[0].partition("=")
+        options = [name for name in self._option_string_actions if name not in ("-h", "--help")]
+        has_settings = "--set" in options
+        prefix = "" if any(action.dest == "overrides" for action in self._actions) else "--set "
+        if word[0] != "-" and equals and has_settings:
+            return f"a setting is given as --set {unknown[0]}"
+        for positional in self._get_positional_actions():
+            if word.lstrip("-") == positional.dest:
+                return f"give {positional.metavar} by itself, without {word}"
+        if has_settings and (setting := self._find_setting(word.lstrip("-").replace("-", "_"))):
+            value = value or next((other for other in unknown[1:] if other[0] != "-"), "...")
+            return f"a setting is given as {prefix}{setting}={value}"
+        if longer := [name for name in options if name.startswith(word)]:
+            return f"did you mean {longer[0]}?"
+        names = {name.lstrip("-"): name for name in [*options, *self.aliases]}
+        if near := difflib.get_close_matches(word.lstrip("-"), names, n=1):
+            return f"did you mean {names[near[0]]}?"
+        return f"`{self.prog} --help` shows what there is"
+
+    def _find_setting(self, name: str) -> str | None:
+        from asr.config import find_setting
+
+        default = ("asr.system.run_config", "RunConfig")
+        module, config = _SETTINGS.get(self.prog.split()[1], default)
+        return find_setting(name, getattr(importlib.import_module(module), config))
 
     def _check_value(self, action, value):  # type: ignore[no-untyped-def]
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            if near := difflib.get_close_matches(str(value), map(str, action.choices), n=1, cutoff=0.75):
-                error.message += f"; did you mean {near[0]}?"
+            if isinstance(action.default, list) and set(value.split(",")) <= set(action.choices):
+                error.message += f"; give {action.option_strings[0]} once for each"
+            elif hint := suggest(str(value), [*map(str, action.choices)], ""):
+                error.message += f"; {hint}"
             raise
 
 
@@ -121,7 +160,6 @@ def _run(arguments: list[str]) -> int:
         description="Speech recognition: run dataset recipes, transcribe audio files, score WER.",
         epilog=_list_commands(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of those below")

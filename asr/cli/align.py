@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 
-from asr.cli.options import add_batch_size, add_device
+from asr.cli.options import add_batch_size, add_device, refuse_to_overwrite
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,14 @@ def run(args: argparse.Namespace) -> int:
     from asr.evaluation.word_times import align_utterances
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
+    from asr.transcription.families import find_family
     from asr.transcription.transcriber import choose_device
 
+    refuse_to_overwrite(args.manifest, args.output)
+    if os.path.isdir(args.output):
+        raise UserError(f"--output {args.output}: is a folder; give the path of a file to write")
+    if find_family(args.model) is not None:
+        raise UserError(f"{args.model}: words are aligned by models trained here; give the folder of a run")
     utterances = read_references(args.manifest)
     system = load_system(find_model(args.model))
     device = choose_device(args.device)

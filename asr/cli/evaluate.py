@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.evaluation.classification import Classification
     from asr.evaluation.mixtures import SpeakersAtOnce
     from asr.evaluation.speech import decode_utterances, describe_device
+    from asr.files import make_folder
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_any_system, require_speech
     from asr.transcription.families import find_family
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if args.set == ["list"]:
         print_settings(EvaluationSettings() if family is None else ReadyEvaluationSettings())
         return 0
+    if args.output_dir is not None:  # before the work
+        make_folder(args.output_dir)
     if family is not None:
         utterances, evaluation = prepare_ready(args, family)
     else:

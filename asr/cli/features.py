@@ -45,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
     pool = find_pool(args)
     config = _load_config(args.config, args.set)
     files = [Path(name) for name in args.files]
+    for path in files:
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder; give the files in it, such as {path}/*.wav")
     if args.plot and len(files) > 1:
         raise UserError(f"--plot draws one file, but {len(files)} are given; call it once for each")
     if pool is not None and (args.plot or not args.output_dir):

@@ -22,12 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cost",
         nargs="?",
-        type=float,
+        type=_parse_tflops,
         const=100.0,
         metavar="TFLOPS",
         help="of a YAML file: what training would take, in parameters, arithmetic and memory, and in hours "
         "on a GPU that reaches so many TFLOP/s (default: 100)",
     )
+
+
+def _parse_tflops(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected TFLOP/s; a path goes before --cost") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if family is not None:
         model, config = family.describe(args.config)
     else:
-        if path.is_dir():
+        if path.is_dir() or not (path.suffix or path.exists()):
             model, path = describe_model(path)
         config = RunConfig.load(path, overrides)
     if args.cost is not None:

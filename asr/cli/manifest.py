@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from asr.cli.options import refuse_to_overwrite
 from asr.cli.packing import add_index, add_pack, index_folder, pack_manifest
 from asr.data.records import describe_columns
 
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     ):
         description = f"{help_text[0].upper()}{help_text[1:]}."
-        action = actions.add_parser(name, help=help_text, description=description, allow_abbrev=False)
+        action = actions.add_parser(name, help=help_text, description=description)
         add(action)
         action.set_defaults(run_action=run_action)
 
@@ -280,7 +281,7 @@ def _filter(args: argparse.Namespace) -> int:
         ids=None if args.ids is None else read_names(args.ids),
         extras=extras,
     )
-    _refuse_to_overwrite(args.manifest, args.output)
+    refuse_to_overwrite(args.manifest, args.output)
     dropped: Counter[str] = Counter()
     utterances = _with_progress(read_manifest(args.manifest), args.manifest)
     kept = write_manifest(args.output, chosen.apply(utterances, dropped))
@@ -307,7 +308,7 @@ def _merge(args: argparse.Namespace) -> int:
 
     def join() -> Iterator[Utterance]:
         for path in args.manifests:
-            _refuse_to_overwrite(path, args.output)
+            refuse_to_overwrite(path, args.output)
             for utterance in _with_progress(read_utterances(path, guess_source_kind(path)), path):
                 if first := sources.get(utterance.id):
                     raise UserError(
@@ -354,21 +355,14 @@ def _convert(args: argparse.Namespace) -> int:
     source_kind = args.source_kind or guess_source_kind(args.source)
     target_kind = args.target_kind or guess_target_kind(args.target)
     logger.info("%s is read as %s, %s is written as %s", args.source, source_kind, args.target, target_kind)
-    _refuse_to_overwrite(args.source, args.target)
+    refuse_to_overwrite(args.source, args.target)
     audio_dir = Path(args.target).with_suffix(".audio")
     utterances = read_utterances(args.source, source_kind, args.allow_pipes, audio_dir)
     count = write_utterances(args.target, target_kind, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
+    if not count:
+        logger.warning("%s: has no utterance in it; is it the right one?", args.source)
     return 0
-
-
-def _refuse_to_overwrite(source: str, target: str) -> None:
-    import os
-
-    from asr.errors import UserError
-
-    if os.path.realpath(source) == os.path.realpath(target):
-        raise UserError(f"{target}: is the input as well; write to another path")
 
 
 def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:

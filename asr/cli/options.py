@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,7 +35,11 @@ def add_config(parser: argparse.ArgumentParser, help_text: str = "YAML file of a
     """Add CONF and the settings that replace those of the file; `read_overrides` joins both spellings."""
     parser.add_argument("config", metavar="CONF", help=help_text)
     parser.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", help="settings that replace those of the file"
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="settings that replace those of the file",
     )
     add_settings(parser, "the same, as in other commands; may be repeated")
 
@@ -62,7 +67,9 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
     """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
-    parser.add_argument("--beam", type=int, metavar="N", help="beam size (default: 10; of Whisper 1)")
+    parser.add_argument(
+        "--beam", type=whole_number(1), metavar="N", help="beam size (default: 10; of Whisper 1)"
+    )
     parser.add_argument(
         "--language-model",
         metavar="PATH",
@@ -112,6 +119,11 @@ def find_pool(args: argparse.Namespace) -> PoolOptions | None:
     if args.ray is not None or args.workers is not None:
         raise UserError("--ray and --workers go with --engine ray; give it, or leave them out")
     return None
+
+
+def refuse_to_overwrite(source: str, target: str) -> None:
+    if os.path.realpath(source) == os.path.realpath(target):
+        raise UserError(f"{target}: is the input as well; write to another path")
 
 
 def limit_threads(threads: int | None) -> None:

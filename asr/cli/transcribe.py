@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         return _show_status(args)
 
     import_torch()
-    from asr.transcription.audio_paths import find_recordings
+    from asr.transcription.audio_paths import find_recordings, require_any
     from asr.transcription.families import find_families
     from asr.transcription.settings import TranscriptionSettings, print_settings
 
@@ -152,6 +152,7 @@ def run(args: argparse.Namespace) -> int:
     if args.stream:
         return _stream(options, formats)
     recordings = find_recordings(args.audio, args.recursive)
+    require_any(recordings)  # before weights are fetched
     if options.clip and any(recording.clip for recording in recordings):
         raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
     if options.plot and len(recordings) > 1:

@@ -29,7 +29,8 @@ class Keys:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot read these keys ({error}); give a text file") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"{path}: cannot read these keys ({reason}); give a text file") from None
         digests = {}
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):

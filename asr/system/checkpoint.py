@@ -33,7 +33,7 @@ from typing_extensions import TypeVar
 
 from asr import __version__
 from asr.config import dump_config
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.extensions import find_extensions
 from asr.features.front_end import FrontEnd
 from asr.files import usual_mode
@@ -286,11 +286,12 @@ def find_model(path: str | Path) -> Path:
             return folder
     if checkpoints := find_checkpoints(path):
         return checkpoints[-1]
-    families = [] if path.exists() else [extension.FAMILY for extension in find_extensions("family")]
-    hints = [f", or the name of a {own.name} model: {', '.join(own.model_names)}" for own in families]
-    raise UserError(
-        f"{path}: no model here; give the output_dir of a training or one of its checkpoints{''.join(hints)}"
-    )
+    expected = "give the output_dir of a training or one of its checkpoints"
+    if not path.exists() and path.name == str(path):
+        for family in (extension.FAMILY for extension in find_extensions("family")):
+            expected += f", or the name of a {family.name} model: {', '.join(family.model_names)}"
+            expected = suggest(str(path), family.model_names, expected)
+    raise UserError(f"{path}: no model here; {expected}")
 
 
 def versions() -> dict[str, str]:

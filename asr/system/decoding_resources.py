@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from asr.decoding.ngram_estimation import estimate_ngrams
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.models import LanguageModel, Model
+from asr.system.checkout import find_shipped
 from asr.system.checkpoint import System, find_model, load_any_system
 from asr.text.tokenizer import Tokenizer
 
@@ -134,6 +136,10 @@ def find_resources(
 
     `folder`: of the model; None: it was not trained here. `pairs`: key=value, which may name the method too.
     """
+    if language_model is not None and not find_shipped(language_model).exists():
+        raise UserError(f"{language_model}: not there; expected an ARPA file or the folder of a run")
+    if lexicon is not None and not os.path.isfile(lexicon):
+        raise UserError(f"{lexicon}: no such file; expected one with the words that may occur")
     bundled = None if folder is None else load_bundled_decoding(folder)
     if folder is None or bundled is None:
         return DecodingResources(language_model, lexicon)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import pydantic
 
 from asr.config import Config
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 
 Rule = Literal[
     "strip_invisible",
@@ -73,7 +73,8 @@ def check_rules(rules: Sequence[str]) -> None:
     """Refuse unknown, repeated, contradicting or misplaced rules."""
     for rule in rules:
         if rule not in RULES:
-            raise UserError(f"unknown rule {rule}; the rules are {', '.join(RULES)}")
+            others = f"the rules are {', '.join(RULES)}"
+            raise UserError(f"unknown rule {rule}; {suggest(rule, RULES, others)}")
     for first, second in (("nfc", "nfkc"), ("lowercase", "uppercase")):
         if first in rules and second in rules:
             raise UserError(f"{first} and {second} exclude each other; remove one")

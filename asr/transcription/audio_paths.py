@@ -93,6 +93,14 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
     ]
 
 
+def require_any(recordings: Sequence[Recording]) -> None:
+    """Refuse recordings of which none is there."""
+    here = [one for one in recordings if one.content is None and one.path != STANDARD_INPUT]
+    if here and len(here) == len(recordings) and not any(os.path.lexists(one.path) for one in here):
+        others = f", nor any of {len(here) - 1:,} more" if len(here) > 1 else ""
+        raise UserError(f"{here[0].path}: no such file{others}; check the path")
+
+
 def _clip(item: _Found) -> tuple[float, float] | None:
     utterance = item.utterance
     return None if utterance is None else (utterance.start, utterance.start + utterance.duration)

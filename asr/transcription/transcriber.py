@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -87,14 +88,14 @@ class TimedTexts:
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"device {name}: cannot be used here ({reason}); expected auto, cpu, cuda or cuda:1"
-        ) from None
+        raise UserError(f"device {name}: cannot be used here ({reason}); give auto or cpu") from None
     return device
 
 

@@ -79,7 +79,9 @@ def read_transcripts(
     """
     chosen, path_text = split_format(str(path))
     if os.path.isdir(path_text):
-        path_text, chosen = os.path.join(path_text, "text"), "kaldi"
+        folder, path_text, chosen = path_text, os.path.join(path_text, "text"), "kaldi"
+        if not os.path.isfile(path_text):
+            raise UserError(f"{folder}: a folder without `text`, as Kaldi's have it; give a file")
     with open_lines(path_text) as lines:
         sample = _take_sample(lines.numbered)
         found = chosen or recognize(sample, known_ids)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from asr.config import dump_config, load_config
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import replace_file, usual_mode
 from asr.whisper.ctranslate2 import MODEL, is_ctranslate2_folder, read_ctranslate2
@@ -234,10 +234,11 @@ def _fetch(name: str) -> Path:
             folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OTHERS]))
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
+        near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
         raise UserError(
-            f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}). "
-            f"With a network run the command again, or `hf download {name}` where there is one; without, "
-            "give the path of a Whisper model, a .pt or ggml file or a folder, in place of the name "
+            f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}); "
+            f"{near or f'with a network run the command again, or `hf download {name}` where there is one'}; "
+            "without, give the path of a Whisper model, a .pt or ggml file or a folder, in place of the name "
             "(`asr transcribe` takes it from --model, or from ASR_MODEL in the environment)"
         ) from None
     return folder

@@ -10,7 +10,7 @@ from typing import Literal
 
 import regex
 
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 
 _TABLE = """
 en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese,
@@ -39,10 +39,8 @@ def find_language(language: str) -> str:
     wanted = language.strip().lower()
     codes = {name: code for code, name in LANGUAGES.items()} | {code: code for code in LANGUAGES}
     if wanted not in codes:
-        raise UserError(
-            f"language {language!r} is none that Whisper knows; give a code such as en, de or zh, "
-            "or its English name"
-        )
+        others = "give a code such as en, de or zh, or its English name"
+        raise UserError(f"language {language!r} is none that Whisper knows; {suggest(wanted, codes, others)}")
     return codes[wanted]
 
 
