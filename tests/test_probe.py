@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +21,6 @@ from asr.errors import UserError
 from asr.system.run_config import RunConfig
 from asr.train import probe
 from asr.train.distributed import Process
-from asr.train.learner import Learner
 from asr.train.preparation import TrainingData, prepare_system
 
 TinyRun = Callable[..., RunConfig]
@@ -42,12 +44,12 @@ def hold(frames: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """A memory for so many squared frames of attention; rows and frames of what is tried."""
     tried: list[tuple[int, int]] = []
 
-    def fits(self: Learner, batch: Batch) -> bool:
-        rows, length = batch.features_BTF.shape[:2]
-        tried.append((rows, length))
-        return rows * length**2 <= frames
+    def fits(trainee: probe.Trainee, batch: Batch, count: int) -> bool:
+        length = batch.features_BTF.size(1)
+        tried.append((count, length))
+        return count * length**2 <= frames
 
-    monkeypatch.setattr(Learner, "fits", fits)
+    monkeypatch.setattr(probe, "fits_in_process", fits)
     return tried
 
 
@@ -91,7 +93,9 @@ def test_memory_is_for_probing(
 
 
 def test_a_language_model_has_tokens(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Learner, "fits", lambda self, batch: batch.tokens_BU.numel() <= 1000)
+    monkeypatch.setattr(
+        probe, "fits_in_process", lambda trainee, batch, count: count * batch.tokens_BU.size(1) <= 1000
+    )
     (tmp_path / "run.yaml").write_text(
         f"{{output_dir: {tmp_path}/run, data: {{train: {tones}/train.jsonl, dev: {tones}/dev.jsonl}}, "
         "model: {type: language, dim: 16, num_layers: 1, num_heads: 2, feed_forward_dim: 16}, "
@@ -99,6 +103,25 @@ def test_a_language_model_has_tokens(tones: Path, tmp_path: Path, monkeypatch: p
     )
     settings = yaml.safe_load(probe.probe(RunConfig.load(tmp_path / "run.yaml"), 2))["batches"]
     assert set(settings) == {"max_tokens", "max_utterances"} and 900 <= settings["max_tokens"] <= 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "message"), [(os.abort, None), (sys.exit, "failed for another reason than memory")]
+)
+def test_an_attempt_that_ends_by_itself(ending: Callable[[], None], message: str | None) -> None:
+    """Where memory is short, libraries abort the process instead of raising an error."""
+
+    class Ending:
+        def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+            return ending, ()
+
+    trainee: Any = Ending()
+    if message is None:
+        assert not probe.fits_in_process(trainee, trainee, 1)
+        return
+    with pytest.raises(UserError, match=message):
+        probe.fits_in_process(trainee, trainee, 1)
 
 
 @pytest.mark.slow

@@ -117,22 +117,15 @@ class Learner:
         Returns its seconds.
         """
         started = time.monotonic()
-        self._nothing = replace(batch.take(range(batch.num_views)), ids=())
+        self._nothing = replace(batch.take([0]), ids=())
         self._accumulate_gradients([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
         self.optimizer.zero_grad(set_to_none=True)
         return time.monotonic() - started
 
-    def fits(self, batch: Batch) -> bool:
-        """Try a batch as `try_batch` does; whether memory holds it as a whole."""
-        try:
-            self._run_batches([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return False
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-        return True
+    def try_whole(self, batch: Batch) -> None:
+        """Run one pass as `try_batch` does, but fail where memory does not hold the whole batch."""
+        self._run_batches([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
+        self.optimizer.zero_grad(set_to_none=True)
 
     @contextlib.contextmanager
     def weights_to_use(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
@@ -279,6 +272,14 @@ def choose_precision(wanted: Precision | Literal["auto"], process: Process) -> P
     return chosen
 
 
+def set_up(config: RunConfig, process: Process) -> None:
+    """Set what holds for the whole of a process that trains."""
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    if process.device.type == "cpu":
+        keep_freed_memory()
+
+
 def keep_freed_memory() -> None:
     """Let the C library keep the blocks that are freed, for the next update, as glibc's can.
 
@@ -301,16 +302,15 @@ def halve_largest(batches: list[Batch]) -> list[Batch]:
     """Replace the largest batch, padding included, by its two halves."""
     largest = max(range(len(batches)), key=lambda index: batches[index].padded_size)
     batch = batches[largest]
-    num_utterances = len(batch) // batch.num_views
-    if num_utterances == 1:
+    if len(batch) == 1:
         raise UserError(
             f"out of memory with a single utterance of {batch.audio_seconds:.1f} s, {batch.ids[0]}: "
             "lower batches.max_utterance_seconds (max_tokens for text), or take a smaller model"
         )
     logger.warning(
         "out of memory: a batch of %d utterances is halved; lower batches.max_seconds to avoid it",
-        num_utterances,
+        len(batch),
     )
-    middle = num_utterances // 2 * batch.num_views
+    middle = len(batch) // 2
     halves = [batch.take(rows) for rows in (range(middle), range(middle, len(batch)))]
     return [*batches[:largest], *halves, *batches[largest + 1 :]]

@@ -48,7 +48,7 @@ from asr.train.distributed import (
     sum_over_processes,
     wait_for_all,
 )
-from asr.train.learner import Learner, Outcome, Precision, choose_precision, keep_freed_memory
+from asr.train.learner import Learner, Outcome, Precision, choose_precision, set_up
 from asr.train.monitor import Averages, Monitor, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, hash_data, prepare_system
@@ -107,10 +107,7 @@ def train(config: RunConfig) -> Path:
     find_commit()  # of now, whatever becomes of the checkout
     process = start_process(config.train.device)
     try:
-        if config.train.threads is not None:
-            torch.set_num_threads(config.train.threads)
-        if process.device.type == "cpu":
-            keep_freed_memory()
+        set_up(config, process)
         with one_voice(process), contextlib.ExitStack() as stack:
             if process.is_main:
                 stack.enter_context(claim_folder(config.output_dir))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
+import multiprocessing
 import re
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -17,16 +18,15 @@ import torch
 from asr.batches.builder import Batch
 from asr.errors import UserError
 from asr.files import claim_folder
-from asr.models import Model
+from asr.models import Model, build_model
 from asr.system.checkpoint import System
 from asr.system.run_config import RunConfig
 from asr.train.distributed import Process, start_process
-from asr.train.learner import Learner, choose_precision
+from asr.train.learner import Learner, Precision, choose_precision, is_out_of_memory, set_up
 from asr.train.preparation import TrainingData, prepare_system
 
 NUM_BUCKETS = 4  # each up to half the length of the one before
 NUM_REAL = 8  # the longest utterances of a bucket are repeated to fill a batch
-M_MMAP_THRESHOLD = -3  # of malloc.h
 MAX_UTTERANCES = 4096  # no batch gains by more
 SHARE = 0.8  # of the free memory: other batches have longer texts, and memory goes to pieces in time
 
@@ -55,17 +55,18 @@ def probe(config: RunConfig, gigabytes: float | None = None) -> str:
         raise UserError("--probe finds the batches of one process; run it without torchrun")
     if gigabytes is None:
         gigabytes = SHARE * count_free_bytes(process.device) / 1e9
-    with claim_folder(config.output_dir), limit_memory(process.device, gigabytes * 1e9):
+    with claim_folder(config.output_dir):
         system = prepare_system(config, process)
-        system.model.to(process.device)
-        learner = Learner(system.model, config, process, choose_precision(config.train.precision, process))
-        fits, batches = [], list(longest_batches(system, process))
-        learner.update([batches[-1].take(range(batches[-1].num_views))], 0)  # moments take memory too
-        for batch in batches:
+        memory = MemoryLimit(process.device, gigabytes * 1e9)
+        trainee = Trainee(
+            system.config, len(system.tokenizer), choose_precision(config.train.precision, process), memory
+        )
+        fits = []
+        for batch in longest_batches(system, process):
             length = batch.padded_size / len(batch)
             if config.model.reads_audio:
                 length *= config.features.shift_ms / 1000
-            fits.append(Fit(length, find_largest(partial(fits_so_many, learner, batch))))
+            fits.append(Fit(length, find_largest(partial(fits_in_process, trainee, batch))))
     return describe(fits, config, f"{gigabytes:.1f} GB of {process.device.type}")
 
 
@@ -88,11 +89,75 @@ def longest_batches(system: System[Model], process: Process) -> Iterator[Batch]:
             return
 
 
-def fits_so_many(learner: Learner, batch: Batch, count: int) -> bool:
-    """Try so many utterances, those of the batch again and again, each with the rows of all its views."""
-    lengths = list(zip(batch.feature_lengths_B.tolist(), batch.token_lengths_B.tolist(), strict=True))
-    rows = sorted(range(len(batch)), key=lengths.__getitem__, reverse=True)
-    return learner.fits(batch.take([rows[index % len(batch)] for index in range(count * batch.num_views)]))
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Memory that training may take on a device."""
+
+    device: torch.device
+    num_bytes: float
+
+    def impose(self) -> None:
+        """Let this process take so much more memory, and not more."""
+        if self.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(self.num_bytes / total, 1.0), self.device)
+            return
+        taken = _read_bytes("/proc/self/status", "VmData") or 0
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (int(taken + self.num_bytes), most))
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """All that the learner of a run is built from; its weights may be any."""
+
+    config: RunConfig
+    num_tokens: int
+    precision: Precision
+    memory: MemoryLimit
+
+    def fits(self, batch: Batch, count: int) -> bool:
+        """Try an update of a batch of so many utterances, those of `batch` again and again."""
+        lengths = list(zip(batch.feature_lengths_B.tolist(), batch.token_lengths_B.tolist(), strict=True))
+        rows = sorted(range(len(batch)), key=lengths.__getitem__, reverse=True)
+        process = Process(0, 1, self.memory.device)
+        set_up(self.config, process)
+        self.memory.impose()
+        try:
+            model = build_model(self.config.model, self.config.features.num_features, self.num_tokens)
+            learner = Learner(model, self.config, process, self.precision)
+            one = batch.take(rows[:1])
+            learner.try_whole(one)
+            learner.update([one], 0)  # moments take memory too
+            learner.try_whole(batch.take([rows[index % len(rows)] for index in range(count)]))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        return True
+
+
+def fits_in_process(trainee: Trainee, batch: Batch, count: int) -> bool:
+    """Try a batch in a process of its own: what an attempt leaves behind would be in the way of the next."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # which the first optimizer would load
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report_fit, args=(sender, trainee, batch, count), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        return bool(receiver.recv())
+    except EOFError:
+        process.join()
+        if process.exitcode is not None and process.exitcode < 0:  # ended by the system for want of memory
+            return False
+        raise UserError("--probe: the attempt above failed for another reason than memory") from None
+    finally:
+        process.join()
+
+
+def _report_fit(sender: Connection, trainee: Trainee, batch: Batch, count: int) -> None:
+    sender.send(trainee.fits(batch, count))
 
 
 def find_largest(fits: Callable[[int], bool]) -> int:
@@ -137,24 +202,3 @@ def _read_bytes(path: str, name: str) -> int | None:
         if found := re.search(rf"{name}:\s+(\d+) kB", Path(path).read_text()):
             return 1024 * int(found[1])
     return None
-
-
-@contextlib.contextmanager
-def limit_memory(device: torch.device, num_bytes: float) -> Iterator[None]:
-    """Let the process take so much more memory, and not more."""
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(num_bytes / total, 1.0), device)
-        yield
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-        return
-    # Every tensor in pages of its own, given back when it is freed: else the limit would count what is idle.
-    with contextlib.suppress(AttributeError, OSError):  # not glibc
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65_536)
-    taken = _read_bytes("/proc/self/status", "VmData") or 0
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (int(taken + num_bytes), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
