@@ -65,11 +65,12 @@ def load_config(
     config_class: type[ConfigType],
     path: str | Path,
     overrides: Sequence[str] = (),
-    find_retired: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda tree: {},
+    find_retired: Callable[[dict[str, Any]], Mapping[str, tuple[Any, str]]] = lambda tree: {},
 ) -> ConfigType:
     """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value.
 
-    `find_retired`: settings that a file of before may have, and with which value, but are no more.
+    `find_retired`: settings that an earlier file may have: the value that stands for none, and why there is
+    no other, for an error; without a reason other values are checked as usual.
     """
     path = Path(path)
     try:
@@ -86,16 +87,27 @@ def load_config(
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
     tree, lines = _parse_yaml(text, str(path))
-    for key, value in find_retired(tree).items():
-        _remove_retired(tree, key.split("."), value)
+    for key, (value, reason) in find_retired(tree).items():
+        found = _remove_retired(tree, key.split("."), value)
+        if found is not None and reason:
+            where = f"{path}:{line}" if (line := _nearest_line(key, lines)) is not None else path
+            raise UserError(
+                f"{where}: {key} = {shorten(found)} is not a setting any more: {reason}. Remove it, or use a "
+                "model that has it with the version of asr that trained it"
+            )
     return _build(config_class, str(path), tree, lines, overrides)
 
 
-def _remove_retired(tree: Any, names: Sequence[str], value: Any) -> None:
+def _remove_retired(tree: Any, names: Sequence[str], value: Any) -> Any:
+    """Remove a setting of this value; returns any other that it has."""
     for name in names[:-1]:
         tree = tree.get(name) if isinstance(tree, dict) else None
-    if isinstance(tree, dict) and names[-1] in tree and tree[names[-1]] == value:
-        del tree[names[-1]]
+    if not isinstance(tree, dict) or names[-1] not in tree:
+        return None
+    if tree[names[-1]] != value:
+        return tree[names[-1]]
+    del tree[names[-1]]
+    return None
 
 
 def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:

@@ -88,7 +88,6 @@ _NAMES = {
         "linear_units d_ffn ffn_dim intermediate_size ff_dim dim_feedforward eunits"
     ),
     "encoder.dropout": "dropout dropout_rate dropout_prob hidden_dropout",
-    "encoder.attention_dropout": "attention_dropout_rate",
     "encoder.kernel": "cnn_module_kernel kernel_size conv_kernel_size",
     "encoder.subsampling": "input_layer subsampling_factor",
     # decoding

@@ -23,7 +23,7 @@ VOCAB_SIZE = NUM_SPECIAL + 8
 _SIZE = {"dim": 32, "num_layers": 2, "num_heads": 4, "feed_forward_dim": 64, "dropout": 0.0}
 _ONE_LAYER = _SIZE | {"num_layers": 1}
 _CONV2D = {"type": "conv2d", "factor": 4, "channels": 4}
-_CONV1D = {"type": "conv1d", "factor": 4}
+_CONV2D_BY_2 = {"type": "conv2d", "factor": 2, "channels": 4}
 _STACK = {"type": "stack", "factor": 4}
 _TRANSFORMER = {"type": "transformer", **_ONE_LAYER, "subsampling": _CONV2D}
 _LSTM = {"type": "lstm", "dim": 24, "num_layers": 1, "dropout": 0.0, "subsampling": _STACK}
@@ -35,7 +35,7 @@ _TREES: dict[str, dict[str, Any]] = {
     "transformer-attention": {
         "encoder": {
             **(_TRANSFORMER | {"num_layers": 2, "activation": "relu", "norm": "post"}),
-            "subsampling": _CONV1D,
+            "subsampling": _CONV2D,
             "positions": {"type": "learned", "span": 64},
         },
         "decoder": {
@@ -47,12 +47,12 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "transformer-hybrid": {
         "encoder": {
-            **(_TRANSFORMER | {"num_layers": 2, "attention_dropout": 0.05}),
-            "subsampling": _CONV1D,
+            **(_TRANSFORMER | {"num_layers": 2}),
+            "subsampling": _CONV2D_BY_2,
             "positions": {"type": "fourier", "combine": "concatenate", "span": 256},
         },
         "decoder": {
-            **(_DECODER | {"dim": 24, "tie_embeddings": True}),
+            **(_DECODER | {"dim": 24}),
             "positions": {"type": "sinusoid", "combine": "concatenate"},
         },
         "guided_attention": {"path": "ctc", "sigma": 0.3, "layers": [-1], "heads": [0, 2]},
@@ -92,7 +92,7 @@ _TREES: dict[str, dict[str, Any]] = {
     "intra-attention-ctc": {"encoder": _LSTM | {"type": "intra_attention"}, "ctc_weight": 1.0},
     "intra-attention-hybrid": {
         "encoder": {
-            **(_LSTM | {"type": "intra_attention", "num_layers": 2, "dropout": 0.05, "window": 5}),
+            **(_LSTM | {"type": "intra_attention", "num_layers": 2, "dropout": 0.05}),
             "subsampling": {"type": "stack", "factor": 8},
         },
         "decoder": _DECODER,
@@ -107,7 +107,7 @@ _TREES: dict[str, dict[str, Any]] = {
     "convolutional-hybrid": {
         "encoder": {
             **{"type": "convolutional", "dim": 24, "num_layers": 2, "feed_forward_dim": 48, "kernel": 7},
-            **{"activation": "swiglu", "dropout": 0.05, "subsampling": _CONV1D},
+            **{"activation": "swiglu", "dropout": 0.05, "subsampling": _CONV2D},
         },
         "decoder": _DECODER,
     },
@@ -151,8 +151,8 @@ _TREES: dict[str, dict[str, Any]] = {
     "parallel-end": {
         "encoder": {"type": "conformer", **_ONE_LAYER, "subsampling": _CONV2D},
         "decoder": {
-            **(_SIZE | {"type": "parallel_end", "dropout": 0.05, "num_queries": 12}),
-            "positions": {"type": "learned", "span": 16},
+            **(_SIZE | {"type": "parallel_end", "dropout": 0.05}),
+            "positions": {"type": "learned", "span": 64},
         },
         "guided_attention": {"path": "ctc", "layers": [-1]},
     },

@@ -37,11 +37,7 @@ def test_a_change_of_low_rank() -> None:
 @pytest.mark.parametrize("name", ["transformer-hybrid", "conformer-hybrid"])
 def test_any_model_learns_a_change_of_low_rank(name: str) -> None:
     plain = build(name)
-    model = build(
-        name,
-        frozen=("encoder", "decoder"),
-        lora={"rank": 2, "alpha": 4.0, "projections": ("project_in", "project_memory", "expand")},
-    )
+    model = build(name, frozen=("encoder", "decoder"), lora={"rank": 2, "alpha": 4.0})
     model.load_state_dict(plain.state_dict(), strict=False)
     assert not [key for key in plain.state_dict() if key not in model.state_dict()], "the names stay"
     batch = make_utterances([60, 40], [4, 3])
@@ -49,7 +45,7 @@ def test_any_model_learns_a_change_of_low_rank(name: str) -> None:
     learned = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
     low_rank = [key for key in learned if is_low_rank(key)]
     assert low_rank and all(key.startswith("ctc_head.") for key in learned if key not in low_rank)
-    assert all(("project_in" in key) or ("project_memory" in key) or ("expand" in key) for key in low_rank)
+    assert all("attention" in key and "project_" in key for key in low_rank)
 
     for key, parameter in model.named_parameters():
         if key.endswith("up_KR"):
@@ -72,10 +68,8 @@ def test_frozen_parts_get_no_gradient() -> None:
 def test_names_that_are_not_there() -> None:
     with pytest.raises(UserError, match=r"no part 'decoder.tail' in this model; it has encoder"):
         build("transformer-hybrid", frozen=("decoder.tail",))
-    with pytest.raises(UserError, match=r"the decoder of this model has none of the projections expand"):
-        build("attention-location", lora={"parts": ("decoder",), "projections": ("expand",)})
-    with pytest.raises(ValueError, match=r"lora.parts has decoder, and there is none"):
-        build("transformer-ctc", lora={})
+    with pytest.raises(UserError, match=r"projections of attention, and this model has none; set lora: null"):
+        build("attention-additive", lora={})
     for parts in (("",), ("encoder", "decoder", "ctc_head")):
         with pytest.raises(UserError, match="frozen leaves nothing that could be trained"):
             build("transformer-hybrid", frozen=parts)

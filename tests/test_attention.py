@@ -103,7 +103,7 @@ def test_attend_equals_the_formula(dtype: torch.dtype, is_training: bool) -> Non
     ours = [part.to(dtype).requires_grad_() for part in heads]
     tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 0.05}[dtype]
     with torch.set_grad_enabled(is_training):
-        attended = attend(*ours, mask, 0.0)
+        attended = attend(*ours, mask)
     assert attended.dtype == dtype
     torch.testing.assert_close(attended.double(), expected, rtol=0, atol=tolerance)
     if is_training:
@@ -124,26 +124,9 @@ def test_attend_in_blocks_of_queries(
     mask = mask & torch.ones(7, 7, dtype=torch.bool).tril() if causal else mask
     heads = random_heads(7)
     with torch.no_grad():
-        attended = attend(*(part.bfloat16() for part in heads), mask, 0.0)
+        attended = attend(*(part.bfloat16() for part in heads), mask)
     assert attended.dtype == torch.bfloat16
     torch.testing.assert_close(attended.double(), plain_attention(*heads, mask), rtol=0, atol=0.05)
-
-
-def test_dropout_of_the_weights_keeps_the_expectation() -> None:
-    torch.manual_seed(0)
-    queries, keys, values = random_heads(7, dtype=torch.float32)
-    once = attend(queries, keys, values, None, 0.3)
-    mean = torch.stack([attend(queries, keys, values, None, 0.3) for _ in range(3000)]).mean(0)
-    exact = attend(queries, keys, values, None, 0.0)
-    assert not torch.allclose(once, exact, atol=0.01)
-    torch.testing.assert_close(mean, exact, rtol=0, atol=0.08)
-
-
-def test_dropout_is_for_training_only() -> None:
-    x = torch.randn(1, 5, DIM, dtype=torch.float64)
-    layer, without = build_self_attention(dropout=0.5), build_self_attention()
-    torch.testing.assert_close(layer(x), without(x), rtol=0, atol=1e-12)
-    assert not torch.allclose(layer.train()(x), without(x))
 
 
 # --- masks --------------------------------------------------------------------------------------
@@ -163,11 +146,10 @@ def test_padding_changes_nothing(window: Window | None, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("window", [None, Window(2, 1)])
-@pytest.mark.parametrize("options", [{"dropout": 0.1}, {"dtype": torch.bfloat16}, {}])
-def test_gradients_are_finite_with_much_padding(window: Window | None, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_finite_with_much_padding(window: Window | None, dtype: torch.dtype) -> None:
     """Whole blocks of padding, on each path of `attend`."""
-    layer = SelfAttention(DIM, HEADS, options.get("dropout", 0.0), window=window)
-    layer.to(options.get("dtype", torch.float32)).train()
+    layer = SelfAttention(DIM, HEADS, window=window).to(dtype).train()
     x_BTD = torch.randn(3, 90, DIM, dtype=layer.project_in.weight.dtype, requires_grad=True)
     attended_BTD = layer(x_BTD, length_mask(torch.tensor([90, 40, 1]), 90))
     attended_BTD.sum().backward()
@@ -234,10 +216,9 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_window_attention_needs_memory_linear_in_the_length(dropout: float) -> None:
+def test_window_attention_needs_memory_linear_in_the_length() -> None:
     def count_elements(length: int) -> int:
-        layer = SelfAttention(DIM, HEADS, dropout, window=Window(8, 8)).train()
+        layer = SelfAttention(DIM, HEADS, window=Window(8, 8)).train()
         x_BTD, mask_BT = torch.randn(2, length, DIM), torch.ones(2, length, dtype=torch.bool)
         with LargestTensor() as largest:
             layer(x_BTD, mask_BT).sum().backward()

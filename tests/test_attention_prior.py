@@ -93,16 +93,16 @@ def test_bias_pulls_a_flat_attention_to_the_diagonal_and_lets_it_go() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dropout", [0.0, 1e-9])  # each another path
-def test_attention_adds_a_bias_before_the_softmax(dtype: torch.dtype, dropout: float) -> None:
+@pytest.mark.parametrize("is_training", [False, True])  # another path in half precision
+def test_attention_adds_a_bias_before_the_softmax(dtype: torch.dtype, is_training: bool) -> None:
     torch.manual_seed(0)
     queries, keys, values = (torch.randn(2, 3, steps, 4, dtype=torch.float64) for steps in (5, 7, 7))
     bias = torch.randn(2, 1, 5, 7, dtype=torch.float64).masked_fill(torch.arange(7) > 4, -torch.inf)
     expected = (queries @ keys.mT / 2 + bias).softmax(-1)
     parts = [part.to(dtype) for part in (queries, keys, values)]
     tolerance = {"rtol": 0, "atol": 1e-5 if dtype == torch.float32 else 0.05}
-    with torch.no_grad():
-        attended = attend(*parts, bias.to(dtype), dropout).double()
+    with torch.set_grad_enabled(is_training):
+        attended = attend(*parts, bias.to(dtype)).double()
         weights = attention_weights(*parts[:2], bias.to(dtype)).double()
     torch.testing.assert_close(attended, expected @ values, **tolerance)
     torch.testing.assert_close(weights, expected, **tolerance)

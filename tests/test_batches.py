@@ -149,31 +149,6 @@ def test_batch_holds_the_utterances_it_names(manifest: Manifest) -> None:
     assert sorted(seen) == [utterance.id for utterance in manifest]
 
 
-def test_two_views_of_an_utterance_differ_by_their_masks(manifest: Manifest) -> None:
-    masks = SpecAugmentConfig(num_frequency_masks=1, num_time_masks=2, frequency_mask_width=8)
-    warp = AugmentConfig(speed=(0.9, 1.0, 1.1), spec_augment=SpecAugmentConfig(time_warp=3))
-    both = AugmentConfig(speed=warp.speed, spec_augment=masks.model_copy(update={"time_warp": 3}))
-    singles, pairs, unmasked = (
-        list(build(manifest, build_inputs(augment, num_views=num_views)).epoch_batches(0))
-        for augment, num_views in ((both, 1), (both, 2), (warp, 2))
-    )
-    num_different = 0
-    for single, pair, plain in zip(singles, pairs, unmasked, strict=True):
-        assert pair.ids[::2] == pair.ids[1::2] == single.ids and pair.num_views == 2
-        assert pair.audio_seconds == single.audio_seconds
-        for name in ("features_BTF", "feature_lengths_B", "tokens_BU", "token_lengths_B"):
-            assert torch.equal(getattr(pair, name)[::2], getattr(single, name)), name
-        assert torch.equal(pair.token_lengths_B[::2], pair.token_lengths_B[1::2])
-        assert torch.equal(plain.features_BTF[::2], plain.features_BTF[1::2])  # speed and warp are the same
-        for row in range(0, len(pair), 2):
-            num_different += not torch.equal(pair.features_BTF[row], pair.features_BTF[row + 1])
-    assert num_different > 35  # of 40: now and then all masks are of width 0
-    halves = halve_largest([pairs[0]])
-    assert [half.ids[::2] for half in halves] == [half.ids[1::2] for half in halves]
-    dev = build(manifest, build_inputs(both, num_views=2)).evaluation_batches()
-    assert sum(map(len, dev)) == len(manifest)
-
-
 def test_batches_know_where_speech_was_before_it_was_masked(manifest: Manifest) -> None:
     """And halves of a batch too; where nothing is masked the features show it."""
     plain = AUGMENT.model_copy(update={"spec_augment": SpecAugmentConfig()})

@@ -91,13 +91,6 @@ def test_nothing_is_left_beside_it(folder: Path) -> None:
     assert not [path for path in folder.parent.iterdir() if path.name.endswith(".tmp")]
 
 
-def test_tied_embeddings_are_saved(tiny_run: Callable[..., RunConfig], tmp_path: Path) -> None:
-    system = prepare_system(tiny_run("model.decoder.tie_embeddings=true"), Process(0, 1, torch.device("cpu")))
-    save_checkpoint(tmp_path / "saved", system, {})
-    decoder = load_system(tmp_path / "saved").model.decoder
-    assert decoder is not None and decoder.output.weight is decoder.embedding.weight
-
-
 class Bomb:
     """Unpickled, it would write a file."""
 
@@ -215,5 +208,20 @@ def test_settings_that_are_no_more_are_read_at_their_defaults(tmp_path: Path) ->
     path.write_text(text.replace("VALUE", "null"))
     assert RunConfig.load(path).batches == BatchConfig()
     path.write_text(text.replace("VALUE", "a/folder"))
-    with pytest.raises(UserError, match=r"unknown key batches\.feature_cache \(value 'a/folder'\)"):
+    with pytest.raises(UserError, match=r":3: batches\.feature_cache = 'a/folder' is not a setting any more"):
+        RunConfig.load(path)
+
+
+def test_a_window_of_intra_attention_is_no_more_and_that_of_a_transformer_is(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    text = "output_dir: x\ndata: {train: a, dev: b}\nmodel: {ctc_weight: 1.0, encoder: {type: TYPE, window: VALUE}}"
+    path.write_text(text.replace("TYPE", "transformer").replace("VALUE", "[3, 3]"))
+    assert RunConfig.load(path).model.encoder.window == (3, 3)  # type: ignore[attr-defined]
+    text = text.replace("TYPE", "intra_attention")
+    path.write_text(text.replace("VALUE", "null"))
+    assert RunConfig.load(path).model.encoder.type == "intra_attention"  # type: ignore[attr-defined]
+    path.write_text(text.replace("VALUE", "5"))
+    with pytest.raises(
+        UserError, match=r"encoder\.window = 5 is not a setting any more: intra-attention sees"
+    ):
         RunConfig.load(path)

@@ -25,9 +25,9 @@ from asr.models.intra_attention import (
 DIM, INPUT_DIM = 5, 3
 
 
-def build_layer(window: int | None = None) -> IntraAttention:
+def build_layer() -> IntraAttention:
     torch.manual_seed(0)
-    layer = IntraAttention(INPUT_DIM, DIM, window).double()
+    layer = IntraAttention(INPUT_DIM, DIM).double()
     for parameter in layer.parameters():  # large enough for lively gates and uneven attention
         torch.nn.init.normal_(parameter)
     return layer
@@ -48,12 +48,11 @@ def run_plainly(cell: IntraAttentionCell, x_TD: Tensor) -> tuple[Tensor, Tensor]
     hidden: list[Tensor] = []
     cells: list[Tensor] = []
     h_summary = c_summary = torch.zeros(DIM, dtype=torch.float64)
-    for t, read in enumerate(from_input):
-        first = 0 if cell.window is None else max(0, t - cell.window)
-        scores = [float(v @ torch.tanh(W_key @ h + read[:DIM] + W_query @ h_summary)) for h in hidden[first:]]
+    for read in from_input:
+        scores = [float(v @ torch.tanh(W_key @ h + read[:DIM] + W_query @ h_summary)) for h in hidden]
         total = sum(math.exp(score) for score in scores)
         h_summary = c_summary = torch.zeros(DIM, dtype=torch.float64)
-        for score, h, c in zip(scores, hidden[first:], cells[first:], strict=True):
+        for score, h, c in zip(scores, hidden, cells, strict=True):
             h_summary = h_summary + math.exp(score) / total * h
             c_summary = c_summary + math.exp(score) / total * c
         i, f, o, new = (W_gates @ h_summary + read[DIM:]).chunk(4)
@@ -71,40 +70,39 @@ def run_by_steps(cell: IntraAttentionCell, x_BTD: Tensor) -> tuple[Tensor, Tape]
 # --- the recurrence -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("is_training", [True, False])
-def test_both_ways_equal_a_plain_loop_of_the_equations(window: int | None, is_training: bool) -> None:
+def test_both_ways_equal_a_plain_loop_of_the_equations(is_training: bool) -> None:
     """All steps at once, and step by step on a growing tape."""
-    layer, x_BTD = build_layer(window), random_inputs(2, 40)
+    layer, x_BTD = build_layer(), random_inputs(2, 40)
     with torch.set_grad_enabled(is_training):
         at_once_BTD, _ = layer(x_BTD)
         by_steps_BTD, tape = run_by_steps(layer.cell, x_BTD)
     assert len(tape) == 40
     for row, x_TD in enumerate(x_BTD):
         hidden_TD, cell_TD = run_plainly(layer.cell, x_TD)
-        for ours_TD in (at_once_BTD[row], by_steps_BTD[row], tape.hidden_BTD[row]):
+        for ours_TD in (at_once_BTD[row], by_steps_BTD[row]):
             torch.testing.assert_close(ours_TD, hidden_TD, rtol=0, atol=1e-12)
-        torch.testing.assert_close(tape.cell_BTD[row], cell_TD, rtol=0, atol=1e-12)
+        states_TD = tape.read()[1][row]
+        torch.testing.assert_close(states_TD, torch.cat([hidden_TD, cell_TD], dim=-1), rtol=0, atol=1e-12)
 
 
 def test_attention_makes_a_difference() -> None:
-    """The plain loop would agree as well if all weights were alike, or if the window were ignored."""
+    """The plain loop would agree as well if all weights were alike."""
     x_BTD = random_inputs(1, 12)
     layer = build_layer()
-    outputs = [layer(x_BTD)[0], build_layer(window=2)(x_BTD)[0]]
+    weighed_BTD, _ = layer(x_BTD)
     with torch.no_grad():
         layer.cell.match.weight.zero_()
-    outputs.append(layer(x_BTD)[0])
-    for a, b in ((0, 1), (0, 2)):
-        assert (outputs[a][:, :2] - outputs[b][:, :2]).abs().max() < 1e-12  # a past of one: nothing to weigh
-        assert (outputs[a][:, -1] - outputs[b][:, -1]).abs().max() > 1e-3
+    difference_BTD = (weighed_BTD - layer(x_BTD)[0]).abs()
+    assert difference_BTD[:, :2].max() < 1e-12  # a past of one: nothing to weigh
+    assert difference_BTD[:, -1].max() > 1e-3
 
 
-@given(batch=st.integers(1, 3), length=st.integers(1, 9), window=st.none() | st.integers(1, 10))
+@given(batch=st.integers(1, 3), length=st.integers(1, 9))
 @settings(max_examples=25)
-def test_gradients_equal_those_step_by_step(batch: int, length: int, window: int | None) -> None:
+def test_gradients_equal_those_step_by_step(batch: int, length: int) -> None:
     """The way back is written by hand; step by step PyTorch differentiates."""
-    layer, x_BTD = build_layer(window), random_inputs(batch, length).requires_grad_()
+    layer, x_BTD = build_layer(), random_inputs(batch, length).requires_grad_()
     upstream_BTD = torch.randn(batch, length, DIM, dtype=torch.float64)
     arguments = (x_BTD, *layer.parameters())
     gradients = torch.autograd.grad(layer(x_BTD)[0], arguments, upstream_BTD)
@@ -117,7 +115,7 @@ def test_gradients_equal_those_step_by_step(batch: int, length: int, window: int
 
 
 def test_gradients_equal_differences() -> None:
-    layer = build_layer(window=3)
+    layer = build_layer()
     assert torch.autograd.gradcheck(
         lambda x_BTD, *_: layer(x_BTD)[0], (random_inputs(2, 6).requires_grad_(), *layer.parameters())
     )
@@ -149,8 +147,7 @@ def test_selected_rows_go_on_as_they_would_have(is_training: bool) -> None:
             last_BD = layer.cell(x_BTD[rows_B, t], tape)
         expected_BTD, whole = run_by_steps(layer.cell, x_BTD)
     torch.testing.assert_close(last_BD, expected_BTD[rows_B, -1], rtol=0, atol=1e-12)
-    torch.testing.assert_close(tape.hidden_BTD, whole.hidden_BTD[rows_B], rtol=0, atol=1e-12)
-    torch.testing.assert_close(tape.cell_BTD, whole.cell_BTD[rows_B], rtol=0, atol=1e-12)
+    torch.testing.assert_close(tape.read()[1], whole.read()[1][rows_B], rtol=0, atol=1e-12)
 
 
 # --- the encoder --------------------------------------------------------------------------------
@@ -162,9 +159,8 @@ def build_encoder(**options: Any) -> IntraAttentionEncoder:
     return IntraAttentionEncoder(config, num_features=20).double().eval()
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_each_utterance_as_if_alone(window: int | None) -> None:
-    encoder = build_encoder(window=window, subsampling={"type": "stack", "factor": 2})
+def test_each_utterance_as_if_alone() -> None:
+    encoder = build_encoder(subsampling={"type": "stack", "factor": 2})
 
     def encode_alone(features_TF: Tensor) -> Tensor:
         x_TD = encoder.subsampling(features_TF[None], torch.tensor([len(features_TF)]))[0][0]

@@ -68,7 +68,7 @@ def test_a_recording_has_the_label_of_its_field(corpus: Path) -> None:
         assert [tokens[id] for id in batch.tokens_BU[:, 0].tolist()] == speakers
 
 
-@pytest.mark.parametrize(("subsampling", "middle"), [("conv1d", 0.0), ("stack", 1.5)])
+@pytest.mark.parametrize(("subsampling", "middle"), [("conv2d", 0.0), ("stack", 1.5)])
 @pytest.mark.parametrize("speed", ["0.7", "1.0", "1.4"])
 def test_steps_are_labelled_where_the_tones_are(
     corpus: Path, speed: str, subsampling: str, middle: float

@@ -85,7 +85,7 @@ def losses_of(model: LanguageModel, tokens_BU: torch.Tensor, lengths_B: torch.Te
 @pytest.mark.parametrize("positions", ["sinusoid", "rotary", "learned", "none"])
 def test_step_by_step_equals_all_at_once(positions: str) -> None:
     """With the keys and values kept, and rows reordered on the way."""
-    model = build_tiny(positions={"type": positions}, tie_embeddings=positions == "none")
+    model = build_tiny(positions={"type": positions})
     random = torch.Generator().manual_seed(1)
     texts_RU = torch.full((4, 1), SOS_ID)
     state = model.start(4, CPU)
@@ -125,8 +125,6 @@ def test_no_token_sees_those_after_it() -> None:
 def test_tied_embeddings_are_one() -> None:
     model = build_tiny()
     assert model.output.weight is model.embedding.weight
-    apart = build_tiny(tie_embeddings=False)
-    assert apart.output.weight is not apart.embedding.weight
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -309,11 +307,8 @@ def test_it_does_not_stand_in_for_a_model_of_speech(saved: System[Any], tmp_path
         load_system(tmp_path / "lm")
 
 
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_the_same_tokens_in_another_order(
-    text_run: Callable[..., RunConfig], tmp_path: Path, is_tied: bool
-) -> None:
-    system = prepare_system(text_run(f"model.tie_embeddings={json.dumps(is_tied)}"), Process(0, 1, CPU))
+def test_the_same_tokens_in_another_order(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
+    system = prepare_system(text_run(), Process(0, 1, CPU))
     save_checkpoint(tmp_path / "lm", system, {})
     own = system.tokenizer
     turned = (*own.tokens[:5], *reversed(own.tokens[5:]))

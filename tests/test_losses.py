@@ -17,7 +17,6 @@ from asr.models.losses import (
     IGNORED,
     GuidedAttentionConfig,
     attention_measures,
-    consistency_loss,
     cross_entropy,
     ctc_loss,
     diagonal_times,
@@ -105,26 +104,6 @@ def test_ctc_loss_is_zero_where_the_tokens_do_not_fit() -> None:
     assert scores_BTV.grad is not None
     assert scores_BTV.grad.isfinite().all()
     assert (scores_BTV.grad != 0).any(-1).any(-1).tolist() == [False, True, False, False]
-
-
-# --- two views ----------------------------------------------------------------------------------
-
-
-def test_consistency_is_the_divergence_from_the_other_view() -> None:
-    torch.manual_seed(0)
-    scores_BTV = torch.randn(4, 6, 5, requires_grad=True)  # rows 0 and 1 are one utterance, 2 and 3 another
-    lengths_B = torch.tensor([6, 6, 4, 4])
-    loss_B = consistency_loss(scores_BTV.log_softmax(-1), lengths_B)
-    for row, other in enumerate([1, 0, 3, 2]):
-        length = int(lengths_B[row])
-        own, teacher = (scores_BTV[number, :length].log_softmax(-1) for number in (row, other))
-        expected = torch.nn.functional.kl_div(own, teacher, reduction="sum", log_target=True)
-        assert loss_B[row].item() == pytest.approx(expected.item(), rel=1e-5)
-        # A row learns from the other, which does not move towards it: d KL / d score = own - teacher.
-        (gradient_BTV,) = torch.autograd.grad(loss_B[row], scores_BTV, retain_graph=True)
-        expected_TV = own.exp() - teacher.exp()
-        torch.testing.assert_close(gradient_BTV[row, :length], expected_TV, rtol=0, atol=1e-6)
-        assert not gradient_BTV[other].any() and not gradient_BTV[row, length:].any()
 
 
 # --- guided attention ---------------------------------------------------------------------------

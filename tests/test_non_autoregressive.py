@@ -135,16 +135,16 @@ def test_loss_of_length_and_tokens() -> None:
 # --- the end ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_queries", [12, 4])
+@pytest.mark.parametrize("lengths", [(11, 6, 9, 4), (4, 3, 2, 4)])
 @torch.no_grad()
-def test_loss_of_tokens_and_end(num_queries: int) -> None:
-    """With 4 queries there is none for the end of the first text."""
-    model = build("parallel-end", num_queries=num_queries)
+def test_loss_of_tokens_and_end(lengths: tuple[int, ...]) -> None:
+    """With 4 steps there is no query for the end of the first text."""
+    model = build("parallel-end")
     decoder = model.decoder
     assert isinstance(decoder, EndDecoder)
-    encoded = encode(model)
+    encoded = encode(model, lengths)
     scores_BUV, _ = decoder(*encoded)
-    assert scores_BUV.shape == (4, num_queries, VOCAB_SIZE)
+    assert scores_BUV.shape == (4, max(lengths), VOCAB_SIZE)
     expected, num_correct = 0.0, 0
     for scores_UV, tokens, count in zip(
         scores_BUV, TARGETS.tokens_BU, TARGETS.lengths_B.tolist(), strict=True
@@ -155,23 +155,22 @@ def test_loss_of_tokens_and_end(num_queries: int) -> None:
     decoder_loss = decoder.compute_loss(TARGETS, encoded, {1: (0, 2)}, FORCING)
     assert decoder_loss.loss.item() == pytest.approx(expected, rel=1e-5)
     assert decoder_loss.parts["correct"] == num_correct
-    assert decoder_loss.weights[1].shape == (4, 2, 5, 11)
-    assert decoder_loss.num_rows_B.tolist() == [min(5, num_queries), 3, 1, 4]
+    assert decoder_loss.weights[1].shape == (4, 2, 5, max(lengths))
+    assert decoder_loss.num_rows_B.tolist() == [min(5, max(lengths)), 3, 1, 4]
 
 
 @torch.no_grad()
 def test_queries_by_the_length_of_the_utterance() -> None:
-    """Half a query for each step, rounded up; what an utterance has no query for changes nothing."""
-    model = build("parallel-end", num_queries=None, queries_per_step=0.5)
+    """One for each step; what an utterance has no query for changes nothing."""
+    model = build("parallel-end")
     decoder = model.decoder
     assert isinstance(decoder, EndDecoder)
-    encoded_BTD, lengths_B = encode(model, (11, 6, 1, 4))
-    assert decoder.count_queries(torch.tensor([0, 1, 4, 6, 11])).tolist() == [1, 1, 2, 3, 6]
+    encoded_BTD, lengths_B = encode(model, (11, 6, 1, 2))
     scores_BUV, _ = decoder(encoded_BTD, lengths_B)
-    for row, (length, count) in enumerate([(11, 6), (6, 3), (1, 1), (4, 2)]):
+    for row, length in enumerate([11, 6, 1, 2]):
         alone_1UV, _ = decoder(encoded_BTD[row : row + 1, :length], lengths_B[row : row + 1])
-        assert alone_1UV.size(1) == count
-        torch.testing.assert_close(scores_BUV[row, :count], alone_1UV[0], rtol=0, atol=1e-5)
+        assert alone_1UV.size(1) == length
+        torch.testing.assert_close(scores_BUV[row, :length], alone_1UV[0], rtol=0, atol=1e-5)
     decoder_loss = decoder.compute_loss(TARGETS, (encoded_BTD, lengths_B), {}, FORCING)
     assert decoder_loss.num_rows_B.tolist() == [5, 3, 1, 2]  # the last text lacks one for a token and the end
 
@@ -325,10 +324,6 @@ def next_penalty(model: SpeechModel, batch: Any) -> Tensor:
             "positions.type = rotary: tokens that are not known yet differ by their positions alone; choose",
         ),
         ({"decoder": {"type": "mask_ctc", "positions": {"type": "none"}}}, "positions.type = none: tokens"),
-        (
-            {"decoder": {"type": "parallel_end", "num_queries": 9, "queries_per_step": 0.5}},
-            "num_queries = 9 and queries_per_step = 0.5 contradict each other; remove one",
-        ),
         (
             {"decoder": {"type": "mask_ctc"}, "ctc_weight": 0.0},
             "decoder.type = mask_ctc starts from CTC: set ctc_weight above 0",

@@ -34,7 +34,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "tanh": {"type": "attention", "cell": "tanh", "num_layers": 2, "attention": {"dim": 6}},
     "location": {"type": "attention", "attention": {"dim": 6, "location": LOCATION}},
     "intra_attention": {"type": "intra_attention", "attention": {"dim": 6}},
-    "intra_attention_window": {"type": "intra_attention", "num_layers": 2, "window": 2},
+    "intra_attention_deep": {"type": "intra_attention", "num_layers": 2},
     "single_summary": {"type": "single_summary"},
     "single_summary_deep": {"type": "single_summary", "cell": "gru", "num_layers": 3},
 }
@@ -170,8 +170,7 @@ def follow_papers(tree: dict[str, Any], decoder: Decoder, tokens: list[int], enc
         x = np.concatenate([embedded, context])
         for layer in range(depth):
             if tree["type"] == "intra_attention":
-                past = tapes[layer][-tree["window"] :] if "window" in tree else tapes[layer]
-                new, summaries[layer] = run_lstmn(w, f"cells.{layer}", x, past, summaries[layer])
+                new, summaries[layer] = run_lstmn(w, f"cells.{layer}", x, tapes[layer], summaries[layer])
                 tapes[layer].append(new)
                 x = new[0]
             else:

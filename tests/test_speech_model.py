@@ -113,20 +113,6 @@ def test_total_is_the_weighted_sum_of_its_parts(name: str, step: int) -> None:
         assert not any(part.requires_grad for part in losses.parts.values())
 
 
-def test_the_divergence_of_two_views_counts_with_ctc_and_only_in_training() -> None:
-    config = SYSTEMS["lstm-ctc"].model_copy(update={"ctc_consistency": 0.2})
-    torch.manual_seed(0)
-    model = build_model(config, NUM_FEATURES, VOCAB_SIZE)
-    batch = make_utterances([60, 60, 40, 40], [5, 5, 3, 3])
-    losses = model.train()(*batch)
-    parts = losses.parts
-    assert model.num_views == 2 and parts["ctc_consistency"] > 0
-    expected = config.ctc_weight * (parts["ctc"] + 0.2 * parts["ctc_consistency"])
-    torch.testing.assert_close(losses.total.detach(), expected)
-    assert "ctc_consistency" not in model.eval()(*batch).parts
-    assert build_example("lstm-ctc").num_views == 1
-
-
 @every_decoder
 @torch.no_grad()
 def test_correct_counts_the_tokens_that_the_decoder_predicts(name: str) -> None:
@@ -335,10 +321,6 @@ DECODER = {"type": "transformer", "num_layers": 2, "num_heads": 4}
         (
             {"ctc_weight": 0.0, "decoder": DECODER, "guided_attention": {"path": "ctc"}},
             "guided_attention.path = ctc needs a CTC head: set ctc_weight above 0",
-        ),
-        (
-            {"ctc_weight": 0.0, "decoder": DECODER, "ctc_consistency": 0.2},
-            "ctc_consistency is about the CTC head: set ctc_weight above 0, or remove it",
         ),
         (
             {"decoder": DECODER, "guided_attention": {"layers": (0, 2)}},

@@ -14,7 +14,7 @@ from asr.models.encoder import Subsampling, SubsamplingConfig, subsampled_length
 # B batch, T frames, F features, C channels, D model dimension
 
 NUM_FEATURES, DIM = 11, 6  # an odd number of features: the last one has no neighbour
-TYPES = ["conv2d", "conv1d", "stack"]
+TYPES = ["conv2d", "stack"]
 FACTORS = [1, 2, 4, 8]
 
 
@@ -35,11 +35,6 @@ def project_alone(ours: Subsampling, features_TF: Tensor) -> Tensor:
     if ours.config.type == "stack":
         rows = [F.pad(part, (0, 0, 0, factor - len(part))) for part in features_TF.split(factor)]
         return torch.stack([part.flatten() for part in rows]) @ ours.project.weight.T + ours.project.bias
-    if ours.config.type == "conv1d":
-        x_FT = features_TF.T
-        for layer in ours.convolutions:
-            x_FT = F.conv1d(x_FT, layer.weight[..., 0], layer.bias, stride=2, padding=1).relu()
-        return x_FT.T @ ours.project.weight.T + ours.project.bias
     x_CTF = features_TF[None]
     for layer in ours.convolutions:
         x_CTF = F.conv2d(x_CTF, layer.weight, layer.bias, stride=2, padding=1).relu()

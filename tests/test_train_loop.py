@@ -711,21 +711,6 @@ def test_full_disk_leaves_the_last_checkpoint(
     assert [folder.name for folder in folders] == ["step-00000003"]
 
 
-def test_two_views_need_masks_and_halve_in_pairs(tiny_run: TinyRun) -> None:
-    views, no_masks = "model.ctc_consistency=0.2", "augment.spec_augment={}"
-    with pytest.raises(UserError, match=r"different masks, and there are none: set augment.spec_augment"):
-        tiny_run(views, no_masks)
-    learner, batches = make_learner(tiny_run(views))
-    assert len(batches[0]) == 16 and learner.update(batches[:1], 0).sums["ctc_consistency"] > 0
-    sizes = []
-    while len(batches[0]) > 2:
-        batches = halve_largest(batches[:1])
-        sizes.append([len(batch) for batch in batches])
-    assert sizes == [[8, 8], [4, 4], [2, 2]]
-    with pytest.raises(UserError, match="single utterance"):
-        halve_largest(batches[:1])
-
-
 # --- precision and processes --------------------------------------------------------------------
 
 

@@ -225,13 +225,6 @@ def test_weights_of_the_named_layers_and_heads_only() -> None:
     torch.testing.assert_close(some[2].sum(-1), torch.ones(3, 2, 4))
 
 
-def test_tied_embeddings_are_one_parameter() -> None:
-    tied, apart = build_decoder(tie_embeddings=True), build_decoder()
-    assert tied.output.weight is tied.embedding.weight
-    num_tied, num_apart = (sum(p.numel() for p in decoder.parameters()) for decoder in (tied, apart))
-    assert num_apart - num_tied == VOCAB_SIZE * SIZE["dim"]
-
-
 # --- configuration ------------------------------------------------------------------------------
 
 

@@ -55,7 +55,6 @@ model:
 optim: {{learning_rate: 1e-3, warmup_steps: 3}}
 train: {{steps: 4, precision: float32, device: cpu, validate_every: 4, save_every: 2, log_every: 2, keep_best: 2}}
 """
-PROJECTIONS = "[project_in, project_out, project_queries, project_memory, expand, contract]"
 PROCESS = Process(0, 1, torch.device("cpu"))
 BuildRun = Callable[..., RunConfig]
 
@@ -245,7 +244,7 @@ def learn(model: SpeechModel, config: RunConfig, tokenizer: Tokenizer, steps: in
         pytest.param(
             (
                 "model.frozen=[encoder, decoder]",
-                f"model.lora={{rank: 16, alpha: 64, projections: {PROJECTIONS}}}",
+                "model.lora={rank: 16, alpha: 64}",
             ),
             marks=pytest.mark.slow,
         ),
@@ -277,11 +276,9 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
         (
             (
                 "model.frozen=[encoder, decoder]",
-                "model.lora={rank: 2, parts: [decoder], projections: [project_out]}",
+                "model.lora={rank: 2}",
             ),
-            lambda name: (
-                name.startswith("decoder.") and "project_out" in name and name.endswith(("KR", "RD"))
-            ),
+            lambda name: "project_" in name and name.endswith(("KR", "RD")),
         ),
     ],
     ids=["encoder", "embedding", "lora"],
@@ -432,7 +429,6 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
         (("model.exposure.replace=0.1",), "scheduled_sampling works"),
         (("tokenizer.vocab_size=500",), "takes no vocab_size"),
         (("model.lora={rank: 0}",), "greater than 0"),
-        (("model.decoder=null", "model.ctc_weight=1.0", "model.lora={}"), "lora.parts"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit(run: BuildRun, overrides: Sequence[str], message: str) -> None:
@@ -447,7 +443,6 @@ def test_settings_that_do_not_fit(run: BuildRun, overrides: Sequence[str], messa
         (("model.decoder.language=de",), "model.decoder.language: .*this model knows English"),
         (("model.decoder.language=elvish",), "model.decoder.language: .*elvish"),
         (("model.frozen=[encodre]",), "no part 'encodre' in this model; it has encoder"),
-        (("model.lora={projections: [project_queries], parts: [encoder]}",), "the encoder of this model has none"),
         (("model.encoder={type: lstm}", "model.decoder={dim: 32}"), "neither model.encoder nor model.decoder"),
         (("model.encoder.sizes={num_mels: 80, vocab_size: 1924, dim: 32, encoder_layers: 3, encoder_heads: 4, "
           "decoder_layers: 3, decoder_heads: 2}",), r"encoder.layers.2.* is missing there"),

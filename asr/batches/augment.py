@@ -142,13 +142,11 @@ class Augmenter:
         applied: Sequence[Applied],
         ids: Sequence[str],
         epoch: int,
-        num_views: int = 1,
     ) -> tuple[Tensor, tuple[Applied, ...], Tensor | None]:
         """SpecAugment; `applied`, the records so far, come back with what it did, and the spans of speech."""
         if not self._config.spec_augment.is_on or not len(ids):
             return features_BTF, tuple(applied), None
-        rows = (feature_lengths_B, ids, epoch, num_views)
-        features_BTF, masked, spans_B2 = self._spec_augment.apply(features_BTF, *rows)
+        features_BTF, masked, spans_B2 = self._spec_augment.apply(features_BTF, feature_lengths_B, ids, epoch)
         records = zip(applied, masked, strict=True)
         return features_BTF, tuple(replace(before, **after._asdict()) for before, after in records), spans_B2
 

@@ -49,8 +49,6 @@ class Batch:
     audio_seconds: float  # without padding, after the change of speed
     skipped: tuple[Skipped, ...] = ()
     applied: tuple[Applied, ...] = ()
-    num_views: int = 1
-    """Rows of each utterance, one below the other."""
     speech_spans_B2: Tensor | None = None
     """First and one past the last loud frame, before masks hid any; None: nothing is masked."""
 
@@ -120,8 +118,6 @@ class Inputs:
     """Texts of an utterance that the model learns. Their tokens have EOS_ID between them."""
     has_ctc: bool = True
     """True where the model learns by CTC, which needs a frame for each token."""
-    num_views: int = 1
-    """Rows of each utterance in its batch, one below the other, each with other masks."""
 
 
 class Example(NamedTuple):
@@ -181,17 +177,12 @@ class BatchBuilder(Dataset["Batch | UserError"]):
                 skipped.append(Skipped(utterance.id, utterance.audio, str(error)))
         audio_seconds = sum(example.seconds for example in examples)
         features_BTF, feature_lengths_B = self._compute_features(examples, epoch)
-        num_views = 1 if epoch is None else self._inputs.num_views
-        if num_views > 1:
-            examples = [example for example in examples for _ in range(num_views)]
-            features_BTF = features_BTF.repeat_interleave(num_views, dim=0)
-            feature_lengths_B = feature_lengths_B.repeat_interleave(num_views)
         ids = tuple(example.utterance.id for example in examples)
         applied = tuple(example.applied for example in examples)
         spans_B2 = None
         if epoch is not None:
             features_BTF, applied, spans_B2 = self._augmenter.augment_features(
-                features_BTF, feature_lengths_B, applied, ids, epoch, num_views
+                features_BTF, feature_lengths_B, applied, ids, epoch
             )
         tokens = [np.array(example.tokens, np.int64) for example in examples]
         tokens_BU, token_lengths_B = pad_rows(tokens, np.int64, self._inputs.tokenizer.pad_id)
@@ -205,7 +196,6 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             audio_seconds=audio_seconds,
             skipped=tuple(skipped),
             applied=applied,
-            num_views=num_views,
             speech_spans_B2=spans_B2,
         )
 

@@ -103,7 +103,7 @@ class BatchLoader:
         report_left_over(epoch, plan.left_over, self._share.multiple)
         counter = AugmentationCounter(self._inputs.augment)
         for batch in self._load(self._share.take(plan.batches, start), epoch):
-            counter.add(batch.applied[:: batch.num_views])
+            counter.add(batch.applied)
             yield batch
         counter.log(epoch)
 

@@ -120,7 +120,7 @@ class ShardLoader:
         planned = self._share.take(self._plan_epoch(epoch, first), start - first.batches)
         items = ((epoch, keys) for keys in planned)
         for batch in load_batches(self._builder(), items, self._config.num_workers, self._skip_log):
-            counter.add(batch.applied[:: batch.num_views])
+            counter.add(batch.applied)
             yield batch
         counter.log(epoch)
 

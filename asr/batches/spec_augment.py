@@ -6,7 +6,7 @@ Shapes: B utterances, T frames, F features, M masks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pydantic
@@ -19,7 +19,10 @@ from asr.features.padded import speech_spans, valid_frames
 
 
 class SpecAugmentConfig(Config):
-    """Masks and time warp on the features (Park et al. 2019, arXiv 1904.08779)."""
+    """Masks and time warp on the features (Park et al. 2019, arXiv 1904.08779).
+
+    Masked cells have the mean of the utterance over frames and features.
+    """
 
     time_warp: int = pydantic.Field(default=0, ge=0)
     """Greatest shift of a point of the utterance, in frames; 0: no warp. Utterances shorter than twice this
@@ -29,7 +32,7 @@ class SpecAugmentConfig(Config):
     frequency_mask_width: int = pydantic.Field(default=27, ge=1)
     """Greatest width of a band, in features; the width is drawn evenly from 0 to this."""
     num_time_masks: int = pydantic.Field(default=0, ge=0, le=1000)
-    """LabelSpans of frames that are masked in each utterance; with `time_masks_per_frame` the upper limit."""
+    """Stretches of frames that are masked in each utterance; with `time_masks_per_frame` the upper limit."""
     time_masks_per_frame: float = pydantic.Field(default=0.0, ge=0, le=1)
     """Adapts the number of time masks to the utterance: this times its frames; 0: `num_time_masks` for all.
     LibriFullAdapt (Park et al. 2020, arXiv 1912.05533): 0.04, at most 20 masks, time_mask_share 0.04."""
@@ -37,17 +40,13 @@ class SpecAugmentConfig(Config):
     """Greatest width of a stretch in frames; null: only `time_mask_share` limits it."""
     time_mask_share: float = pydantic.Field(default=0.2, gt=0, le=1)
     """Greatest width of a stretch as a share of the frames of the utterance."""
-    mask_value: Literal["mean", "zero"] = "mean"
-    """Value of masked cells: the mean of the utterance over frames and features, or 0."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SpecAugmentConfig:
         if self.time_masks_per_frame and not self.num_time_masks:
             raise ValueError("time_masks_per_frame needs num_time_masks, the upper limit, which is 0")
-        bands, stretches = self.num_frequency_masks > 0, self.num_time_masks > 0
-        self.refuse_idle(bands, "num_frequency_masks", "frequency_mask_width")
-        self.refuse_idle(stretches, "num_time_masks", "time_mask_width", "time_mask_share")
-        self.refuse_idle(bands or stretches, "num_frequency_masks or num_time_masks", "mask_value")
+        self.refuse_idle(self.num_frequency_masks > 0, "num_frequency_masks", "frequency_mask_width")
+        self.refuse_idle(self.num_time_masks > 0, "num_time_masks", "time_mask_width", "time_mask_share")
         return self
 
     @property
@@ -76,25 +75,17 @@ class SpecAugment:
         feature_lengths_B: Tensor,
         ids: Sequence[str],
         epoch: int,
-        num_views: int = 1,
     ) -> tuple[Tensor, list[Masked], Tensor]:
-        """Warp, find the spans of speech, then mask. Padding stays as it is.
-
-        With several views each utterance has as many rows, one below the other: they are warped alike, so
-        that their frames belong together, and masked differently.
-        """
+        """Warp, find the spans of speech, then mask. Padding stays as it is."""
         num_frames, num_features = features_BTF.shape[1:]
         lengths = feature_lengths_B.tolist()
-        warps_B2 = np.array([self._draw_warp(*pair, epoch) for pair in zip(ids, lengths, strict=True)])
-        # The first view draws what it would draw if it were the only one.
-        views = [f" {row % num_views}" if row % num_views else "" for row in range(len(ids))]
-        rows = zip(ids, lengths, views, strict=True)
-        time_masks = [self._draw_time_masks(name, length, epoch, view) for name, length, view in rows]
-        named = zip(ids, views, strict=True)
-        bands = [self._draw_bands(name, num_features, epoch, view) for name, view in named]
+        rows = list(zip(ids, lengths, strict=True))
+        warps_B2 = np.array([self._draw_warp(*row, epoch) for row in rows])
+        time_masks = [self._draw_time_masks(*row, epoch) for row in rows]
+        bands = [self._draw_bands(name, num_features, epoch) for name in ids]
 
         valid_BT1 = valid_frames(features_BTF, feature_lengths_B)
-        fill_B11 = _mean(features_BTF, valid_BT1) * float(self._config.mask_value == "mean")
+        fill_B11 = _mean(features_BTF, valid_BT1)
         features_BTF = warp_time(features_BTF, feature_lengths_B, warps_B2)
         spans_B2 = speech_spans(features_BTF, feature_lengths_B)
         time_mask_BT = build_mask(time_masks, num_frames).to(features_BTF.device)
@@ -115,18 +106,18 @@ class SpecAugment:
         stream = random_stream(self._seed, epoch, "time_warp", utterance_id)
         return int(stream.integers(limit + 1, length - limit - 1)), int(stream.integers(-limit, limit + 1))
 
-    def _draw_time_masks(self, utterance_id: str, length: int, epoch: int, view: str = "") -> np.ndarray:
+    def _draw_time_masks(self, utterance_id: str, length: int, epoch: int) -> np.ndarray:
         config = self._config
         num_masks, width = config.num_time_masks, int(config.time_mask_share * length)
         if config.time_masks_per_frame:
             num_masks = min(num_masks, int(config.time_masks_per_frame * length))
         if config.time_mask_width is not None:
             width = min(width, config.time_mask_width)
-        stream = random_stream(self._seed, epoch, f"time_masks{view}", utterance_id)
+        stream = random_stream(self._seed, epoch, "time_masks", utterance_id)
         return draw_masks(num_masks, width, length, stream)
 
-    def _draw_bands(self, utterance_id: str, num_features: int, epoch: int, view: str) -> np.ndarray:
-        stream = random_stream(self._seed, epoch, f"frequency_masks{view}", utterance_id)
+    def _draw_bands(self, utterance_id: str, num_features: int, epoch: int) -> np.ndarray:
+        stream = random_stream(self._seed, epoch, "frequency_masks", utterance_id)
         return draw_masks(
             self._config.num_frequency_masks, self._config.frequency_mask_width, num_features, stream
         )

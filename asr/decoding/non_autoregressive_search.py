@@ -59,19 +59,18 @@ def _decode_to_end(
 ) -> NBest:
     """Take the tokens before the first end."""
     scores_BUV, weights = decoder(encoded_BTD, lengths_B, decoder.last_heads)
-    queries_B = decoder.count_queries(lengths_B)
     chosen_BU, tokens_BU = _choose(scores_BUV, EOS_ID)
     queries_U = torch.arange(tokens_BU.size(1), device=lengths_B.device)
     ends_B = queries_U.masked_fill(tokens_BU != EOS_ID, tokens_BU.size(1)).amin(1)
-    counts_B = ends_B.minimum(queries_B)
+    counts_B = ends_B.minimum(lengths_B)
     if config.max_tokens is not None:
         counts_B = counts_B.clamp(max=config.max_tokens)
     at_end_B1 = counts_B.clamp(max=tokens_BU.size(1) - 1)[:, None]
     end_B = scores_BUV.float().log_softmax(-1)[..., EOS_ID].gather(1, at_end_B1)[:, 0]
-    # With all queries used up, none is left that could say the end.
-    end_B = end_B.masked_fill(counts_B >= queries_B, 0.0)
+    # With the queries of all steps used up, none is left that could say the end.
+    end_B = end_B.masked_fill(counts_B >= lengths_B, 0.0)
     log_probabilities_B = _sum_tokens(chosen_BU, counts_B) + end_B.double()
-    attended_BN = _attended_steps(weights, queries_B, lengths_B)
+    attended_BN = _attended_steps(weights, lengths_B, lengths_B)
     found = _list(tokens_BU, counts_B, log_probabilities_B, attended_BN, config)
     return [[text] for text in found]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import pydantic
 import torch
@@ -17,29 +17,19 @@ from asr.models.layers import without_weights
 
 # B batch, T steps, D dimension of the input, K dimension of the output, R rank
 
-Projection = Literal["project_in", "project_out", "project_queries", "project_memory", "expand", "contract"]
+PROJECTIONS = ("project_in", "project_out", "project_queries", "project_memory")  # of any attention
 
 
 class LoraConfig(Config):
-    """Projections learn a change of low rank (Hu et al. 2021); their own weights stay as they are."""
+    """The projections of attention learn a change of low rank (Hu et al. 2021); their own weights stay.
+
+    What else is in the model is trained whole, unless `frozen` names it.
+    """
 
     rank: int = pydantic.Field(default=8, gt=0)
     """Of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
     alpha: float = pydantic.Field(default=16.0, gt=0)
     """The change is multiplied by alpha / rank, so that another rank needs no other learning rate."""
-    parts: Annotated[tuple[Literal["encoder", "decoder"], ...], pydantic.Field(min_length=1)] = (
-        "encoder",
-        "decoder",
-    )
-    """Where the projections are. What else is there is trained whole, unless `frozen` names it."""
-    projections: Annotated[tuple[Projection, ...], pydantic.Field(min_length=1)] = (
-        "project_in",
-        "project_out",
-        "project_queries",
-        "project_memory",
-    )
-    """project_in: to queries, keys and values of self-attention; project_queries, project_memory: to those of
-    cross-attention; project_out: of either; expand, contract: of the feed-forward blocks."""
 
 
 class LowRankLinear(nn.Linear):
@@ -83,24 +73,14 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
-    """Put a layer of low rank in the place of each projection that the config names."""
-    idle = set(config.projections)
-    for part in config.parts:
-        root = getattr(model, part)
-        found = [] if root is None else list(_find(root, nn.Linear, config.projections))
-        if not found:
-            raise UserError(
-                f"model.lora: the {part} of this model has none of the projections "
-                f"{', '.join(config.projections)}; name others, or leave {part} out of lora.parts"
-            )
-        for parent, name, linear in found:
-            setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
-        idle -= {name for _, name, _ in found}
-    if idle and config.projections != LoraConfig.model_fields["projections"].default:
+    """Put a layer of low rank in the place of each projection of attention."""
+    found = list(_find(model, nn.Linear, PROJECTIONS))
+    if not found:
         raise UserError(
-            f"model.lora.projections: lora.parts = {list(config.parts)} have no {', '.join(sorted(idle))}; "
-            "take it out"
+            "model.lora changes the projections of attention, and this model has none; set lora: null"
         )
+    for parent, name, linear in found:
+        setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
 
 
 def require_learning(model: nn.Module) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.models.layers import drop_out
 from asr.models.positions import Rotary
 
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension, W window
@@ -79,7 +78,6 @@ class SelfAttention(nn.Module):
         self,
         dim: int,
         num_heads: int,
-        dropout: float = 0.0,
         *,
         rotary: bool = False,
         window: Window | None = None,
@@ -87,7 +85,6 @@ class SelfAttention(nn.Module):
         super().__init__()
         assert dim % num_heads == 0
         self.num_heads = num_heads
-        self.dropout = dropout
         self.window = window
         self.project_in = nn.Linear(dim, 3 * dim)
         self.project_out = nn.Linear(dim, dim)
@@ -110,14 +107,13 @@ class SelfAttention(nn.Module):
             queries, keys = self.rotary(queries, start), self.rotary(keys, start)
         if cache is not None:
             keys, values = cache.append(keys, values)
-        dropout = self.dropout if self.training else 0.0
         if self.window is not None and cache is None:
             window = Window(self.window.left, 0) if causal else self.window
-            attended = attend_in_window(queries, keys, values, window, mask_BT, dropout)
+            attended = attend_in_window(queries, keys, values, window, mask_BT)
         else:
             past = None if self.window is None else self.window.left
             mask = _self_attention_mask(mask_BT, queries, keys, causal, past)
-            attended = attend(queries, keys, values, mask, dropout)
+            attended = attend(queries, keys, values, mask)
         return self.project_out(merge_heads(attended))
 
 
@@ -138,11 +134,10 @@ class Memory:
 class CrossAttention(nn.Module):
     """A decoder attends to the encoder's output."""
 
-    def __init__(self, dim: int, num_heads: int, dropout: float = 0.0, memory_dim: int | None = None) -> None:
+    def __init__(self, dim: int, num_heads: int, memory_dim: int | None = None) -> None:
         super().__init__()
         assert dim % num_heads == 0
         self.num_heads = num_heads
-        self.dropout = dropout
         self.project_queries = nn.Linear(dim, dim)
         self.project_memory = nn.Linear(memory_dim or dim, 2 * dim)
         self.project_out = nn.Linear(dim, dim)
@@ -169,13 +164,12 @@ class CrossAttention(nn.Module):
         if bias_BTS is not None:
             bias = bias_BTS.to(queries.dtype).reshape(utterances, 1, -1, bias_BTS.size(-1))
             mask = bias if mask is None else bias + mask
-        dropout = self.dropout if self.training else 0.0
         weights, heads = None, list(weights_of)
         if heads == list(range(self.num_heads)) and not self.training:
             weights = attention_weights(queries, memory.keys_BHSK, mask)
             attended = weights.to(queries.dtype) @ memory.values_BHSK
         else:
-            attended = attend(queries, memory.keys_BHSK, memory.values_BHSK, mask, dropout)
+            attended = attend(queries, memory.keys_BHSK, memory.values_BHSK, mask)
             if heads:
                 weights = attention_weights(queries[:, heads], memory.keys_BHSK[:, heads], mask)
         if weights is not None and rows != utterances:
@@ -183,26 +177,22 @@ class CrossAttention(nn.Module):
         return self.project_out(merge_heads(attended).view_as(x_BTD)), weights
 
 
-def attend(
-    queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None, dropout: float
-) -> Tensor:
+def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look, or is a bias."""
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(queries_BHTK.dtype)
     is_half_training = queries_BHTK.dtype.itemsize < 4 and torch.is_grad_enabled()
     is_on_cpu = queries_BHTK.device.type == "cpu"
-    if is_on_cpu and queries_BHTK.dtype == torch.bfloat16 and not (is_half_training or dropout > 0):
+    if is_on_cpu and queries_BHTK.dtype == torch.bfloat16 and not is_half_training:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
     is_single_query = queries_BHTK.size(2) == 1
-    if not is_on_cpu or not (dropout > 0 or is_half_training or is_single_query):
-        return F.scaled_dot_product_attention(
-            queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask, dropout_p=dropout
-        )
-    # PyTorch's own takes two to five times as long: backwards in bfloat16, with dropout, or token by token.
+    if not is_on_cpu or not (is_half_training or is_single_query):
+        return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
+    # PyTorch's own takes two to five times as long: backwards in bfloat16, or token by token.
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
         scores_BHTS += _as_bias(mask, scores_BHTS)
-    return drop_out(scores_BHTS.softmax(dim=-1), dropout) @ values_BHSK
+    return scores_BHTS.softmax(dim=-1) @ values_BHSK
 
 
 def _attend_in_blocks(
@@ -245,7 +235,6 @@ def attend_in_window(
     values_BHTK: Tensor,
     window: Window,
     mask_BT: Tensor | None,
-    dropout: float = 0.0,
 ) -> Tensor:
     """Attention within a window, in memory and time linear in T.
 
@@ -277,7 +266,6 @@ def attend_in_window(
         keys.reshape(*flat, span, head_dim),
         values.reshape(*flat, span, head_dim),
         mask.expand(batch, heads, -1, -1, -1).reshape(*flat, block, span),
-        dropout,
     )
     return attended.reshape(batch, heads, num_blocks * block, head_dim)[:, :, :length]
 

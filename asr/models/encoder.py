@@ -23,8 +23,8 @@ from asr.models.positions import PositionConfig, Positions
 class SubsamplingConfig(Config):
     """Subsampling of frames of 10 ms to fewer steps."""
 
-    type: Literal["conv2d", "conv1d", "stack"] = "conv2d"
-    """conv2d: over time and frequency; conv1d: over time, cheaper; stack: frames side by side, cheapest."""
+    type: Literal["conv2d", "stack"] = "conv2d"
+    """conv2d: over time and frequency; stack: frames side by side, cheaper."""
     factor: Literal[1, 2, 4, 8] = 4
     """Frames to a step: 4 makes steps of 40 ms."""
     channels: int = pydantic.Field(default=32, gt=0)
@@ -56,10 +56,6 @@ class Subsampling(nn.Module):
         width = num_features
         if config.type == "stack":
             width = num_features * config.factor
-        elif config.type == "conv1d":
-            for _ in range(num_halvings):
-                self.convolutions.append(nn.Conv2d(width, dim, (3, 1), stride=(2, 1), padding=(1, 0)))
-                width = dim
         else:
             for index in range(num_halvings):
                 channels = 1 if index == 0 else config.channels
@@ -77,9 +73,8 @@ class Subsampling(nn.Module):
             x_BTF = F.pad(x_BTF, (0, 0, 0, -x_BTF.size(1) % self.config.factor))
             x_BTF = x_BTF.unflatten(1, (-1, self.config.factor)).flatten(2)
             return self.norm(self.project(x_BTF)), subsampled_lengths(lengths_B, self.config.factor)
-        # Over time and frequency, one channel at first; over time alone, the features are the channels. In
-        # memory the channels come last: on a CPU PyTorch would else rearrange every input and output.
-        x_BTFC = x_BTF[..., None] if self.config.type == "conv2d" else x_BTF[:, :, None]
+        # In memory the channels come last: on a CPU PyTorch would else rearrange every input and output.
+        x_BTFC = x_BTF[..., None]
         batch = len(x_BTFC)
         if batch == 1 and not self.training:
             # A batch of one takes another way through oneDNN, which rounds otherwise. In the company of its

@@ -21,8 +21,6 @@ class IntraAttentionEncoderConfig(LayeredEncoderConfig):
 
     type: Literal["intra_attention"] = "intra_attention"
     num_layers: int = pydantic.Field(default=2, gt=0)
-    window: pydantic.PositiveInt | None = None
-    """Past steps that a step attends to; all of them if null."""
 
 
 class Tape:
@@ -37,19 +35,10 @@ class Tape:
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def hidden_BTD(self) -> Tensor:
-        return self.read()[1].chunk(2, dim=-1)[0]
-
-    @property
-    def cell_BTD(self) -> Tensor:
-        return self.read()[1].chunk(2, dim=-1)[1]
-
-    def read(self, window: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys (B, P, D) and states (B, P, 2 D) of all steps, or of the last ones."""
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Keys (B, P, D) and states (B, P, 2 D) of all steps."""
         assert self._notes_BTN is not None, "nothing is noted yet"
-        start = 0 if window is None else max(0, self._length - window)
-        notes_BPN = self._notes_BTN[:, start : self._length]
+        notes_BPN = self._notes_BTN[:, : self._length]
         dim = notes_BPN.size(-1) // 3
         return notes_BPN[..., :dim], notes_BPN[..., dim:]
 
@@ -87,10 +76,9 @@ class IntraAttentionCell(nn.Module):
     takes a tenth of the time: hence every 2 below.
     """
 
-    def __init__(self, input_dim: int, dim: int, window: int | None = None) -> None:
+    def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
         self.dim = dim
-        self.window = window
         self.read = nn.Linear(input_dim, 5 * dim)  # of an input, to the query and the gates
         self.recall = nn.Linear(dim, 5 * dim, bias=False)  # of a summary, to the next query and the gates
         self.index = nn.Linear(dim, dim, bias=False)  # of a hidden state, to its key
@@ -102,7 +90,7 @@ class IntraAttentionCell(nn.Module):
         if tape.query_BD is None:
             next_query_BD = cell_BD = torch.zeros_like(query_BD)
         else:
-            keys_BPD, states_BPN = tape.read(self.window)
+            keys_BPD, states_BPN = tape.read()
             query_BD = 2 * (query_BD + tape.query_BD)
             scores_BP1 = 2 * self.match((keys_BPD + query_BD[:, None]).sigmoid())
             summary_BN = (scores_BP1.softmax(dim=1).mT @ states_BPN)[:, 0]
@@ -125,9 +113,7 @@ class Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, read_TBN: Tensor, recall_ND: Tensor, index_DD: Tensor, match_D: Tensor, window: int
-    ) -> Tensor:
+    def forward(ctx: Any, read_TBN: Tensor, recall_ND: Tensor, index_DD: Tensor, match_D: Tensor) -> Tensor:
         length, batch, dim = *read_TBN.shape[:2], len(match_D)
         queries_TBD, gates_TBN = read_TBN[..., :dim].clone(), read_TBN[..., dim:].clone()
         keys_BTD = read_TBN.new_empty(batch, length, dim)
@@ -136,7 +122,7 @@ class Recurrence(torch.autograd.Function):
         recalled_BN = read_TBN.new_zeros(batch, 5 * dim)
         weights = []
         for t in range(length):
-            past = slice(max(0, t - window), t)
+            past = slice(t)
             queries_TBD[t].add_(recalled_BN[:, :dim]).mul_(2)
             if t > 0:
                 similarity_BPD = (keys_BTD[:, past] + queries_TBD[t][:, None]).sigmoid_()
@@ -151,7 +137,6 @@ class Recurrence(torch.autograd.Function):
             hidden_BD = out_BD * cell_BD.tanh()
             states_BTN[:, t, :dim], states_BTN[:, t, dim:] = hidden_BD, cell_BD
             keys_BTD[:, t] = 2 * (hidden_BD @ index_DD.T)
-        ctx.window = window
         ctx.save_for_backward(
             *(recall_ND, index_DD, match_D, queries_TBD, gates_TBN, keys_BTD, states_BTN, summaries_TBN),
             *weights,
@@ -171,7 +156,7 @@ class Recurrence(torch.autograd.Function):
         d_recalled_TBN = torch.zeros_like(d_read_TBN)
         d_match_D = torch.zeros_like(match_D)
         for t in reversed(range(length)):
-            past = slice(max(0, t - ctx.window), t)
+            past = slice(t)
             d_hidden_BD = torch.addmm(d_states_BTN[:, t, :dim], d_keys_BTD[:, t], index_DD, alpha=2)
             d_gates_BN, d_cell_BD = _gates_backward(
                 *(d_hidden_BD, d_states_BTN[:, t, dim:]),
@@ -196,7 +181,7 @@ class Recurrence(torch.autograd.Function):
             d_read_TBN[t, :, :dim] = d_recalled_TBN[t - 1, :, :dim] = d_query_BD
         d_recall_ND = d_recalled_TBN.flatten(0, 1).T @ summaries_TBN[..., :dim].flatten(0, 1)
         d_index_DD = 2 * d_keys_BTD.flatten(0, 1).T @ states_BTN[..., :dim].flatten(0, 1)
-        return d_read_TBN, d_recall_ND, d_index_DD, d_match_D, None
+        return d_read_TBN, d_recall_ND, d_index_DD, d_match_D
 
 
 def _gates_backward(
@@ -220,21 +205,20 @@ def _gates_backward(
 class IntraAttention(nn.Module):
     """One layer in one direction: (B, T, input_dim) to the hidden states (B, T, D)."""
 
-    def __init__(self, input_dim: int, dim: int, window: int | None = None) -> None:
+    def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
-        self.cell = IntraAttentionCell(input_dim, dim, window)
+        self.cell = IntraAttentionCell(input_dim, dim)
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
         """Return no last state to go on from, where PyTorch's recurrent layers have one."""
         weights = (self.cell.recall.weight, self.cell.index.weight, self.cell.match.weight[0])
         read_TBN = self.cell.read(x_BTD.transpose(0, 1)).to(weights[0].dtype)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            return Recurrence.apply(read_TBN, *weights, self.cell.window or x_BTD.size(1)), None
+            return Recurrence.apply(read_TBN, *weights), None
 
 
 class IntraAttentionEncoder(RecurrentEncoder):
     """Layers of LSTMs that attend to their own past."""
 
     def __init__(self, config: IntraAttentionEncoderConfig, num_features: int) -> None:
-        make = partial(IntraAttention, dim=config.dim, window=config.window)
-        super().__init__(config, num_features, make)
+        super().__init__(config, num_features, partial(IntraAttention, dim=config.dim))

@@ -38,10 +38,6 @@ class LanguageModelConfig(ModelConfig):
     activation: Activation = "gelu"
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Of the embeddings, the output of each block and inside the feed-forward blocks."""
-    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Of the attention weights. More than zero takes the slower path on a CPU."""
-    tie_embeddings: bool = True
-    """Use the embeddings of the tokens as the weights of the output too."""
     positions: PositionConfig = PositionConfig()
     """How the model knows where a token stands."""
 
@@ -68,9 +64,8 @@ class LanguageModelLayer(nn.Module):
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(
-            config.dim, config.num_heads, config.attention_dropout, rotary=config.positions.type == "rotary"
-        )
+        is_rotary = config.positions.type == "rotary"
+        self.attention = SelfAttention(config.dim, config.num_heads, rotary=is_rotary)
         self.feed_forward = FeedForward(
             config.dim, config.feed_forward_dim, config.activation, config.dropout
         )
@@ -98,8 +93,7 @@ class LanguageModel(Model):
         self.layers = nn.ModuleList(LanguageModelLayer(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim)
         self.output = nn.Linear(config.dim, vocab_size)
-        if config.tie_embeddings:
-            self.output.weight = self.embedding.weight
+        self.output.weight = self.embedding.weight
 
     def forward(
         self, features_BTF: Tensor, feature_lengths_B: Tensor, tokens_BU: Tensor, counts_B: Tensor, *_: Any
@@ -130,7 +124,7 @@ class LanguageModel(Model):
     def renumber(self, ids: list[int]) -> None:
         """Reorder tokens: token ids[n] becomes token n."""
         with torch.no_grad():
-            for weights in {self.embedding.weight, self.output.weight, self.output.bias}:
+            for weights in (self.embedding.weight, self.output.bias):
                 weights.copy_(weights[ids])
 
     def start(self, num_rows: int, device: torch.device) -> LanguageModelState:

@@ -90,16 +90,6 @@ def ctc_loss(
     )
 
 
-def consistency_loss(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> Tensor:
-    """(B,) of each row: the divergence of its CTC output from that of the other view of its utterance.
-
-    The two views are neighbouring rows, of the same length. Each learns from the other as from a teacher.
-    """
-    other_BTV = log_probabilities_BTV.detach().unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
-    divergence_BT = (other_BTV.exp() * (other_BTV - log_probabilities_BTV)).sum(-1)
-    return (divergence_BT * length_mask(lengths_B, divergence_BT.size(1))).sum(1)
-
-
 # --- guided attention ---------------------------------------------------------------------------
 
 

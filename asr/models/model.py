@@ -111,11 +111,6 @@ class Model(nn.Module):
         return 1
 
     @property
-    def num_views(self) -> int:
-        """Rows of each utterance in a training batch, one below the other, with masks of their own."""
-        return 1
-
-    @property
     def text_heads(self) -> tuple[str, ...]:
         """Its heads that give text, each decoded greedily for the error rates of dev."""
         return ()

@@ -49,22 +49,9 @@ class LengthDecoderConfig(NonAutoregressiveDecoderConfig):
 
 
 class EndDecoderConfig(NonAutoregressiveDecoderConfig):
-    """A long row of queries predicts one token each; the text ends before the first that predicts the end."""
+    """Each encoded step has a query for a token; the text ends before the first that predicts the end."""
 
     type: Literal["parallel_end"] = "parallel_end"
-    num_queries: int | None = pydantic.Field(default=None, gt=1)
-    """How many, with the one for the end: longer texts are cut off. null: by queries_per_step."""
-    queries_per_step: float = pydantic.Field(default=1.0, gt=0)
-    """So many for each encoded step, at least one."""
-
-    @pydantic.model_validator(mode="after")
-    def _check_number(self) -> EndDecoderConfig:
-        if self.num_queries is not None and self.queries_per_step != 1.0:
-            raise ValueError(
-                f"num_queries = {self.num_queries} and queries_per_step = {self.queries_per_step} contradict "
-                "each other; remove one"
-            )
-        return self
 
 
 class MaskDecoderConfig(NonAutoregressiveDecoderConfig):
@@ -184,15 +171,6 @@ class LengthDecoder(NonAutoregressiveDecoder):
 class EndDecoder(NonAutoregressiveDecoder):
     """Decoder of more queries than tokens; those after the end are not looked at."""
 
-    def __init__(self, config: EndDecoderConfig, memory_dim: int, vocab_size: int) -> None:
-        super().__init__(config, memory_dim, vocab_size)
-        self.num_queries, self.queries_per_step = config.num_queries, config.queries_per_step
-
-    def count_queries(self, encoded_lengths_B: Tensor) -> Tensor:
-        if self.num_queries is not None:
-            return torch.full_like(encoded_lengths_B, self.num_queries)
-        return (encoded_lengths_B * self.queries_per_step).ceil().long().clamp(min=1)
-
     def forward(
         self,
         encoded_BTD: Tensor,
@@ -200,12 +178,10 @@ class EndDecoder(NonAutoregressiveDecoder):
         weights_of: WeightsOf | None = None,
         num_wanted: int | None = None,
     ) -> tuple[Tensor, Weights]:
-        """(B, U, V) scores of all queries, or of the first; an utterance has only `count_queries` of them."""
-        counts_B = self.count_queries(encoded_lengths_B)
-        longest = int(self.count_queries(torch.tensor(encoded_BTD.size(1))))
-        x_BUD = self.output.weight.new_zeros(len(encoded_BTD), longest, self.dim)
+        """(B, U, V) scores of all queries, or of the first; an utterance has one for each of its steps."""
+        x_BUD = self.output.weight.new_zeros(*encoded_BTD.shape[:2], self.dim)
         memories = self.remember(encoded_BTD, encoded_lengths_B)
-        states_BUD, weights = self._run(x_BUD, counts_B, memories, weights_of or {})
+        states_BUD, weights = self._run(x_BUD, encoded_lengths_B, memories, weights_of or {})
         return self.output(states_BUD[:, :num_wanted]), {
             layer: weights_BHUT[:, :, :num_wanted] for layer, weights_BHUT in weights.items()
         }
@@ -224,7 +200,7 @@ class EndDecoder(NonAutoregressiveDecoder):
         scores_BNV, weights = self.score_reference(targets, encoded, weights_of)
         _, targets_BN = targets.for_decoder()
         # What there is no query for cannot be learned, and counts as wrong.
-        counts_B = torch.minimum(targets.num_rows_B, self.count_queries(encoded[1]))
+        counts_B = torch.minimum(targets.num_rows_B, encoded[1])
         targets_BN = targets_BN.masked_fill(~length_mask(counts_B, targets_BN.size(1)), IGNORED)
         return score_tokens(scores_BNV, targets_BN, weights, counts_B, forcing)
 

@@ -171,8 +171,6 @@ class IntraAttentionDecoderConfig(LookingDecoderConfig):
     """Attention decoder of LSTMs that attend to their own past states too (LSTMN)."""
 
     type: Literal["intra_attention"] = "intra_attention"
-    window: pydantic.PositiveInt | None = None
-    """Past tokens that a token attends to; all of them if null."""
 
 
 class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
@@ -335,7 +333,7 @@ class AttentionDecoder(RecurrentDecoder):
     @staticmethod
     def make_cell(config: AttentionDecoderConfig | IntraAttentionDecoderConfig, width: int) -> nn.Module:
         if isinstance(config, IntraAttentionDecoderConfig):
-            return IntraAttentionCell(width, config.dim, config.window)
+            return IntraAttentionCell(width, config.dim)
         return RecurrentCell(config.cell, width, config.dim)
 
     def start(self, encoded_BTE: Tensor, encoded_lengths_B: Tensor) -> AttentionState:

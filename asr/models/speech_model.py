@@ -20,7 +20,6 @@ from asr.models.losses import (
     GuidedAttentionConfig,
     align_tokens,
     attention_measures,
-    consistency_loss,
     ctc_loss,
     diagonal_times,
     guided_attention_loss,
@@ -47,10 +46,6 @@ class SpeechModelConfig(ModelConfig):
     or whisper; all at once: parallel_length, parallel_end or mask_ctc; null for CTC alone."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the loss; the rest is the decoder's cross-entropy."""
-    ctc_consistency: float = pydantic.Field(default=0.0, ge=0)
-    """Each utterance comes twice in its batch, with different masks of augment.spec_augment, and the two
-    outputs of CTC shall agree; this times their divergence is added to CTC's loss. It doubles the work of an
-    update (Yao et al. 2024, arXiv 2410.05101, use 0.2). 0: each comes once."""
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each target that is spread over the whole vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
@@ -62,7 +57,7 @@ class SpeechModelConfig(ModelConfig):
     frozen: tuple[str, ...] = ()
     """Parts whose weights stay as they are, such as encoder, or decoder.embedding."""
     lora: LoraConfig | None = None
-    """Some projections learn a change of low rank, in place of their weights; null: none. With
+    """Projections of attention learn a change of low rank, in place of their weights; null: none. With
     frozen: [encoder, decoder] nothing else there is trained."""
 
     @pydantic.model_validator(mode="after")
@@ -83,8 +78,6 @@ class SpeechModelConfig(ModelConfig):
                 "exposure is about the tokens before the next one, which decoder.type = "
                 f"{self.decoder.type} does not see; remove it"
             )
-        if self.ctc_consistency and self.ctc_weight == 0:
-            raise ValueError("ctc_consistency is about the CTC head: set ctc_weight above 0, or remove it")
         if isinstance(self.decoder, MaskDecoderConfig) and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
         guided = self.guided_attention
@@ -94,8 +87,6 @@ class SpeechModelConfig(ModelConfig):
             check_guided_heads(guided, self.decoder)
         if self.attention_prior is not None:
             check_prior(self.decoder)
-        if self.lora is not None and "decoder" in self.lora.parts and self.decoder is None:
-            raise ValueError("lora.parts has decoder, and there is none; set lora.parts: [encoder]")
         return self
 
     @property
@@ -121,12 +112,6 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError(
                 f"model.attention_prior.end_updates = {prior.end_updates} is not before train.steps = "
                 f"{run.train.steps}, and what never attended without a prior cannot do so; lower it"
-            )
-        masks = run.augment.spec_augment
-        if self.ctc_consistency and not (masks.num_time_masks or masks.num_frequency_masks):
-            raise ValueError(
-                "model.ctc_consistency compares an utterance with itself under different masks, and there "
-                "are none: set augment.spec_augment, or remove it"
             )
 
 
@@ -163,7 +148,6 @@ def check_prior(decoder: DecoderConfig | None) -> None:
 REPORTED = (
     "total",
     "ctc",
-    "ctc_consistency",
     "cross_entropy",
     "length",  # of the text, as a decoder predicts it before the tokens
     "guided_attention",
@@ -206,10 +190,6 @@ class SpeechModel(EncoderModel):
     def text_heads(self) -> tuple[str, ...]:
         return ("ctc",) * (self.ctc_head is not None) + ("decoder",) * (self.decoder is not None)
 
-    @property
-    def num_views(self) -> int:
-        return 2 if self.config.ctc_consistency else 1
-
     def encode(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         encoded_BTD, encoded_lengths_B = self.encoder(features_BTF, feature_lengths_B)
         return encoded_BTD, encoded_lengths_B
@@ -247,10 +227,6 @@ class SpeechModel(EncoderModel):
             ctc = self._compute_ctc(encoded, targets)
             total = total + self.config.ctc_weight * ctc.loss_B.sum()
             parts["ctc"] = ctc.loss_B.sum()
-            if self.training and self.config.ctc_consistency:
-                divergence = consistency_loss(ctc.log_probabilities_BTV, encoded[1]).sum()
-                total = total + self.config.ctc_weight * self.config.ctc_consistency * divergence
-                parts["ctc_consistency"] = divergence
         if self.decoder is not None:
             guided_weight = self._guided_weight(step)
             watched = self._watched_heads() if guided_weight > 0 or not self.training else {}

@@ -22,8 +22,6 @@ class AttentionEncoderConfig(LayeredEncoderConfig):
     num_heads: int = pydantic.Field(default=4, gt=0)
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
-    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Of the attention weights. More than zero takes the slower path on a CPU."""
     window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
     """Steps to the left and right that a step attends to; all of them if null."""
     positions: PositionConfig = PositionConfig()
@@ -37,9 +35,7 @@ class AttentionEncoderConfig(LayeredEncoderConfig):
     def build_attention(self) -> SelfAttention:
         is_rotary = self.positions.type == "rotary"
         window = None if self.window is None else Window(*self.window)
-        return SelfAttention(
-            self.dim, self.num_heads, self.attention_dropout, rotary=is_rotary, window=window
-        )
+        return SelfAttention(self.dim, self.num_heads, rotary=is_rotary, window=window)
 
 
 class TransformerEncoderConfig(AttentionEncoderConfig):
@@ -66,8 +62,6 @@ class DecoderLayersConfig(DecoderConfig):
     """Layer norm before each block or after it."""
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Of the embeddings, the output of each block and inside the feed-forward blocks."""
-    attention_dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Of the attention weights. More than zero takes the slower path on a CPU."""
     positions: PositionConfig = PositionConfig()
     """How the decoder knows where a token stands."""
 
@@ -87,8 +81,6 @@ class TransformerDecoderConfig(DecoderLayersConfig):
     type: Literal["transformer"] = "transformer"
     window: pydantic.PositiveInt | None = None
     """Past tokens that a token attends to; all of them if null."""
-    tie_embeddings: bool = False
-    """Use the embeddings of the tokens as the weights of the output too."""
 
 
 def check_heads(dim: int, num_heads: int, positions: PositionConfig) -> None:
@@ -153,13 +145,10 @@ class DecoderLayer(nn.Module):
         self.self_attention = SelfAttention(
             config.dim,
             config.num_heads,
-            config.attention_dropout,
             rotary=config.positions.type == "rotary",
             window=None if window is None else Window(window, 0),
         )
-        self.cross_attention = CrossAttention(
-            config.dim, config.num_heads, config.attention_dropout, memory_dim
-        )
+        self.cross_attention = CrossAttention(config.dim, config.num_heads, memory_dim)
         self.feed_forward = FeedForward(
             config.dim, config.feed_forward_dim, config.activation, config.dropout
         )
@@ -229,8 +218,6 @@ class TransformerDecoder(Decoder):
         )
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(config.dim, vocab_size)
-        if config.tie_embeddings:
-            self.output.weight = self.embedding.weight
 
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
         mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))

@@ -231,16 +231,37 @@ class RunConfig(Config):
         return load_config(cls, find_shipped(path), overrides, _find_retired)
 
 
-def _find_retired(tree: dict[str, Any]) -> dict[str, Any]:
-    """Settings of earlier versions, as saved runs have them; any other value of these is an unknown key."""
-    retired: dict[str, Any] = {
-        "batches.feature_cache": None,
-        "batches.sort_first_epoch": False,
-        "model.encoder.pyramid_layers": 0,
-    }
+RETIRED: dict[str, tuple[Any, str]] = {
+    "augment.spec_augment.mask_value": ("mean", "nothing gained by zeros"),
+    "batches.feature_cache": (None, "features are computed in less time than they are read"),
+    "batches.sort_first_epoch": (False, "nothing gained by it"),
+    "model.attention_dropout": (0.0, "dropout elsewhere does as much"),
+    "model.ctc_consistency": (0.0, "error rates did not fall by it (recipes/an4/README.md)"),
+    "model.decoder.attention_dropout": (0.0, "dropout elsewhere does as much"),
+    "model.decoder.num_queries": (None, "each encoded step has a query"),
+    "model.decoder.queries_per_step": (1.0, "each encoded step has a query"),
+    "model.decoder.tie_embeddings": (False, "nothing gained by it"),
+    "model.encoder.attention_dropout": (0.0, "dropout elsewhere does as much"),
+    "model.encoder.pyramid_layers": (0, "subsampling.factor does as much"),
+    "model.lora.parts": (["encoder", "decoder"], "attention learns so wherever it is"),
+    "model.lora.projections": (
+        ["project_in", "project_out", "project_queries", "project_memory"],
+        "those of attention alone learn so",
+    ),
+    "model.tie_embeddings": (True, "language models always do so"),
+}
+"""Settings of earlier versions, which saved runs have: the value that stands for none, and why they went."""
+
+
+def _find_retired(tree: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    retired = dict(RETIRED)
     batches, model = tree.get("batches"), tree.get("model")
+    if isinstance(model, dict):
+        for part in ("encoder", "decoder"):
+            if isinstance(section := model.get(part), dict) and section.get("type") == "intra_attention":
+                retired[f"model.{part}.window"] = (None, "intra-attention sees all its past")
     if isinstance(batches, dict) and isinstance(model, dict):
         is_saved = "num_workers" in batches and "window_shards" not in batches  # before that setting
         if is_saved and model.get("type") != "language":
-            retired["batches.max_tokens"] = 4000  # did nothing then
+            retired["batches.max_tokens"] = (4000, "")  # did nothing then
     return retired

@@ -145,7 +145,6 @@ def build_inputs(system: System[Model]) -> Inputs:
         config.augment,
         partial(subsampled_lengths, factor=system.model.subsampling_factor),
         has_ctc=getattr(system.model, "ctc_head", None) is not None,
-        num_views=system.model.num_views,
         num_texts=config.model.num_texts,
     )
 
