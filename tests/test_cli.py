@@ -169,7 +169,7 @@ def test_a_misspelled_setting_names_the_nearest(
         ("train", "the following arguments are required: CONF\n"),
         ("recipe run digits --steps 10", "a setting is given as --set train.steps=10"),
         ("recipe run digits --corpus x", "did you mean --corpus-dir?"),
-        ("align runs/a dev.jsonl --xyz", "`asr align --help` shows what there is"),
+        ("align runs/a dev.jsonl --output x --xyz", "`asr align --help` shows what there is"),
         ("serve --max-upload-mb 5", "a setting is given as --set max_upload_mb=5"),
         ("info --cost run.yaml", "a path goes before --cost"),
     ],
