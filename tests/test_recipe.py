@@ -134,7 +134,7 @@ def test_an_unknown_name(recipes_dir: Path, name: str, message: str) -> None:
         ("prepare=prepare", "prepare=download", "expected a function of (corpus_dir, output_dir)"),
         ("download=download", "download=prepare", "expected a function of (target_dir)"),
         ("    download=download,\n", "", "urls and download belong together: give both, or neither"),
-        ("hours=", "synthetic=True, hours=", "synthetic and urls: a corpus is made or downloaded"),
+        ("hours=", "synthetic=True, hours=", "synthetic and urls: a corpus is made, downloaded or brought"),
         ("hours=", "speeds=(0.0,), hours=", "speeds.0 = 0.0: expected greater than 0"),
         (
             "hours=",
@@ -419,7 +419,8 @@ def test_a_recipe_without_systems_ends_after_prepare(
     assert not Path("runs").exists()
     capsys.readouterr()
     assert main([*arguments, "--only", "transformer"]) == 2
-    assert "--only transformer: there is no system in" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--only transformer: no transformer.yaml in" in said and "there are none" in said
 
 
 def test_smoke_mode_prepares_in_its_own_way(recipes_dir: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.recipe.definition import find_recipes, load_recipe
 from asr.recipe.experiment import Experiment
+from asr.recipe.stages import run_recipe
 from asr.recipe.systems import build_runs, cut_manifests, find_all_runs, hash_settings
 from asr.system.run_config import RunConfig
 
@@ -68,7 +69,8 @@ def test_an_unknown_system(recipes_dir: Path) -> None:
     with pytest.raises(
         UserError, match=r"--only transfomer: no transfomer.yaml in .*; did you mean transformer\?"
     ):
-        build_runs(make_experiment(recipes_dir, only=("transfomer",)))
+        run_recipe(make_experiment(recipes_dir, only=("transfomer",)))
+    assert not Path("data").exists(), "said before anything is done"
 
 
 def test_the_output_folder_moves_data_and_runs(recipes_dir: Path) -> None:

@@ -360,7 +360,7 @@ def test_leaving_speakers_out(
         return main(["recipe", "study", "tones/voices", "--recipes-dir", "recipes", *options])
 
     assert run("--only", "shor") == 2
-    assert "asr: --only shor: no such variant; there are long, short" in capsys.readouterr().err
+    assert "asr: --only shor: no such variant; did you mean short?" in capsys.readouterr().err
     assert run("--smoke", "--publish") == 2
     assert run("--publish", "--jobs", "2") == 0
     runs_dir, published_dir = tmp_path / "runs" / "tones-voices", folder / "tones" / "studies" / "voices"

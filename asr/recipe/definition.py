@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
-import sys
+import runpy
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -115,10 +114,8 @@ class Recipe(Config):
     def _check(self) -> Recipe:
         if bool(self.urls) != (self.download is not None):
             raise ValueError("urls and download belong together: give both, or neither")
-        if self.source and (self.synthetic or self.urls):
-            raise ValueError("source: is for a corpus that is neither made nor downloaded; remove it")
-        if self.synthetic and self.urls:
-            raise ValueError("synthetic and urls: a corpus is made or downloaded; remove one of them")
+        if len(given := [name for name in ("synthetic", "urls", "source") if getattr(self, name)]) > 1:
+            raise ValueError(f"{' and '.join(given)}: a corpus is made, downloaded or brought; keep one")
         for system, other in self.decoded_as.items():
             if system == other or other in self.decoded_as:
                 raise ValueError(f"decoded_as: {system} is decoded as {other}, which has trained on dev too")
@@ -191,25 +188,19 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
     if name not in recipes:
         raise UserError(f"no recipe {name!r}; {suggest(name, recipes)}")
     path = recipes[name]
-    module_name = f"asr_recipe_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
-    spec = importlib.util.spec_from_file_location(module_name, path.absolute())
-    assert spec is not None and spec.loader is not None  # it ends in .py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their module up while they are made
+    module = f"asr_recipe_{re.sub(r'[^0-9A-Za-z_]', '_', name)}"
     try:
-        spec.loader.exec_module(module)
+        names = runpy.run_path(str(path.absolute()), run_name=module)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
-    finally:
-        del sys.modules[module_name]
-    if not module.__doc__:
+    if not names["__doc__"]:
         raise UserError(f"{path}: begin it with a docstring; its first line is what `asr recipe list` shows")
-    found = [value for value in vars(module).values() if isinstance(value, Recipe)]
+    found = [value for value in names.values() if isinstance(value, Recipe)]
     if len(found) != 1:
         raise UserError(
             f"{path}: builds {len(found) or 'no'} Recipe{'s' * (len(found) > 1)}; expected one, such as "
             "RECIPE = Recipe(licence=..., hours=..., prepare=prepare)"
         )
-    return found[0].model_copy(update={"path": path, "description": inspect.getdoc(module) or ""})
+    return found[0].model_copy(update={"path": path, "description": inspect.cleandoc(names["__doc__"])})

@@ -69,7 +69,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
     else:
         chosen, request = _read_setup(run, guide, system, language_models)
         requests = {chosen: request}
-    split = Split.read(recognizer, run.find_test(experiment.data_dir), run.evaluation_dir, "test")
+    split = Split.read(recognizer, run.test, run.evaluation_dir, "test")
     test = {name: split.keep(name, decoded) for name, decoded in split.decode(requests).items()}
     summary = {
         "name": run.name,
@@ -109,7 +109,7 @@ def find_guide(experiment: Experiment, run: Run) -> Run | None:
     if guide is None:
         return None
     for other in find_all_runs(experiment):
-        if other.system == guide and other.seed == run.seed:
+        if (other.system, other.seed) == (guide, run.seed):
             return other
     raise UserError(
         f"{experiment.recipe.path}: decoded_as names {guide}, but there is no such system of seed {run.seed}"

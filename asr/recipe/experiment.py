@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.recipe.definition import Recipe
+from asr.recipe.definition import Recipe, SystemConf
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Experiment:
     """Where all goes; None: data/NAME for the data, runs/NAME for the rest."""
     given_corpus_dir: Path | None = None
     only: tuple[str, ...] = ()
-    """Systems; empty: all of them."""
+    """Systems, or variants of the study; empty: all of them."""
     seeds: tuple[int, ...] = ()
     """Each system is trained once for each; empty: with the seed of its conf."""
     overrides: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class Experiment:
     study: str | None = None
     """The study whose variants are the systems; None: no study."""
 
-    def overrides_for(self, system: str) -> tuple[str, ...]:
-        """`overrides` if this experiment trains the system; else none."""
-        return self.overrides if not self.only or system in self.only else ()
+    def wants(self, system: str, conf: SystemConf) -> bool:
+        """Return whether it trains the system."""
+        return not self.only or system in self.only or conf.variant in self.only
 
     @property
     def data_dir(self) -> Path:

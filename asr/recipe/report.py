@@ -66,7 +66,7 @@ def write_report(experiment: Experiment, results: Results, runs: Mapping[str, Ru
         pictures = draw_attention(trained.folder, shown, folder / "attention" / name)
         for utterance, picture in zip(shown, pictures, strict=False):
             maps.setdefault(utterance.id, {})[name] = picture
-    tests = {run.find_test(experiment.data_dir) for run in runs.values()}
+    tests = {run.test for run in runs.values()}
     spoken = {utterance.id: utterance for utterance in read_manifest(*tests)}
     worst = {
         run["name"]: [

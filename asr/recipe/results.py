@@ -288,15 +288,15 @@ def explain_comparison(
     if rates[0] == rates[1]:
         return f"{measured}: no difference."
     chance = "less than one time in 10,000" if p < 1e-4 else f"{float(f'{100 * p:.2g}'):g} % of the time"
-    by_chance = f"If both were equally good, chance alone would part them this far {chance}"
-    if verdict == "undecided" and interval is not None and p < 0.05:
-        return (
-            f"{measured}, {points}. {by_chance}, but it depends on the speakers: by speaker the interval "
-            "contains 0, so this test set cannot tell which is better."
-        )
+    outcome = f": {first if verdict == 'better' else second} is better."
     if verdict == "undecided":
-        return f"{measured}, {points}. {by_chance}: this test set cannot tell which is better."
-    return f"{measured}, {points}. {by_chance}: {first if verdict == 'better' else second} is better."
+        outcome = ": this test set cannot tell which is better."
+        if interval is not None and p < 0.05:
+            outcome = ", but it depends on the speakers: by speaker the interval contains 0, so" + outcome[1:]
+    return (
+        f"{measured}, {points}. If both were equally good, chance alone would part them this far "
+        f"{chance}{outcome}"
+    )
 
 
 def describe_references(utterances: Iterable[Utterance], rules: TextConfig) -> Texts:

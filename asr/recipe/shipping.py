@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models import Model
+from asr.recipe.evaluation import read_decoding
 from asr.recipe.results import find_language_model
 from asr.recipe.tasks import hash_file, read_record
 from asr.system.checkpoint import (
@@ -104,7 +104,7 @@ def _bundle(
     source: Path, system: System[Model], chosen: dict[str, Any], folder: Path, dtype: torch.dtype
 ) -> BundledDecoding:
     """Write the language model and the lexicon of the setup that dev chose."""
-    decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
+    decoding = read_decoding(chosen)
     name = find_language_model(chosen["decoding"])
     if name is None:
         return BundledDecoding(decoding=decoding)

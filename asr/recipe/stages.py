@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from asr.config import describe_config, dump_config
-from asr.errors import UserError
+from asr.errors import UserError, suggest
 from asr.files import replace_file
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run, find_guide
 from asr.recipe.experiment import Experiment
@@ -90,8 +90,12 @@ def choose_stages(experiment: Experiment, stage: str | None) -> list[str]:
         raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
     if experiment.publish and recipe.path.is_relative_to(SHIPPED):
         raise UserError(f"--publish: {recipe.name} is installed with the package; publish from a checkout")
-    if experiment.only and not recipe.find_systems():
-        raise UserError(f"--only {experiment.only[0]}: there is no system in {recipe.conf_dir}")
+    systems = recipe.find_systems()
+    for name in experiment.only:
+        if not any(name in (system, conf.variant) for system, conf in systems.items()):
+            known = list(dict.fromkeys(conf.variant or system for system, conf in systems.items()))
+            what = "such variant" if experiment.study else f"{name}.yaml in {recipe.conf_dir}"
+            raise UserError(f"--only {name}: no {what}; {suggest(name, known)}")
     return [stage] if stage else list(STAGES)
 
 
@@ -354,7 +358,7 @@ def _evaluate(experiment: Experiment, run: Run) -> Task:
         return [own for own in trained if hash_file(own.tokenizer_path) == hash_file(run.tokenizer_path)]
 
     def inputs() -> dict[str, str]:
-        manifests = (Path(run.config.data.dev), run.find_test(experiment.data_dir))
+        manifests = (Path(run.config.data.dev), run.test)
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
         found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
         if recipe.speeds:
@@ -380,36 +384,33 @@ def _evaluate(experiment: Experiment, run: Run) -> Task:
     )
 
 
-def find_evaluated_runs(experiment: Experiment) -> list[Run]:
-    """Find the runs whose results are up to date: those that are wanted now, and those of earlier calls."""
-    return [run for run, reason in _find_begun_runs(experiment) if reason is None]
-
-
-def _find_begun_runs(experiment: Experiment) -> Iterator[tuple[Run, str | None]]:
-    """List the runs that have begun, each with the reason why its results cannot be used, if there is one."""
+def find_evaluated_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
+    """Find the runs whose results are up to date, of this call and of earlier ones; and what others lack."""
     runs = find_all_runs(experiment)
+    evaluated, reasons = [], []
     for run in runs:
         if run.folder.exists() and run.makes_text:
             tasks = (_train(experiment, run, runs), _evaluate(experiment, run))
-            reasons = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
-            yield run, reasons[0] if reasons else None
+            lacks = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
+            reasons += lacks[:1]
+            evaluated += [] if lacks else [run]
+    return evaluated, reasons
 
 
 def _compare(experiment: Experiment) -> Task:
     def run_it() -> None:
-        runs = find_evaluated_runs(experiment)
+        runs, reasons = find_evaluated_runs(experiment)
         if not runs:
             raise UserError(f"{experiment.runs_dir}: no system has been evaluated; leave --stage out")
-        for _, reason in _find_begun_runs(experiment):
-            if reason is not None:
-                logger.info("left out of the comparison, since %s", reason)
+        for reason in reasons:
+            logger.info("left out of the comparison, since %s", reason)
         compare_runs(experiment, runs)
 
     return Task(
         name="compare",
         does="score all systems on test, and test which is better",
         record=experiment.runs_dir / ".compare.done",
-        inputs=lambda: {run.name: hash_file(run.summary_path) for run in find_evaluated_runs(experiment)},
+        inputs=lambda: {run.name: hash_file(run.summary_path) for run in find_evaluated_runs(experiment)[0]},
         outputs=lambda: [experiment.results_path],
         run=run_it,
         after=tuple(f"evaluate {run.name}" for run in build_runs(experiment) if run.makes_text),

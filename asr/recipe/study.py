@@ -105,21 +105,14 @@ def load_study(recipe: Recipe, name: str) -> Study:
 
 def run_study(experiment: Experiment, study: Study) -> Path:
     """Train and compare the variants; return the folder of the report. What is done already is skipped."""
-    choose_stages(experiment, None)  # for its checks
+    choose_stages(replace(experiment, only=()), None)  # for its checks
     variants = load_variants(study, experiment.recipe)
     for stage in ("download", "prepare"):
         for task in build_tasks(experiment, stage):
             run_task(task)
     cases = build_cases(study, variants, experiment.data_dir)
-    wanted = {
-        asked: [name for name, case in cases.items() if asked in (name, case.variant)]
-        for asked in experiment.only
-    }
-    if unknown := [asked for asked, found in wanted.items() if not found]:
-        raise UserError(f"--only {unknown[0]}: no such variant; there are {', '.join(study.variants)}")
     recipe = experiment.recipe.model_copy(update={"systems": cases, "baseline": study.baseline})
-    only = tuple(name for found in wanted.values() for name in found)
-    run_recipe(replace(experiment, recipe=recipe, only=only, publish=False))
+    run_recipe(replace(experiment, recipe=recipe, publish=False))
     folder = experiment.runs_dir / "study"
     write_study_report(experiment, study, cases, folder)
     if experiment.publish:

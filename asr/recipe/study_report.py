@@ -30,6 +30,7 @@ from asr.recipe.results import (
     read_texts,
     write_texts,
 )
+from asr.recipe.systems import spread
 from asr.recipe.tasks import Task, hash_file, read_record, run_task
 from asr.scoring.tables import Rows, markdown_table, percent, show_interval
 from asr.system.checkpoint import find_model, load_state, load_system
@@ -126,9 +127,7 @@ def find_rates(dev: Sequence[Record]) -> dict[str, Record]:
 def choose_training(folder: Path) -> list[Utterance]:
     """Choose the same training utterances each time, spread over all."""
     data = RunConfig.load(find_model(folder) / "config.yaml").data
-    utterances = list(read_manifest(*data.train_paths))
-    count = min(len(utterances), TRAIN_UTTERANCES)
-    return [utterances[index * len(utterances) // count] for index in range(count)]
+    return spread(list(read_manifest(*data.train_paths)), TRAIN_UTTERANCES)
 
 
 def reread(folder: Path, step: int, utterances: Sequence[Utterance]) -> dict[str, float]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from asr.config import Config, describe_config
-from asr.data.manifest import Manifest, write_manifest
+from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.data.shards import is_shards
-from asr.errors import UserError, suggest
+from asr.errors import UserError
 from asr.recipe.definition import SystemConf
 from asr.recipe.experiment import Experiment
 from asr.recipe.tasks import hash_text
@@ -73,6 +73,8 @@ class Run:
     seed: int
     config: RunConfig
     """The conf with the folders of this experiment, the seed, and the small sizes of smoke mode."""
+    test: Path
+    """The manifest that it is tested on."""
 
     @property
     def name(self) -> str:
@@ -99,10 +101,6 @@ class Run:
     def summary_path(self) -> Path:
         return self.evaluation_dir / "summary.json"
 
-    def find_test(self, data_dir: Path) -> Path:
-        """The manifest that it is tested on."""
-        return self.conf.fold or data_dir / "test.jsonl"
-
     @property
     def makes_text(self) -> bool:
         """Ability to recognise speech. Language models and classifiers are trained, but not compared."""
@@ -111,16 +109,11 @@ class Run:
 
 def build_runs(experiment: Experiment) -> list[Run]:
     """Build a run for each wanted system and seed; what others start from comes first."""
-    confs = experiment.recipe.find_systems()
-    for system in experiment.only:
-        if system not in confs:
-            place = f"no {system}.yaml in {experiment.recipe.conf_dir}"
-            raise UserError(f"--only {system}: {place}; {suggest(system, confs)}")
     runs = []
-    for system, conf in confs.items():
-        if experiment.only and system not in experiment.only:
+    for system, conf in experiment.recipe.find_systems().items():
+        if not experiment.wants(system, conf):
             continue
-        own = load_conf(conf, experiment.overrides_for(system))
+        own = load_conf(conf, experiment.overrides)
         _refuse_other_corpus(experiment, conf.path, own)
         if reason := _find_reason_to_wait(experiment, own):
             if experiment.only:
@@ -136,7 +129,7 @@ def find_all_runs(experiment: Experiment) -> list[Run]:
     """Find the runs of all systems, also of other seeds that have been trained before."""
     runs = []
     for system, conf in experiment.recipe.find_systems().items():
-        own = load_conf(conf, experiment.overrides_for(system))
+        own = load_conf(conf, experiment.overrides if experiment.wants(system, conf) else ())
         folders = experiment.runs_dir.glob(f"{system}-seed-*")
         found = (re.fullmatch(r"-seed-(\d{1,9})", folder.name.removeprefix(system)) for folder in folders)
         seeds = {own.seed, *experiment.seeds, *(int(match[1]) for match in found if match)}
@@ -163,11 +156,8 @@ def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
     if experiment.smoke:
         return f"a small model cannot start from {start}"
     if find_family(start) is not None:
-        return (
-            None
-            if experiment.only
-            else f"it starts from {start}: ask for it by --only, and it may be fetched"
-        )
+        ask = f"it starts from {start}: ask for it by --only, and it may be fetched"
+        return None if experiment.only else ask
     try:
         find_model(start)
     except UserError:
@@ -179,11 +169,11 @@ def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunCo
     """Build one run of `own`, the conf as it stands. Its seed has the plain name, as by `asr train CONF`."""
     folder = experiment.runs_dir / (system if seed == own.seed else f"{system}-seed-{seed}")
     place = [*_move_paths(experiment, own), f"output_dir={json.dumps(str(folder))}", f"seed={seed}"]
-    given = experiment.overrides_for(system)
+    given = experiment.overrides if experiment.wants(system, conf) else ()
     config = load_conf(conf, [*given, *place])
     if experiment.smoke:
         config = load_conf(conf, [*given, *_shrink(config), *given, *place])
-    return Run(system, conf, folder, seed, config)
+    return Run(system, conf, folder, seed, config, conf.fold or experiment.data_dir / "test.jsonl")
 
 
 def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
@@ -297,6 +287,11 @@ def _shrink(config: RunConfig) -> Iterator[str]:
 def cut_manifests(data_dir: Path) -> None:
     """Keep a few utterances of each manifest, from its whole length: so most speakers are there."""
     for path in sorted(data_dir.glob("*.jsonl")):
-        manifest = Manifest.open(path)
-        count = min(len(manifest), SMOKE_UTTERANCES.get(path.stem, SMOKE_UTTERANCES_ELSEWHERE))
-        write_manifest(path, [manifest[index * len(manifest) // count] for index in range(count)])
+        count = SMOKE_UTTERANCES.get(path.stem, SMOKE_UTTERANCES_ELSEWHERE)
+        write_manifest(path, spread(Manifest.open(path), count))
+
+
+def spread(utterances: Sequence[Utterance], count: int) -> list[Utterance]:
+    """Choose so many, or all if there are fewer, from the whole length."""
+    count = min(len(utterances), count)
+    return [utterances[index * len(utterances) // count] for index in range(count)]
