@@ -129,6 +129,43 @@ def test_attend_in_blocks_of_queries(
     torch.testing.assert_close(attended.double(), plain_attention(*heads, mask), rtol=0, atol=0.05)
 
 
+def test_a_step_with_a_cache_attends_to_what_is_in_it() -> None:
+    """In bfloat16 on a CPU: the room behind the keys, whatever it holds, is as if it were not there."""
+    torch.manual_seed(0)
+    room = torch.full((2, 3, HEADS, 40, 6), torch.nan, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for length in range(1, 40):
+            room[:, :, :, length - 1] = torch.randn(2, 3, HEADS, 6)
+            queries, (keys, values) = torch.randn(3, HEADS, 1, 6).bfloat16(), room[:, :, :, :length]
+            exact = (part.double() for part in (queries, keys, values))
+            expected = plain_attention(*exact, torch.ones(length))
+            attended = attend(queries, keys, values, None)
+            torch.testing.assert_close(attended.double(), expected, rtol=0, atol=0.05)
+
+
+class ProductShapes(TorchDispatchMode):
+    """Notes the shapes of the products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: set[tuple[torch.Size, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bmm.default:
+            self.shapes.add(tuple(part.shape for part in args))
+        return func(*args, **(kwargs or {}))
+
+
+def test_steps_have_products_of_few_shapes() -> None:
+    """In bfloat16 on a CPU, where PyTorch compiles and keeps a kernel for each shape."""
+    cache = KeyValueCache()
+    with torch.no_grad(), ProductShapes() as products:
+        for _ in range(64):
+            new = torch.randn(2, HEADS, 1, 6).bfloat16()
+            attend(new, *cache.append(new, new), None)
+    assert len(products.shapes) < 20, "of 64 steps, two products each"
+
+
 # --- masks --------------------------------------------------------------------------------------
 
 

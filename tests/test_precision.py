@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -68,3 +71,32 @@ def test_what_is_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> N
         resolve_precision("int8_bf16", CPU, prefers_int8=False)
     with pytest.raises(UserError, match="it is for a CPU"):
         resolve_precision("int8", torch.device("cuda"), prefers_int8=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory is read from /proc")
+def test_kernels_of_many_shapes_take_little_memory() -> None:
+    """About 130 MB, and 920 if PyTorch keeps as many as it likes."""
+    if not precision.is_int8_exact():
+        pytest.skip("this processor multiplies no 8 bits exactly")
+    script = """
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+from asr.models.precision import Int8Linear
+from asr.transcription.transcriber import Transcriber
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+Transcriber.__init__(SimpleNamespace(), "cpu", "int8", prefers_int8=True)
+layer, weights = Int8Linear(torch.randn(64, 64)), torch.randn(64, 64).bfloat16()
+before = resident()
+with torch.inference_mode():
+    for rows in range(1, 900):
+        x = torch.randn(rows, 64)
+        layer(x), x.bfloat16() @ weights
+print(resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 300_000_000

@@ -15,6 +15,7 @@ from asr.models.positions import Rotary
 
 
 BLOCK_SCORES = 4_000_000  # 8 MB
+KEY_MULTIPLE = 16  # zeros that follow up to it change no bit of a product
 
 
 @dataclass(frozen=True)
@@ -200,16 +201,25 @@ def _attend_in_blocks(
 ) -> Tensor:
     """Attend so many queries at once that their scores stay in the cache; PyTorch's takes twice as long."""
     batch, heads, length, head_dim = queries_BHTK.shape
-    block = max(1, BLOCK_SCORES // max(1, batch * heads * keys_BHSK.size(2)))
+    num_keys, tail = keys_BHSK.size(2), 0
+    if length == 1 and not keys_BHSK.is_contiguous():
+        # Token by token, there is one key more each time, and PyTorch would compile two products for each
+        # number of them. The keys of a cache are copied anyway.
+        tail = -num_keys % KEY_MULTIPLE
+        keys_BHSK, values_BHSK = (F.pad(part, (0, 0, 0, tail)) for part in (keys_BHSK, values_BHSK))
+    block = max(1, BLOCK_SCORES // max(1, batch * heads * num_keys))
     keys_BHKS, values_BHSK = keys_BHSK.contiguous().mT, values_BHSK.contiguous()
     queries_BHTK = queries_BHTK * head_dim**-0.5
     attended_BTHK = queries_BHTK.new_empty(batch, length, heads, head_dim)
     for first in range(0, length, block):
         own = slice(first, first + block)
-        scores_BHTS = queries_BHTK[:, :, own] @ keys_BHKS
+        scores_BHTS = (queries_BHTK[:, :, own] @ keys_BHKS)[..., :num_keys]
         if mask is not None:
             scores_BHTS += _as_bias(mask if mask.size(-2) == 1 else mask[..., own, :], scores_BHTS)
-        attended_BTHK[:, own] = (scores_BHTS.softmax(dim=-1) @ values_BHSK).transpose(1, 2)
+        weights_BHTS = scores_BHTS.softmax(dim=-1)
+        if tail:
+            weights_BHTS = F.pad(weights_BHTS, (0, tail))
+        attended_BTHK[:, own] = (weights_BHTS @ values_BHSK).transpose(1, 2)
     return attended_BTHK.transpose(1, 2)
 
 

@@ -41,7 +41,7 @@ from asr.decoding.core import arithmetic, batch_by_length
 from asr.decoding.fusion import FusionModel
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.models.precision import Precision, describe_arithmetic, resolve_precision
+from asr.models.precision import Precision, describe_arithmetic, limit_kept_kernels, resolve_precision
 from asr.transcription.joining import RECOGNIZED, End, OpenRecording, Recognized, assemble, merge_channels
 from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript
@@ -115,6 +115,7 @@ class Transcriber(abc.ABC):
     checks: ChecksConfig
 
     def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
+        limit_kept_kernels()
         self.device = choose_device(device)
         self.precision = resolve_precision(precision, self.device, prefers_int8)
         self.dtype = DTYPES.get(self.precision, torch.float32)
