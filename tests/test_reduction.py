@@ -85,12 +85,9 @@ def test_pca_is_the_singular_vectors_of_the_data(data: str, dim: int) -> None:
     frames_NF = DATA[data]()
     subspace = fit_pca(accumulate(frames_NF), dim)
     centred = frames_NF - frames_NF.mean(0)
-    _, values, vectors = np.linalg.svd(centred, full_matrices=False)
+    _, _, vectors = np.linalg.svd(centred, full_matrices=False)
     for k in range(dim):  # one by one, largest first, up to the sign
         assert abs(subspace.directions_FK[:, k] @ vectors[k]) == pytest.approx(1, abs=1e-6)
-    expected = (values[dim:] ** 2).sum() / len(frames_NF)
-    assert subspace.reconstruction_error == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    assert subspace.explained_variance == pytest.approx((values[:dim] ** 2).sum() / (values**2).sum())
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -101,22 +98,14 @@ def test_smart_pca_learns_the_subspace_of_pca(data: str, dim: int) -> None:
     assert (
         scipy.linalg.subspace_angles(exact.directions_FK.numpy(), learnt.directions_FK.numpy()).max() < 1e-2
     )
-    assert learnt.reconstruction_error == pytest.approx(exact.reconstruction_error, rel=1e-4)
-    assert learnt.explained_variance == pytest.approx(exact.explained_variance, rel=1e-4)
 
 
 @pytest.mark.parametrize("type", ["pca", "smart_pca"])
-def test_reconstruction_error_is_that_of_the_frames(type: str) -> None:
-    frames_NF = make_correlated()
-    subspace = fit_reduction(ReductionConfig(type=type, dim=6), accumulate(frames_NF))
-    directions_FK = subspace.directions_FK
+def test_directions_are_orthonormal(type: str) -> None:
+    directions_FK = fit_reduction(
+        ReductionConfig(type=type, dim=6), accumulate(make_correlated())
+    ).directions_FK
     torch.testing.assert_close(directions_FK.T @ directions_FK, torch.eye(6, dtype=torch.float64))
-    rebuilt_NF = (frames_NF - subspace.mean_F) @ directions_FK @ directions_FK.T + subspace.mean_F
-    error = (frames_NF - rebuilt_NF).square().sum(1).mean().item()
-    assert subspace.reconstruction_error == pytest.approx(error)
-    assert subspace.explained_variance == pytest.approx(
-        1 - error / frames_NF.var(0, correction=0).sum().item()
-    )
 
 
 def test_smart_pca_is_reproducible() -> None:
@@ -125,15 +114,15 @@ def test_smart_pca_is_reproducible() -> None:
     first = fit_smart_pca(moments, 3)
     torch.manual_seed(2)
     assert torch.equal(fit_smart_pca(moments, 3).directions_FK, first.directions_FK)
-    assert not torch.equal(fit_smart_pca(moments, 3, seed=1).directions_FK, first.directions_FK)
 
 
 @pytest.mark.parametrize("fit", [fit_pca, fit_smart_pca])
 def test_all_directions_keep_everything(fit: object) -> None:
-    subspace = fit(accumulate(make_correlated()), 20)  # type: ignore[operator]
+    frames_NF = make_correlated()
+    subspace = fit(accumulate(frames_NF), 20)  # type: ignore[operator]
     assert isinstance(subspace, Subspace)
-    assert subspace.reconstruction_error == pytest.approx(0, abs=1e-9)
-    assert subspace.explained_variance == pytest.approx(1)
+    rebuilt_NF = (frames_NF - subspace.mean_F) @ subspace.directions_FK @ subspace.directions_FK.T
+    torch.testing.assert_close(rebuilt_NF + subspace.mean_F, frames_NF)
 
 
 @pytest.mark.parametrize("type", ["pca", "smart_pca"])
@@ -145,8 +134,8 @@ def test_front_end_reduces_with_what_it_learnt(type: str) -> None:
     reduced_TF = front_end(*batch)[0][0].double()
     static_TF = front_end.static_features(*batch)[0][0].double()
     kept = reduced_TF.var(0, correction=0).sum() / static_TF.var(0, correction=0).sum()
-    exact = fit_pca(accumulate(static_TF), 8)
-    assert kept.item() == pytest.approx(exact.explained_variance, rel=1e-4)
+    variances = torch.linalg.eigvalsh(torch.cov(static_TF.T, correction=0))  # ascending
+    assert kept.item() == pytest.approx((variances[-8:].sum() / variances.sum()).item(), rel=1e-4)
     torch.testing.assert_close(reduced_TF.mean(0), torch.zeros(8).double(), atol=1e-4, rtol=0)
 
 
@@ -170,8 +159,3 @@ def test_what_cannot_be_reduced_is_explained(
     with pytest.raises(UserError) as caught:
         fit(accumulate(frames_NF), dim)  # type: ignore[operator]
     assert words in str(caught.value)
-
-
-def test_nothing_to_fit_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"reduction\.type is none"):
-        fit_reduction(ReductionConfig(), accumulate(make_correlated()))

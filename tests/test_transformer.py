@@ -57,7 +57,7 @@ def copy_feed_forward(theirs: Any, ours: Any) -> None:
 def test_encoder_layer_equals_torch(norm: str, activation: str) -> None:
     torch.manual_seed(0)
     config = TransformerEncoderConfig(**SIZE, norm=norm, activation=activation)
-    ours = EncoderLayer(config).double().eval()
+    ours = EncoderLayer(config, config.norm).double().eval()
     randomize_norms(ours)
     theirs = nn.TransformerEncoderLayer(
         16, 4, 24, activation=activation, norm_first=norm == "pre", batch_first=True

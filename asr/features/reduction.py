@@ -111,27 +111,21 @@ class Subspace:
 
     mean_F: torch.Tensor
     directions_FK: torch.Tensor
-    reconstruction_error: float
-    """Mean over the frames of the squared distance to the frame rebuilt from its K numbers."""
-    explained_variance: float
-    """Share of the variance that the K numbers keep, from 0 to 1."""
 
 
 def fit_reduction(config: ReductionConfig, moments: Moments) -> Subspace:
     """Compute the projection of the config from the moments of the features that are to be reduced."""
-    if config.dim is None:
-        raise UserError("reduction.type is none: there is nothing to fit")
+    assert config.dim is not None, "there is nothing to fit"
     return fit_pca(moments, config.dim) if config.type == "pca" else fit_smart_pca(moments, config.dim)
 
 
 def fit_pca(moments: Moments, dim: int) -> Subspace:
     """Exact PCA: the eigenvectors of the covariance with the `dim` largest eigenvalues, largest first."""
-    covariance_FF = _checked_covariance(moments, dim)
-    _, vectors_FF = torch.linalg.eigh(covariance_FF)  # ascending
-    return _subspace(moments.mean_F, covariance_FF, vectors_FF[:, -dim:].flip(1))
+    _, vectors_FF = torch.linalg.eigh(_checked_covariance(moments, dim))  # ascending
+    return Subspace(moments.mean_F, vectors_FF[:, -dim:].flip(1))
 
 
-def fit_smart_pca(moments: Moments, dim: int, seed: int = 0) -> Subspace:
+def fit_smart_pca(moments: Moments, dim: int) -> Subspace:
     """Train a linear autoencoder, x -> x W W^T, to the least mean squared error by L-BFGS.
 
     The error over all frames depends on the data only through the covariance C,
@@ -144,7 +138,7 @@ def fit_smart_pca(moments: Moments, dim: int, seed: int = 0) -> Subspace:
     """
     covariance_FF = _checked_covariance(moments, dim)
     scaled_FF = covariance_FF / covariance_FF.trace()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     weights_FK = torch.randn(len(scaled_FF), dim, generator=generator, dtype=torch.float64)
     for _ in range(MAX_ROUNDS):
         weights_FK, steepness = _train_autoencoder(scaled_FF, weights_FK)
@@ -158,7 +152,7 @@ def fit_smart_pca(moments: Moments, dim: int, seed: int = 0) -> Subspace:
             steepness,
             GRADIENT_TOLERANCE,
         )
-    return _subspace(moments.mean_F, covariance_FF, torch.linalg.qr(weights_FK)[0])
+    return Subspace(moments.mean_F, torch.linalg.qr(weights_FK)[0])
 
 
 @torch.enable_grad()
@@ -203,9 +197,3 @@ def _checked_covariance(moments: Moments, dim: int) -> torch.Tensor:
             "all feature frames are equal, so there is no direction of variance; is all audio silent?"
         )
     return covariance_FF
-
-
-def _subspace(mean_F: torch.Tensor, covariance_FF: torch.Tensor, directions_FK: torch.Tensor) -> Subspace:
-    total = covariance_FF.trace().item()
-    kept = (directions_FK.T @ covariance_FF @ directions_FK).trace().item()
-    return Subspace(mean_F, directions_FK, max(total - kept, 0.0), min(kept / total, 1.0))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.models.encoder import LayeredEncoder
-from asr.models.layers import Activation, Dropout, FeedForward
+from asr.models.layers import Activation, Dropout, FeedForward, Kernel
 from asr.models.positions import PositionConfig
 from asr.models.transformer import AttentionEncoderConfig
 
@@ -22,20 +21,10 @@ class ConformerEncoderConfig(AttentionEncoderConfig):
 
     type: Literal["conformer"] = "conformer"
     activation: Activation = "swish"
-    kernel: int = pydantic.Field(default=15, gt=0)
+    kernel: Kernel = 15
     """Steps that the convolution sees; odd."""
     positions: PositionConfig = PositionConfig(type="rotary")
     """How the encoder knows where a step stands; rotary is the relative kind that a Conformer wants."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> ConformerEncoderConfig:
-        check_kernel(self.kernel)
-        return self
-
-
-def check_kernel(kernel: int) -> None:
-    if kernel % 2 == 0:
-        raise ValueError(f"kernel = {kernel} has no middle; take an odd number")
 
 
 class DepthwiseConvolution(nn.Module):

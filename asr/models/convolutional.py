@@ -7,9 +7,9 @@ from typing import Literal
 import pydantic
 from torch import Tensor, nn
 
-from asr.models.conformer import DepthwiseConvolution, check_kernel
+from asr.models.conformer import DepthwiseConvolution
 from asr.models.encoder import LayeredEncoder, LayeredEncoderConfig
-from asr.models.layers import Activation, Dropout, FeedForward
+from asr.models.layers import Activation, Dropout, FeedForward, Kernel
 
 # B batch, T steps, F features, D model dimension
 
@@ -21,13 +21,8 @@ class ConvolutionalEncoderConfig(LayeredEncoderConfig):
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
     activation: Activation = "gelu"
-    kernel: int = pydantic.Field(default=15, gt=0)
+    kernel: Kernel = 15
     """Steps that a convolution sees; odd."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> ConvolutionalEncoderConfig:
-        check_kernel(self.kernel)
-        return self
 
 
 class ConvolutionalLayer(nn.Module):

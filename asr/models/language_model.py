@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from asr.batches.order import BatchConfig
-from asr.models.attention import KeyValueCache, SelfAttention
-from asr.models.layers import Activation, Dropout, FeedForward
+from asr.models.attention import KeyValueCache
+from asr.models.layers import Dropout
 from asr.models.losses import IGNORED, cross_entropy
 from asr.models.model import Losses, Model, ModelConfig, Targets, name_means
-from asr.models.positions import PositionConfig, Positions
-from asr.models.transformer import Block, check_heads
+from asr.models.positions import Positions
+from asr.models.transformer import AttentionConfig, EncoderLayer
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
 
 
-class LanguageModelConfig(ModelConfig):
+class LanguageModelConfig(AttentionConfig, ModelConfig):
     """Layers of causal self-attention and feed-forward over the tokens of a sentence."""
 
     reads_audio: ClassVar[bool] = False
@@ -29,22 +29,7 @@ class LanguageModelConfig(ModelConfig):
 
     type: Literal["language"]
     """language: a model of text alone."""
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Width of the model."""
     num_layers: int = pydantic.Field(default=4, gt=0)
-    num_heads: int = pydantic.Field(default=4, gt=0)
-    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
-    """Width inside the feed-forward blocks."""
-    activation: Activation = "gelu"
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the embeddings, the output of each block and inside the feed-forward blocks."""
-    positions: PositionConfig = PositionConfig()
-    """How the model knows where a token stands."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> LanguageModelConfig:
-        check_heads(self.dim, self.num_heads, self.positions)
-        return self
 
     def check_run(self, run: Any) -> None:
         super().check_run(run)
@@ -59,26 +44,6 @@ class LanguageModelConfig(ModelConfig):
                 )
 
 
-class LanguageModelLayer(nn.Module):
-    """Causal self-attention, then feed-forward, each behind its layer norm."""
-
-    def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        is_rotary = config.positions.type == "rotary"
-        self.attention = SelfAttention(config.dim, config.num_heads, rotary=is_rotary)
-        self.feed_forward = FeedForward(
-            config.dim, config.feed_forward_dim, config.activation, config.dropout
-        )
-        self.attention_block = Block(config.dim, "pre", config.dropout)
-        self.feed_forward_block = Block(config.dim, "pre", config.dropout)
-
-    def forward(self, x_BUD: Tensor, cache: KeyValueCache | None) -> Tensor:
-        block = self.attention_block
-        x_BUD = block.after(x_BUD, self.attention(block.before(x_BUD), causal=True, cache=cache))
-        block = self.feed_forward_block
-        return block.after(x_BUD, self.feed_forward(block.before(x_BUD)))
-
-
 class LanguageModel(Model):
     """Language model: reads the tokens of a batch and leaves its features alone."""
 
@@ -90,7 +55,7 @@ class LanguageModel(Model):
         self.scale = config.dim**0.5  # embeddings then have the size of the position codes
         self.positions = Positions(config.positions, config.dim)
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(LanguageModelLayer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(EncoderLayer(config, "pre") for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim)
         self.output = nn.Linear(config.dim, vocab_size)
         self.output.weight = self.embedding.weight
@@ -117,7 +82,7 @@ class LanguageModel(Model):
         start = len(caches[0]) if caches else 0
         x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, start))
         for index, layer in enumerate(self.layers):
-            x_BUD = layer(x_BUD, caches[index] if caches else None)
+            x_BUD = layer(x_BUD, causal=True, cache=caches[index] if caches else None)
         scores_BUV: Tensor = self.output(self.norm(x_BUD))
         return scores_BUV
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,6 +15,15 @@ from torch.overrides import TorchFunctionMode
 # B batch, T positions, D model dimension, H hidden dimension
 
 Activation = Literal["gelu", "relu", "swish", "swiglu"]
+
+
+def _check_kernel(kernel: int) -> int:
+    if kernel % 2 == 0:
+        raise ValueError(f"kernel = {kernel} has no middle; take an odd number")
+    return kernel
+
+
+Kernel = Annotated[int, pydantic.Field(gt=0), pydantic.AfterValidator(_check_kernel)]
 
 
 def length_mask(lengths_B: Tensor, max_length: int) -> Tensor:
@@ -53,9 +63,6 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return drop_out(x, self.probability) if self.training else x
-
-    def extra_repr(self) -> str:
-        return f"{self.probability}"
 
 
 class FeedForward(nn.Module):

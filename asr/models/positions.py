@@ -107,11 +107,10 @@ class Rotary(nn.Module):
     _cosines: Tensor
     _sines: Tensor
 
-    def __init__(self, head_dim: int, base: float = 10000.0) -> None:
+    def __init__(self, head_dim: int) -> None:
         super().__init__()
         assert head_dim % 2 == 0
         self.head_dim = head_dim
-        self.base = base
         self.register_buffer("_cosines", torch.empty(0, head_dim // 2), persistent=False)
         self.register_buffer("_sines", torch.empty(0, head_dim // 2), persistent=False)
 
@@ -126,7 +125,7 @@ class Rotary(nn.Module):
         if self._cosines.size(0) < length or self._cosines.device != like.device:
             with torch.inference_mode(False):  # training can't use a tensor made in it
                 half = torch.arange(self.head_dim // 2, dtype=torch.float64, device=like.device)
-                frequencies = self.base ** (-2 * half / self.head_dim)
+                frequencies = 10000.0 ** (-2 * half / self.head_dim)
                 steps_T = torch.arange(2 * length, dtype=torch.float64, device=like.device)
                 angles = steps_T[:, None] * frequencies
                 self._cosines, self._sines = angles.cos().float(), angles.sin().float()

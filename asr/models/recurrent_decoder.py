@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from asr.config import Config
 from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
 from asr.models.intra_attention import IntraAttentionCell, Tape
-from asr.models.layers import Dropout, length_mask
+from asr.models.layers import Dropout, Kernel, length_mask
 from asr.models.lstm import Cell
 
 # B utterances, R rows (the beams of all utterances, those of one side by side), T encoded steps, E their
@@ -34,17 +34,9 @@ from asr.models.lstm import Cell
 class LocationConfig(Config):
     """A convolution of the weights of the token before, so that attention knows where it stood."""
 
-    kernel: int = pydantic.Field(default=31, gt=0)
+    kernel: Kernel = 31
     """Steps that it sees, an odd number: as many to the left as to the right."""
     channels: int = pydantic.Field(default=16, gt=0)
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> LocationConfig:
-        if self.kernel % 2 == 0:
-            raise ValueError(
-                f"kernel = {self.kernel} has no middle; take an odd number, {self.kernel + 1} say"
-            )
-        return self
 
 
 class RecurrentAttentionConfig(Config):

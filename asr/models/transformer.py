@@ -7,6 +7,7 @@ from typing import Literal, cast
 import pydantic
 from torch import Tensor, nn
 
+from asr.config import Config
 from asr.models.attention import CrossAttention, KeyValueCache, Memory, SelfAttention, Window
 from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
 from asr.models.encoder import LayeredEncoder, LayeredEncoderConfig
@@ -16,59 +17,68 @@ from asr.models.positions import PositionConfig, Positions
 # B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
 
 
-class AttentionEncoderConfig(LayeredEncoderConfig):
-    """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
+class AttentionConfig(Config):
+    """Layers of self-attention and feed-forward."""
 
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of the layers; that of encoder and decoder may differ."""
+    num_layers: int = pydantic.Field(default=6, gt=0)
     num_heads: int = pydantic.Field(default=4, gt=0)
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
-    window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
-    """Steps to the left and right that a step attends to; all of them if null."""
+    activation: Activation = "gelu"
+    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Of embeddings, of the output of each block and inside the feed-forward blocks."""
     positions: PositionConfig = PositionConfig()
-    """How the encoder knows where a step stands."""
+    """How the model knows where a step or a token stands."""
 
     @pydantic.model_validator(mode="after")
-    def _check_heads(self) -> AttentionEncoderConfig:
-        check_heads(self.dim, self.num_heads, self.positions)
+    def _check_heads(self) -> AttentionConfig:
+        dim, num_heads, positions = self.dim, self.num_heads, self.positions.type
+        if dim % num_heads:
+            raise ValueError(f"dim = {dim} is no multiple of num_heads = {num_heads}")
+        if positions == "rotary" and dim // num_heads % 2:
+            raise ValueError(
+                f"rotary positions turn pairs: dim / num_heads = {dim // num_heads} must be even"
+            )
+        if positions in ("sinusoid", "fourier") and dim % 2:
+            raise ValueError(f"{positions} positions are pairs of sine and cosine: dim = {dim} must be even")
         return self
+
+    @property
+    def attention_window(self) -> Window | None:
+        return None
 
     def build_attention(self) -> SelfAttention:
         is_rotary = self.positions.type == "rotary"
-        window = None if self.window is None else Window(*self.window)
-        return SelfAttention(self.dim, self.num_heads, rotary=is_rotary, window=window)
+        return SelfAttention(self.dim, self.num_heads, rotary=is_rotary, window=self.attention_window)
+
+
+class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
+    """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
+
+    num_layers: int = pydantic.Field(default=12, gt=0)
+    window: tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt] | None = None
+    """Steps to the left and right that a step attends to; all of them if null."""
+
+    @property
+    def attention_window(self) -> Window | None:
+        return None if self.window is None else Window(*self.window)
 
 
 class TransformerEncoderConfig(AttentionEncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward."""
 
     type: Literal["transformer"] = "transformer"
-    activation: Activation = "gelu"
     norm: Literal["pre", "post"] = "pre"
     """Layer norm before each block (trains without fuss) or after it (as in the first Transformer)."""
 
 
-class DecoderLayersConfig(DecoderConfig):
+class DecoderLayersConfig(AttentionConfig, DecoderConfig):
     """Layers of self-attention, cross-attention and feed-forward."""
 
-    type: str
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Width of the decoder; the encoder may have another."""
-    num_layers: int = pydantic.Field(default=6, gt=0)
-    num_heads: int = pydantic.Field(default=4, gt=0)
-    feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
-    """Width inside the feed-forward blocks."""
-    activation: Activation = "gelu"
     norm: Literal["pre", "post"] = "pre"
     """Layer norm before each block or after it."""
-    dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of the embeddings, the output of each block and inside the feed-forward blocks."""
-    positions: PositionConfig = PositionConfig()
-    """How the decoder knows where a token stands."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> DecoderLayersConfig:
-        check_heads(self.dim, self.num_heads, self.positions)
-        return self
 
     @property
     def cross_attention(self) -> tuple[int, int]:
@@ -82,14 +92,9 @@ class TransformerDecoderConfig(DecoderLayersConfig):
     window: pydantic.PositiveInt | None = None
     """Past tokens that a token attends to; all of them if null."""
 
-
-def check_heads(dim: int, num_heads: int, positions: PositionConfig) -> None:
-    if dim % num_heads:
-        raise ValueError(f"dim = {dim} is no multiple of num_heads = {num_heads}")
-    if positions.type == "rotary" and dim // num_heads % 2:
-        raise ValueError(f"rotary positions turn pairs: dim / num_heads = {dim // num_heads} must be even")
-    if positions.type in ("sinusoid", "fourier") and dim % 2:
-        raise ValueError(f"{positions.type} positions are pairs of sine and cosine: dim = {dim} must be even")
+    @property
+    def attention_window(self) -> Window | None:
+        return None if self.window is None else Window(self.window, 0)
 
 
 class Block(nn.Module):
@@ -110,20 +115,28 @@ class Block(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward; of a language model too, where it is causal."""
 
-    def __init__(self, config: TransformerEncoderConfig) -> None:
+    def __init__(self, config: AttentionConfig, norm: Literal["pre", "post"]) -> None:
         super().__init__()
         self.attention = config.build_attention()
         self.feed_forward = FeedForward(
             config.dim, config.feed_forward_dim, config.activation, config.dropout
         )
-        self.attention_block = Block(config.dim, config.norm, config.dropout)
-        self.feed_forward_block = Block(config.dim, config.norm, config.dropout)
+        self.attention_block = Block(config.dim, norm, config.dropout)
+        self.feed_forward_block = Block(config.dim, norm, config.dropout)
 
-    def forward(self, x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        mask_BT: Tensor | None = None,
+        *,
+        causal: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
         block = self.attention_block
-        x_BTD = block.after(x_BTD, self.attention(block.before(x_BTD), mask_BT))
+        update = self.attention(block.before(x_BTD), mask_BT, causal=causal, cache=cache)
+        x_BTD = block.after(x_BTD, update)
         block = self.feed_forward_block
         return block.after(x_BTD, self.feed_forward(block.before(x_BTD)))
 
@@ -132,7 +145,7 @@ class TransformerEncoder(LayeredEncoder):
     """Layers of self-attention and feed-forward."""
 
     def __init__(self, config: TransformerEncoderConfig, num_features: int) -> None:
-        layers = (EncoderLayer(config) for _ in range(config.num_layers))
+        layers = (EncoderLayer(config, config.norm) for _ in range(config.num_layers))
         norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         super().__init__(config, num_features, layers, norm, config.positions)
 
@@ -140,14 +153,9 @@ class TransformerEncoder(LayeredEncoder):
 class DecoderLayer(nn.Module):
     """Self-attention over the tokens, cross-attention to the encoded steps, feed-forward."""
 
-    def __init__(self, config: DecoderLayersConfig, memory_dim: int, window: int | None = None) -> None:
+    def __init__(self, config: DecoderLayersConfig, memory_dim: int) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(
-            config.dim,
-            config.num_heads,
-            rotary=config.positions.type == "rotary",
-            window=None if window is None else Window(window, 0),
-        )
+        self.self_attention = config.build_attention()
         self.cross_attention = CrossAttention(config.dim, config.num_heads, memory_dim)
         self.feed_forward = FeedForward(
             config.dim, config.feed_forward_dim, config.activation, config.dropout
@@ -213,9 +221,7 @@ class TransformerDecoder(Decoder):
         if config.positions.type == "learned":
             self.max_tokens = config.positions.span - 1  # the start has a position too
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(
-            DecoderLayer(config, memory_dim, config.window) for _ in range(config.num_layers)
-        )
+        self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(config.dim, vocab_size)
 

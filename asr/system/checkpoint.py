@@ -66,13 +66,12 @@ def save_checkpoint(
     system: System[Model],
     state: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,
-    training: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the folder, whole or not at all. `weights` (an average, say) stand for those of the model.
 
     Versions in `state` stay: a copy of a model was made by what made the model.
     """
-    write_checkpoint(folder, system, state, copy_tensors(system, weights, training))
+    write_checkpoint(folder, system, state, copy_tensors(system, weights))
 
 
 def copy_tensors(

@@ -66,7 +66,7 @@ class WhisperEncoder(Encoder):
         self.convolution_2 = nn.Conv1d(config.dim, config.dim, 3, stride=FRAMES_PER_STEP, padding=1)
         self.register_buffer("positions_TD", sinusoids(config.max_steps, config.dim))
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(config.encoder_layers))
+        self.layers = nn.ModuleList(EncoderLayer(layer, "pre") for _ in range(config.encoder_layers))
         self.norm = nn.LayerNorm(config.dim)
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
