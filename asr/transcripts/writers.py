@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import json
 import math
 import re
@@ -16,29 +15,45 @@ from asr.errors import UserError
 from asr.transcripts.subtitles import Cue, CueBuilder, SubtitlesConfig, build_cues, to_milliseconds
 from asr.transcripts.transcript import Segment, Transcript
 
-WriteOne = Callable[[Transcript, SubtitlesConfig], str]
-
 
 @dataclass(frozen=True)
 class Writer:
-    """A format: how it writes a recording, and what stands around recordings in one file."""
+    """A format: how it writes a recording, or each segment or cue, and what stands before all recordings."""
 
-    write: WriteOne
+    write: Callable[[Transcript], str] | None = None
     """The lines of one recording."""
+    write_segment: Callable[[Transcript, Segment], str] | None = None
+    """Those of one segment, which can be written before the next one is there."""
+    write_cue: Callable[[int, Cue], str] | None = None
+    """Of subtitles: a cue and its number, from 1."""
     header: str = ""
     """Before the first recording."""
     holds_several: bool = True
     """Whether one file may hold several recordings. Subtitles belong to one."""
-    is_by_segment: bool = False
-    """Whether each segment has its own lines, which can be written before the next one is there."""
-    write_cue: Callable[[int, Cue], str] | None = None
-    """Of subtitles: a cue and its number, from 1."""
+    tells_silence: bool = False
+    """Whether there is a line for a recording in which nobody speaks."""
+
+    def format(self, transcript: Transcript, config: SubtitlesConfig) -> str:
+        segments = _spoken(transcript)
+        if self.write_cue is not None:
+            cleaned = [_clean_segment(segment) for segment in segments]
+            return self.number_cues(build_cues(cleaned, transcript.duration, config), 1)
+        if self.write_segment is not None:
+            if self.tells_silence and not segments:
+                segments = [Segment(0.0, transcript.duration, "")]
+            return "".join(self.write_segment(transcript, segment) for segment in segments)
+        assert self.write is not None
+        return self.write(transcript)
+
+    def number_cues(self, cues: Sequence[Cue], first: int) -> str:
+        assert self.write_cue is not None
+        return "".join(self.write_cue(number, cue) for number, cue in enumerate(cues, first))
 
 
 def format_transcript(name: str, transcript: Transcript, config: SubtitlesConfig | None = None) -> str:
     """The whole content of a file for one recording, in the format `name`."""
     writer = WRITERS[name]
-    return writer.header + writer.write(transcript, config or SubtitlesConfig())
+    return writer.header + writer.format(transcript, config or SubtitlesConfig())
 
 
 class TranscriptStream:
@@ -65,7 +80,7 @@ class TranscriptStream:
         """Return what to write now for the next segment of a recording that is on its way."""
         if self._writer.write_cue is not None:
             text = self._number(self._cues.add(_clean_segment(segment)) if _clean(segment.text) else [])
-        elif self._writer.is_by_segment and _clean(segment.text):
+        elif self._writer.write_segment is not None and _clean(segment.text):
             text = self._write(Transcript(id, audio, segment.end, (segment,)))
         else:
             return ""
@@ -87,16 +102,15 @@ class TranscriptStream:
     def _write(self, transcript: Transcript) -> str:
         if self._name == "json":
             return _dump_json(describe(transcript), indent=2)
-        text = self._writer.write(transcript, self._config)
+        text = self._writer.format(transcript, self._config)
         if self._name == "txt" and self._several:
             lines = text.splitlines() or [""]
             return "".join(f"{_clean(transcript.audio)}: {line}".rstrip() + "\n" for line in lines)
         return text
 
     def _number(self, cues: Sequence[Cue]) -> str:
-        assert self._writer.write_cue is not None
         first, self._num_cues = self._num_cues + 1, self._num_cues + len(cues)
-        return "".join(self._writer.write_cue(number, cue) for number, cue in enumerate(cues, first))
+        return self._writer.number_cues(cues, first)
 
     def _begin(self, text: str) -> str:
         if self._name == "json":
@@ -116,9 +130,9 @@ class TranscriptStream:
 # --- plain text and JSON ------------------------------------------------------------------------
 
 
-def _write_txt(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_txt(transcript: Transcript, segment: Segment) -> str:
     """A line for each segment between pauses."""
-    return "".join(f"{_name_speaker(segment)}{_clean(segment.text)}\n" for segment in _spoken(transcript))
+    return f"{_name_speaker(segment)}{_clean(segment.text)}\n"
 
 
 def _name_speaker(segment: Segment | Cue) -> str:
@@ -192,11 +206,11 @@ def _describe_segment(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _write_json(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_json(transcript: Transcript) -> str:
     return _dump_json(describe(transcript), indent=2) + "\n"
 
 
-def _write_jsonl(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_jsonl(transcript: Transcript) -> str:
     """All of the recording on one line, so that the files of many can be put one after the other."""
     return _dump_json(describe(transcript)) + "\n"
 
@@ -234,18 +248,6 @@ def _write_lrc_cue(number: int, cue: Cue) -> str:
     return f"[{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}]{text}\n"
 
 
-def _subtitles(write_cue: Callable[[int, Cue], str], header: str = "") -> Writer:
-    def write(transcript: Transcript, config: SubtitlesConfig) -> str:
-        return "".join(itertools.starmap(write_cue, enumerate(_cues(transcript, config), 1)))
-
-    return Writer(write, header, holds_several=False, write_cue=write_cue)
-
-
-def _cues(transcript: Transcript, config: SubtitlesConfig) -> list[Cue]:
-    segments = [_clean_segment(segment) for segment in _spoken(transcript)]
-    return build_cues(segments, transcript.duration, config)
-
-
 def _clean_segment(segment: Segment) -> Segment:
     return replace(segment, text=_clean(segment.text))
 
@@ -260,33 +262,21 @@ def _clock(milliseconds: int, mark: str) -> str:
 # --- tables: a line is a segment or a word, columns are parted by a tab or a space ---------------
 
 
-def _write_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_tsv(transcript: Transcript, segment: Segment) -> str:
     """No quotes, no escapes: a text never holds a tab or a line end, which become spaces."""
-    rows = []
-    for segment in _spoken(transcript):
-        confidence = _share(segment.confidence)
-        row = [
-            _clean(transcript.id),
-            _decimal(segment.start),
-            _decimal(segment.end),
-            "" if confidence is None else f"{confidence:.4f}",
-            segment.speaker or "",
-            _clean(segment.text),
-        ]
-        rows.append("\t".join(row) + "\n")
-    return "".join(rows)
+    confidence = _share(segment.confidence)
+    sure = "" if confidence is None else f"{confidence:.4f}"
+    times = f"{_decimal(segment.start)}\t{_decimal(segment.end)}"
+    return f"{_clean(transcript.id)}\t{times}\t{sure}\t{segment.speaker or ''}\t{_clean(segment.text)}\n"
 
 
-def _write_whisper_tsv(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_whisper_tsv(transcript: Transcript, segment: Segment) -> str:
     """Write as openai-whisper does: whole milliseconds, no id, so one recording to a file."""
-    return "".join(
-        f"{to_milliseconds(segment.start)}\t{to_milliseconds(segment.end)}\t"
-        f"{_name_speaker(segment)}{_clean(segment.text)}\n"
-        for segment in _spoken(transcript)
-    )
+    times = f"{to_milliseconds(segment.start)}\t{to_milliseconds(segment.end)}"
+    return f"{times}\t{_write_txt(transcript, segment)}"
 
 
-def _write_ctm(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_ctm(transcript: Transcript) -> str:
     """NIST's table of words: recording, channel, start, duration, word, confidence."""
     name, rows = escape_id(transcript.id), []
     for segment in _spoken(transcript):
@@ -299,38 +289,29 @@ def _write_ctm(transcript: Transcript, config: SubtitlesConfig) -> str:
         for word in segment.words:
             start, end = to_milliseconds(word.start), to_milliseconds(word.end)
             confidence = _share(word.confidence)
-            row = [
-                name,
-                channel,
-                _milli(start),
-                _milli(max(0, end - start)),
-                "_".join(_clean(word.text).split()),
-            ]
-            rows.append(" ".join([*row, *([] if confidence is None else [f"{confidence:.4f}"])]) + "\n")
+            sure = "" if confidence is None else f" {confidence:.4f}"
+            text = "_".join(_clean(word.text).split())
+            times = f"{_milli(start)} {_milli(max(0, end - start))}"
+            rows.append(f"{name} {channel} {times} {text}{sure}\n")
     return "".join(rows)
 
 
-def _write_stm(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_stm(transcript: Transcript, segment: Segment) -> str:
     """NIST's table of segments: recording, channel, speaker, start, end, label, text.
 
     The label is always there, since a text that begins with < would be taken for one.
     """
-    speaker = transcript.speaker or "unknown"
-    whole = Segment(0.0, transcript.duration, "")  # says that nothing was found, not that nobody looked
-    return "".join(
-        f"{escape_id(transcript.id)} {segment.channel or 1} {escape_id(segment.speaker or speaker)} "
-        f"{_decimal(segment.start)} {_decimal(segment.end)} <NA> {_clean(segment.text)}".rstrip()
-        + "\n"
-        for segment in _spoken(transcript) or [whole]
-    )
+    speaker = escape_id(segment.speaker or transcript.speaker or "unknown")
+    times = f"{_decimal(segment.start)} {_decimal(segment.end)}"
+    line = f"{escape_id(transcript.id)} {segment.channel or 1} {speaker} {times} <NA> {_clean(segment.text)}"
+    return line.rstrip() + "\n"
 
 
-def _write_trn(transcript: Transcript, config: SubtitlesConfig) -> str:
+def _write_trn(transcript: Transcript) -> str:
     """NIST's list of texts, each followed by its id in brackets; of channels that are speakers, one each."""
     lines = []
-    for channel in sorted({segment.channel for segment in transcript.segments}, key=lambda one: one or 0) or [
-        None
-    ]:
+    channels = {segment.channel for segment in transcript.segments} or {None}
+    for channel in sorted(channels, key=lambda one: one or 0):
         texts = [segment.text for segment in transcript.segments if segment.channel == channel]
         text = transcript.separator.join(text for text in texts if text)
         suffix = "" if channel is None else f"-{channel}"
@@ -339,18 +320,16 @@ def _write_trn(transcript: Transcript, config: SubtitlesConfig) -> str:
 
 
 WRITERS: dict[str, Writer] = {
-    "txt": Writer(_write_txt, is_by_segment=True),
+    "txt": Writer(write_segment=_write_txt),
     "json": Writer(_write_json),
     "jsonl": Writer(_write_jsonl),
-    "srt": _subtitles(_write_srt_cue),
-    "vtt": _subtitles(_write_vtt_cue, header="WEBVTT\n\n"),
-    "lrc": _subtitles(_write_lrc_cue),
-    "tsv": Writer(_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n", is_by_segment=True),
-    "whisper.tsv": Writer(
-        _write_whisper_tsv, header="start\tend\ttext\n", holds_several=False, is_by_segment=True
-    ),
+    "srt": Writer(write_cue=_write_srt_cue, holds_several=False),
+    "vtt": Writer(write_cue=_write_vtt_cue, header="WEBVTT\n\n", holds_several=False),
+    "lrc": Writer(write_cue=_write_lrc_cue, holds_several=False),
+    "tsv": Writer(write_segment=_write_tsv, header="id\tstart\tend\tconfidence\tspeaker\ttext\n"),
+    "whisper.tsv": Writer(write_segment=_write_whisper_tsv, header="start\tend\ttext\n", holds_several=False),
     "ctm": Writer(_write_ctm),
-    "stm": Writer(_write_stm, is_by_segment=True),
+    "stm": Writer(write_segment=_write_stm, tells_silence=True),
     "trn": Writer(_write_trn),
 }
 
