@@ -234,11 +234,18 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
             "--channels separate is for recordings that are read to their end; with --stream and "
             "--plot-attention give --channels mix, or the number of one"
         )
-    options = find_options(settings, family)
-    if family is not None and options is not None:
-        family.check(model, options)
+    for_family = find_options(settings, family)
+    if family is not None and for_family is not None:
+        family.check(model, for_family)
+        if resources.files:
+            raise UserError(
+                "--language-model and --lexicon are for models trained here; tell a Whisper model words that "
+                "are likely by --prompt, or --set whisper.hotwords=[...]"
+            )
     plot = None if args.plot_attention is None else Path(args.plot_attention)
-    return TranscriptionOptions(model, args.device, args.batch_size, settings, resources, clip, plot)
+    return TranscriptionOptions(
+        model, args.device, args.batch_size, settings, for_family, resources, clip, plot
+    )
 
 
 def read_clip(text: str) -> tuple[float, float | None]:
@@ -297,17 +304,15 @@ def _escape_what_cannot_be_shown() -> None:
 
 
 def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
-    from asr.cli.transcription_job import load_resources, load_transcriber
+    from asr.cli.transcription_job import load_transcriber, make_request
     from asr.transcription.live_input import PipeReader, read_live
     from asr.transcription.live_output import Latency, write_live
     from asr.transcription.streaming import LiveTranscriber, transcribe_live
-    from asr.transcription.transcriber import Request
 
     settings = options.settings
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer = load_transcriber(options)
-    resources = load_resources(options, recognizer)
-    request = Request(settings.decoding, resources, options.batch_size, options.for_family)
+    request = make_request(options, recognizer)
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request, settings.streaming)
     _escape_what_cannot_be_shown()

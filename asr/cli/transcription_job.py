@@ -18,7 +18,6 @@ from asr.audio import reading as audio
 from asr.audio.sources import AudioFile, AudioPart, Source
 from asr.config import Config
 from asr.data.storage import is_address, read_range
-from asr.decoding.fusion import FusionModel
 from asr.errors import UserError, plural
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
 from asr.evaluation.speech import describe_device
@@ -27,10 +26,9 @@ from asr.models.precision import Precision
 from asr.progress import AudioProgress
 from asr.system.decoding_resources import DecodingResources
 from asr.transcription.audio_paths import STANDARD_INPUT, Recording
-from asr.transcription.families import find_family
 from asr.transcription.recognizer import Recognizer, load_model
 from asr.transcription.segment_log import SegmentLog
-from asr.transcription.settings import TranscriptionSettings, find_options
+from asr.transcription.settings import TranscriptionSettings
 from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 
@@ -50,16 +48,13 @@ class TranscriptionOptions:
     device: str
     batch_size: int
     settings: TranscriptionSettings
+    for_family: Config | None
+    """Settings of the model's family, such as whisper; None for a model that was trained here."""
     resources: DecodingResources
     clip: tuple[float, float | None] | None = None
     """Start and end in seconds; without an end, to the end of the recording."""
     plot: Path | None = None
     """Where the attention is drawn."""
-
-    @property
-    def for_family(self) -> Config | None:
-        """Settings of the model's family, such as whisper; None for a model that was trained here."""
-        return find_options(self.settings, find_family(self.model))
 
     def with_precision(self, precision: Precision) -> TranscriptionOptions:
         return replace(self, settings=self.settings.model_copy(update={"precision": precision}))
@@ -226,26 +221,17 @@ class TranscriptionJob:
 
 
 def make_request(options: TranscriptionOptions, recognizer: Transcriber) -> Request:
-    settings = options.settings
+    settings, language_model = options.settings, None
+    if isinstance(recognizer, Recognizer):
+        language_model = options.resources.load(recognizer.system, recognizer.device)
     return Request(
         settings.decoding,
-        load_resources(options, recognizer),
+        language_model,
         options.batch_size,
         options.for_family,
         tokens=settings.tokens,
         channels=settings.channels,
     )
-
-
-def load_resources(options: TranscriptionOptions, recognizer: Transcriber) -> FusionModel | None:
-    if isinstance(recognizer, Recognizer):
-        return options.resources.load(recognizer.system, recognizer.device)
-    if options.resources.files:
-        raise UserError(
-            "--language-model and --lexicon are for models trained here; tell a Whisper model words that are "
-            "likely by --prompt, or --set whisper.hotwords=[...]"
-        )
-    return None
 
 
 def load_transcriber(options: TranscriptionOptions) -> Transcriber:
