@@ -222,13 +222,13 @@ class Split:
     def read(cls, recognizer: Recognizer, manifest: Path, folder: Path, name: str) -> Split:
         """Read the manifest, and write its references."""
         utterances = read_references(manifest)
-        logger.info("%s: %d utterances of %s", folder.parent.name, len(utterances), manifest)
         references = describe_references(utterances, recognizer.system.config.text)
         write_texts(folder / f"{name}.jsonl", references)
         return cls(recognizer, manifest, folder, name, utterances, references)
 
     def decode(self, requests: Mapping[str, Request]) -> dict[str, DecodedSplit]:
         """Decode by all setups; utterances are encoded once. A file that cannot be read is an error."""
+        logger.info("%s: %d utterances of %s", self.folder.parent.name, len(self.utterances), self.manifest)
         found = decode_utterances(self.recognizer, self.utterances, requests)
         if found.faults:
             name, fault = next(iter(found.faults.items()))

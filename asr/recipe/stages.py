@@ -391,9 +391,11 @@ def find_evaluated_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
     for run in runs:
         if run.folder.exists() and run.makes_text:
             tasks = (_train(experiment, run, runs), _evaluate(experiment, run))
-            lacks = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
-            reasons += lacks[:1]
-            evaluated += [] if lacks else [run]
+            lacking = [f"{task.name}: {reason}" for task in tasks if (reason := find_reason_to_run(task))]
+            if lacking:
+                reasons.append(lacking[0])
+            else:
+                evaluated.append(run)
     return evaluated, reasons
 
 

@@ -271,16 +271,14 @@ def publish_study(experiment: Experiment, study: Study, report_dir: Path) -> Non
     shutil.copytree(report_dir, folder)
     shutil.copyfile(experiment.results_dir / REFERENCES, folder / REFERENCES)
     runs = read_record(report_dir / FIGURES)["runs"]
-    decoded = list(study.lengths)  # besides test, which the results have
-    for beam in study.length_beams:
-        decoded += [name + beam_suffix(beam) for name in ("test", *study.lengths)]
+    others = [name + beam_suffix(beam) for beam in study.length_beams for name in ("test", *study.lengths)]
     for run in runs:
         texts = hypotheses_name(run["name"], run["decoding"])
         shutil.copyfile(experiment.results_dir / texts, folder / texts)
         evaluation = experiment.runs_dir / run["name"] / "evaluation"
         for name in study.lengths:
             shutil.copyfile(evaluation / f"{name}.jsonl", folder / f"{name}.{REFERENCES}")
-        for name in decoded:
+        for name in (*study.lengths, *others):
             for path in evaluation.glob(f"{name}.*.jsonl"):
                 shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
     if study.folds is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -39,8 +38,6 @@ from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import Process
 from asr.train.loop import step_name
 from asr.transcription.transcriber import Request
-
-logger = logging.getLogger(__name__)
 
 RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?
 TRAIN_UTTERANCES = 100  # that are read again at the end: what has been learned by heart?
@@ -186,7 +183,6 @@ def decode_lengths(
         references |= split.references
         path = split.folder / hypotheses_name(name + suffix, config.method)
         if not path.exists() or path.stat().st_mtime < model.stat().st_mtime:
-            logger.info("%s: %s by %s", run["name"], name + suffix, config.method)
             decoded = split.decode({config.method: Request(config)})
             write_texts(path, split.describe(decoded[config.method]))
         hypotheses |= read_texts(path)
