@@ -19,7 +19,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from asr.batches.augment import AugmentationCounter, Augmenter
-from asr.batches.builder import Batch, BatchBuilder, Inputs, Skipped, encode_text, needed_frames
+from asr.batches.builder import (
+    Batch,
+    BatchBuilder,
+    Inputs,
+    Skipped,
+    SupportsUtterances,
+    encode_text,
+    needed_frames,
+)
 from asr.batches.order import (
     WHOLE,
     BatchConfig,
@@ -38,8 +46,8 @@ logger = logging.getLogger(__name__)
 MAX_BROKEN_SHARE = 0.01  # of a manifest; beyond it something is wrong with the corpus, not with a file
 
 
-class BatchLoader:
-    """Loader of this process's batches of a manifest.
+class UtteranceLoader:
+    """Base of the loaders of this process's batches.
 
     A fault of one utterance costs that utterance: it is missing in its batch, and named in `Batch.skipped`
     and in the file `skipped_path`. Every planned batch comes, even if nothing is left of it. So all processes
@@ -48,7 +56,9 @@ class BatchLoader:
 
     def __init__(
         self,
-        manifest: Manifest,
+        name: str,
+        utterances: SupportsUtterances,
+        num_utterances: int,
         inputs: Inputs,
         config: BatchConfig,
         *,
@@ -56,15 +66,55 @@ class BatchLoader:
         share: ProcessShare = WHOLE,
         skipped_path: Path | None = None,
     ) -> None:
-        check_settings(inputs, config)
-        self._manifest = manifest
+        speeds = inputs.augment.speed
+        if speeds and config.max_utterance_seconds / min(speeds) > config.max_seconds:
+            raise UserError(
+                f"batches.max_utterance_seconds = {config.max_utterance_seconds}, at the slowest "
+                f"augment.speed, {min(speeds)}, exceeds batches.max_seconds = {config.max_seconds}; "
+                "change one of the three"
+            )
+        self.name = name
         self._inputs = inputs
         self._config = config
         self._seed = seed
         self._share = share
         features = inputs.front_end.config
         self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
-        self._skip_log = SkipLog(manifest.name, len(manifest), skipped_path)
+        self._builder = BatchBuilder(utterances, inputs, self._augmenter)
+        self._skip_log = SkipLog(name, num_utterances, skipped_path)
+
+    def _load(
+        self, planned: Iterable[list[Any]], epoch: int | None, num_workers: int | None = None
+    ) -> Iterator[Batch]:
+        """Build a batch of each list of keys in worker processes; lists are drawn some batches ahead."""
+        loader = DataLoader(
+            self._builder,
+            sampler=((epoch, keys) for keys in planned),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=self._config.num_workers if num_workers is None else num_workers,
+            generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
+        )
+        counter = AugmentationCounter(self._inputs.augment)
+        with explain_dead_workers():
+            with hold_signals_back():
+                results = iter(loader)
+            for result in results:
+                if isinstance(result, UserError):
+                    raise result
+                self._skip_log.add(result.skipped)
+                counter.add(result.applied)
+                yield result
+        if epoch is not None:
+            counter.log(epoch)
+
+
+class BatchLoader(UtteranceLoader):
+    """Loader of the batches of a manifest."""
+
+    def __init__(self, manifest: Manifest, inputs: Inputs, config: BatchConfig, **options: Any) -> None:
+        super().__init__(manifest.name, manifest, len(manifest), inputs, config, **options)
+        self._manifest = manifest
 
     @cached_property
     def training_set(self) -> TrainingSet:
@@ -101,11 +151,7 @@ class BatchLoader:
             epoch, sum(map(len, plan.batches)), len(plan.batches), 100 * plan.padding,
         )  # fmt: skip
         report_left_over(epoch, plan.left_over, self._share.multiple)
-        counter = AugmentationCounter(self._inputs.augment)
-        for batch in self._load(self._share.take(plan.batches, start), epoch):
-            counter.add(batch.applied)
-            yield batch
-        counter.log(epoch)
+        yield from self._load_groups(self._share.take(plan.batches, start), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance of the manifest once in all processes together, as it is, the longest first."""
@@ -113,7 +159,7 @@ class BatchLoader:
         if self._config.max_tokens is not None:
             tokens_N = count_tokens(self._manifest, self._inputs)
         groups = group_by_length(self._manifest.durations, self._config, None, tokens_N)
-        yield from self._load(self._share.take(groups[::-1]), None)
+        yield from self._load_groups(self._share.take(groups[::-1]), None)
 
     @property
     def longest_seconds(self) -> float:
@@ -124,48 +170,11 @@ class BatchLoader:
         """The largest one of the first epoch, padding included, to try out whether memory is enough."""
         seconds_N = self._manifest.durations
         largest = max(self.plan_epoch(0).batches, key=lambda group: len(group) * seconds_N[group].max())
-        return next(self._load([largest], 0))
+        return next(self._load_groups([largest], 0))
 
-    def _load(self, planned: Iterable[np.ndarray], epoch: int | None) -> Iterator[Batch]:
-        groups = list(planned)
-        return load_batches(
-            BatchBuilder(self._manifest, self._inputs, self._augmenter),
-            [(epoch, group.tolist()) for group in groups],
-            min(self._config.num_workers, len(groups)),
-            self._skip_log,
-        )
-
-
-def load_batches(
-    builder: BatchBuilder, items: Iterable[tuple[int | None, list[Any]]], num_workers: int, skip_log: SkipLog
-) -> Iterator[Batch]:
-    """Build a batch of each item in worker processes; items are drawn some batches ahead."""
-    loader = DataLoader(
-        builder,
-        sampler=items,
-        batch_size=None,
-        collate_fn=_as_it_is,
-        num_workers=num_workers,
-        generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
-    )
-    with explain_dead_workers():
-        with hold_signals_back():
-            results = iter(loader)
-        for result in results:
-            if isinstance(result, UserError):
-                raise result
-            skip_log.add(result.skipped)
-            yield result
-
-
-def check_settings(inputs: Inputs, config: BatchConfig) -> None:
-    """Settings that are right, each by itself, and do not go together."""
-    speeds = inputs.augment.speed
-    if speeds and config.max_utterance_seconds / min(speeds) > config.max_seconds:
-        raise UserError(
-            f"batches.max_utterance_seconds = {config.max_utterance_seconds}, at the slowest augment.speed, "
-            f"{min(speeds)}, exceeds batches.max_seconds = {config.max_seconds}; change one of the three"
-        )
+    def _load_groups(self, planned: Iterable[np.ndarray], epoch: int | None) -> Iterator[Batch]:
+        groups = [group.tolist() for group in planned]
+        return self._load(groups, epoch, min(self._config.num_workers, len(groups)))
 
 
 @dataclass(frozen=True)

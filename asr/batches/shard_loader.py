@@ -5,25 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from asr.batches.augment import AugmentationCounter, Augmenter
-from asr.batches.builder import Batch, BatchBuilder, Inputs
-from asr.batches.loader import (
-    SkipLog,
-    check_settings,
-    count_tokens,
-    load_batches,
-    report_left_out,
-    select_training_set,
-)
+from asr.batches.builder import Batch, Inputs
+from asr.batches.loader import UtteranceLoader, count_tokens, report_left_out, select_training_set
 from asr.batches.order import (
-    WHOLE,
     BatchConfig,
-    ProcessShare,
     group_by_length,
     order_batches,
     order_shards,
@@ -64,11 +53,8 @@ class WindowStart(NamedTuple):
 PlannedBatch = list[RowKey]
 
 
-class ShardLoader:
-    """Loads the batches of one or more folders of shards that are this process's.
-
-    As `BatchLoader` does for a manifest: faults, steps and ranks are the same.
-    """
+class ShardLoader(UtteranceLoader):
+    """Loader of the batches of one or more folders of shards."""
 
     def __init__(
         self,
@@ -77,26 +63,17 @@ class ShardLoader:
         config: BatchConfig,
         *,
         shares: Sequence[float] = (),
-        seed: int = 0,
-        share: ProcessShare = WHOLE,
-        skipped_path: Path | None = None,
+        **options: Any,
     ) -> None:
         """`shares`: what part of the shards of each folder an epoch takes; nothing: all."""
-        check_settings(inputs, config)
+        name, count = " + ".join(folder.address for folder in folders), sum(map(len, folders))
+        super().__init__(name, ShardRows(folders), count, inputs, config, **options)
         self._folders = folders
-        self._inputs = inputs
-        self._config = config
         self._shares = shares or [1.0] * len(folders)
-        self._seed = seed
-        self._share = share
-        self.name = " + ".join(folder.address for folder in folders)
+        self._starts: list[WindowStart] = []
         for folder in folders:
             if not len(folder):
                 raise UserError(f"{folder.address}: no utterance in its shards")
-        features = inputs.front_end.config
-        self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
-        self._skip_log = SkipLog(self.name, sum(map(len, folders)), skipped_path)
-        self._starts: list[WindowStart] = []
 
     @property
     def longest_seconds(self) -> float:
@@ -115,28 +92,21 @@ class ShardLoader:
 
         `window`: what `find_window` gave for `start`; without it the windows before are planned again.
         """
-        counter = AugmentationCounter(self._inputs.augment)
         first = window or WindowStart()
-        planned = self._share.take(self._plan_epoch(epoch, first), start - first.batches)
-        items = ((epoch, keys) for keys in planned)
-        for batch in load_batches(self._builder(), items, self._config.num_workers, self._skip_log):
-            counter.add(batch.applied)
-            yield batch
-        counter.log(epoch)
+        yield from self._load(self._share.take(self._plan_epoch(epoch, first), start - first.batches), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance once in all processes together, as it is; in each window the longest first."""
         windows = order_windows(self._folders, self._config.window_shards)
         planned = (keys for shards in windows for keys in self._plan_evaluation(shards))
-        items = ((None, keys) for keys in self._share.take(planned))
-        yield from load_batches(self._builder(), items, self._config.num_workers, self._skip_log)
+        yield from self._load(self._share.take(planned), None)
 
     def largest_batch(self) -> Batch:
         """The largest one of the first window, padding included, to try out whether memory is enough."""
         for number in range(len(self._order(0))):
             if planned := self._plan_window(0, number):
                 largest = max(planned, key=self._padded_seconds)
-                return next(load_batches(self._builder(), [(0, largest)], 0, self._skip_log))
+                return next(self._load([largest], 0, num_workers=0))
         raise self._nothing_to_learn()
 
     def _padded_seconds(self, keys: PlannedBatch) -> float:
@@ -147,9 +117,6 @@ class ShardLoader:
         return UserError(
             f"{self.name}: none of the {sum(map(len, self._folders))} utterances can be trained on"
         )
-
-    def _builder(self) -> BatchBuilder:
-        return BatchBuilder(ShardRows(self._folders), self._inputs, self._augmenter)
 
     # --- plans --------------------------------------------------------------------------------
 
