@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,25 +160,16 @@ def _compute(config: FeaturesConfig, audio: np.ndarray) -> np.ndarray:
 
 def _plan_outputs(files: list[Path], folder: Path) -> dict[Path, Path]:
     """Map each file to the output of its features; refuse two with the same output."""
-    outputs: dict[Path, Path] = {}
-    source_of: dict[Path, Path] = {}
+    sources: dict[Path, Path] = {}
     for path in files:
         output = folder / f"{path.stem}.npy"
-        if output in source_of:
+        if output in sources:
             raise UserError(
-                f"{source_of[output]} and {path} would both be written to {output}; "
+                f"{sources[output]} and {path} would both be written to {output}; "
                 "compute them in two calls, with two folders"
             )
-        outputs[path], source_of[output] = output, path
-    return outputs
-
-
-def _write(path: Path, save: Callable[[Path], Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write here ({error.strerror})") from None
+        sources[output] = path
+    return {path: output for output, path in sources.items()}
 
 
 # --- table ----------------------------------------------------------------------------------------
@@ -213,6 +204,8 @@ def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) ->
     import librosa.display
     from matplotlib.figure import Figure
 
+    from asr.files import replace_file
+
     seconds = len(audio) / config.sample_rate
     if not 2 * config.window_ms / 1000 <= seconds <= MAX_PLOT_SECONDS:
         raise UserError(
@@ -230,7 +223,8 @@ def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) ->
     for axes in grid[:, 0]:
         axes.set_xlim(0, seconds)
         axes.label_outer()
-    _write(output, lambda path: figure.savefig(path, format="png", dpi=120))
+    with replace_file(output) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 def _draw_log_mel(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:

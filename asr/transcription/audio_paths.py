@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
@@ -48,14 +48,9 @@ class Recording:
     """Where the bytes of the audio file are, in a shard or at an address; `path` is then its name."""
 
 
-@dataclass(frozen=True)
-class _Found:
-    path: str
-    root: str
-    """The folder that was given, for what was found in one; else the folder of the file."""
-    utterance: Utterance | None = None
-    """In a manifest, or in shards."""
-    content: ByteRange | None = None
+# With the folder that was given, for what was found in one; else the folder of the file. Only what is of a
+# manifest or in shards has a name yet, its id.
+Found = tuple[Recording, str]
 
 
 def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[Recording]:
@@ -64,33 +59,22 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
     A name is the path below the folder that was given, without suffix. Where two would be equal they keep
     their suffix, or more of their path.
     """
-    found: dict[str, _Found] = {}
+    found: dict[str, Found] = {}
     for argument in arguments:
-        for item in _expand(argument, recursive, is_only=len(arguments) == 1):
-            key = item.path if item.path == STANDARD_INPUT else os.path.abspath(item.path)
-            if item.utterance is not None:
-                if "/" in item.utterance.id or item.utterance.id.startswith("."):
+        for recording, root in _expand(argument, recursive, is_only=len(arguments) == 1):
+            key = recording.path if recording.path == STANDARD_INPUT else os.path.abspath(recording.path)
+            if id := recording.name:
+                if "/" in id or id.startswith("."):
                     raise UserError(
-                        f"{argument}: utterance {item.utterance.id}: outputs are named by the id, so it "
-                        "should be one without / and without a dot at its beginning; rename it"
+                        f"{argument}: utterance {id}: outputs are named by the id, so it should be one "
+                        "without / and without a dot at its beginning; rename it"
                     )
-                key = f"{item.utterance.id} of a manifest"
+                key = f"{id} of a manifest"
                 if key in found:
-                    raise UserError(
-                        f"{argument}: utterance {item.utterance.id} is there twice; rename one of them"
-                    )
-            found.setdefault(key, item)
+                    raise UserError(f"{argument}: utterance {id} is there twice; rename one of them")
+            found.setdefault(key, (recording, root))
     names = _name(list(found.values()))
-    return [
-        Recording(
-            item.path,
-            name,
-            _clip(item),
-            None if item.utterance is None else item.utterance.channel,
-            item.content,
-        )
-        for item, name in zip(found.values(), names, strict=True)
-    ]
+    return [replace(recording, name=name) for (recording, _), name in zip(found.values(), names, strict=True)]
 
 
 def require_any(recordings: Sequence[Recording]) -> None:
@@ -101,15 +85,19 @@ def require_any(recordings: Sequence[Recording]) -> None:
         raise UserError(f"{here[0].path}: no such file{others}; check the path")
 
 
-def _clip(item: _Found) -> tuple[float, float] | None:
-    utterance = item.utterance
-    return None if utterance is None else (utterance.start, utterance.start + utterance.duration)
+def _at(path: str, root: str, content: ByteRange | None = None) -> Found:
+    return Recording(path, "", content=content), root
 
 
-def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
+def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Found:
+    clip = (utterance.start, utterance.start + utterance.duration)
+    return Recording(utterance.audio, utterance.id, clip, utterance.channel, content), ""
+
+
+def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
     """Expand folders. What cannot be read is an error later, when the others are read, too."""
     if argument == STANDARD_INPUT:
-        yield _Found(STANDARD_INPUT, "")
+        yield _at(STANDARD_INPUT, "")
     elif is_address(argument):
         yield from _expand_address(argument, recursive)
     elif os.path.isfile(os.path.join(argument, INDEX_NAME)):
@@ -117,7 +105,7 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
     elif os.path.isdir(argument) and not recursive:
         if is_only:
             raise UserError(f"{argument}: is a folder; add --recursive for all audio files in it")
-        yield _Found(argument, os.path.dirname(argument))
+        yield _at(argument, os.path.dirname(argument))
     elif os.path.isdir(argument):
         yield from _search(argument)
     elif not os.path.lexists(argument) and glob.has_magic(argument):
@@ -125,35 +113,35 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[_Found]:
         matches = [path for path in sorted(glob.glob(argument, recursive=True)) if not os.path.isdir(path)]
         if not matches and is_only:
             raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
-        yield from (_Found(path, os.path.dirname(path)) for path in matches or [argument])
+        yield from (_at(path, os.path.dirname(path)) for path in matches or [argument])
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
         for utterance in read_utterances(argument, guess_source_kind(argument)):
-            yield _Found(utterance.audio, "", utterance)
+            yield _of_manifest(utterance)
     else:
-        yield _Found(argument, os.path.dirname(argument))
+        yield _at(argument, os.path.dirname(argument))
 
 
-def _list_packed(folder: str) -> Iterator[_Found]:
+def _list_packed(folder: str) -> Iterator[Found]:
     """The utterances of a folder of shards."""
     for shard in ShardFolder.open(folder).shards:
         for packed in shard.utterances():
-            yield _Found(packed.audio, "", packed, packed.byte_range)
+            yield _of_manifest(packed, packed.byte_range)
 
 
-def _expand_address(address: str, recursive: bool) -> Iterator[_Found]:
+def _expand_address(address: str, recursive: bool) -> Iterator[Found]:
     """A file, a folder of shards, or the files of a folder, at an address such as s3://bucket/talks.
 
     Only an address of the command line is opened; one that a manifest names is taken for a path.
     """
     if _has_audio_suffix(address):
-        yield _Found(address, os.path.dirname(address), content=find_file(address))
+        yield _at(address, os.path.dirname(address), find_file(address))
     elif address.endswith(MANIFEST_SUFFIXES) and not address.endswith(f"/{INDEX_NAME}"):
         raise UserError(f"{address}: a manifest is read here only; copy it, with the audio that it names")
     elif recursive:
         files = [file for file in list_files(address) if _has_audio_suffix(file.address)]
         if not files:
             raise UserError(f"{address}: no audio file there, by the suffixes of their names")
-        yield from (_Found(file.address, address, content=file) for file in files)
+        yield from (_at(file.address, address, file) for file in files)
     else:
         try:
             yield from _list_packed(address)
@@ -165,7 +153,7 @@ def _has_audio_suffix(address: str) -> bool:
     return os.path.splitext(address)[1].lower() in AUDIO_SUFFIXES
 
 
-def _search(folder: str) -> Iterator[_Found]:
+def _search(folder: str) -> Iterator[Found]:
     """Audio files by their suffix, at any depth; without hidden files and folders, and links to folders."""
     num_found, others = 0, Counter[str]()
     for place, folders, files in os.walk(folder):
@@ -176,7 +164,7 @@ def _search(folder: str) -> Iterator[_Found]:
                 continue
             if suffix in AUDIO_SUFFIXES:
                 num_found += 1
-                yield _Found(os.path.join(place, name), folder)
+                yield _at(os.path.join(place, name), folder)
             else:
                 others[suffix or "no suffix"] += 1
     left_out = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
@@ -190,16 +178,15 @@ def _search(folder: str) -> Iterator[_Found]:
 # --- names --------------------------------------------------------------------------------------
 
 
-def _name(found: Sequence[_Found]) -> list[str]:
+def _name(found: Sequence[Found]) -> list[str]:
     """The shortest names that tell the recordings apart; one that does so leaves the others as they are."""
-    folders = [os.path.dirname(os.path.abspath(item.path)) for item in found if item.path != STANDARD_INPUT]
+    paths = [recording.path for recording, _ in found if recording.path != STANDARD_INPUT]
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
     common = os.path.commonpath(folders) if folders else ""
-    levels: list[Callable[[_Found], str]] = [
-        lambda item: (
-            item.utterance.id if item.utterance else _without_suffix(_relative(item.path, item.root))
-        ),
-        lambda item: _relative(item.path, item.root),
-        lambda item: _relative(item.path, common),
+    levels: list[Callable[[Found], str]] = [
+        lambda item: item[0].name or _without_suffix(_relative(item[0].path, item[1])),
+        lambda item: _relative(item[0].path, item[1]),
+        lambda item: _relative(item[0].path, common),
     ]
     level = [0] * len(found)
     while True:
