@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 import pydantic
 import yaml
 
-from asr.errors import UserError, shorten
+from asr.errors import UserError, shorten, suggest
 from asr.foreign_names import FOREIGN_NAMES
 
 if TYPE_CHECKING:
@@ -356,7 +356,9 @@ def _explain_fault(fault: Any, key: str, known: dict[str, str]) -> str:
     if fault["type"] in ("missing", "union_tag_not_found"):
         return f"{key} is missing; add it"
     if fault["type"] == "union_tag_invalid":
-        return f"{key} = {fault['ctx']['tag']!r}: expected one of {fault['ctx']['expected_tags']}"
+        tag, expected = fault["ctx"]["tag"], fault["ctx"]["expected_tags"]
+        near = suggest(tag, re.findall("'([^']*)'", expected), "")
+        return f"{key} = {tag!r}: expected one of {expected}{near and f'; {near}'}"
     if fault["type"] == "model_type":
         return f"{key} = {given}: expected a section, that is, indented `key: value` lines"
     problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

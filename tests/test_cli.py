@@ -281,6 +281,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
         (["evaluate", "nowhere", "in.jsonl", "--device", "gpu"], "nowhere: no model here"),
         (["info", "basee"], "basee: no model here; did you mean base?"),
+        (["train", "CONF", "model.encoder={type: lstn}"], "'whisper'; did you mean lstm?"),
         (["features", "."], ".: is a folder; give the files in it, such as ./*.wav"),
         (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "lowercase?"),
         (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),
@@ -296,7 +297,8 @@ def test_wrong_input_is_told_before_the_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in.jsonl").write_text("")
-    assert main(words) == 2
+    conf = str(ROOT / "conf/digits/ctc_lstm.yaml")
+    assert main([conf if word == "CONF" else word for word in words]) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 

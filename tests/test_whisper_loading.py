@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -565,3 +566,20 @@ def test_quantised_weights(kind: int) -> None:
     found = ggml._dequantise(np.frombuffer(b"".join(blocks), ggml.BLOCKS[kind]))
     expected = [quantised_value(kind, block, place) for block in blocks for place in range(32)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("whisper-bas", "Did you mean openai/whisper-base? Without a network"),
+        ("base", "or `hf download openai/whisper-base` where there is one. Without a network"),
+    ],
+)
+def test_a_name_that_the_hub_lacks(name: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, local_files_only: bool = False, **__: object) -> None:
+        raise LocalEntryNotFoundError("nothing") if local_files_only else OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(UserError) as caught:
+        find_files(name)
+    assert advice in str(caught.value)

@@ -234,11 +234,13 @@ def _fetch(name: str) -> Path:
             folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OTHERS]))
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
-        near = "" if name in NAMES.values() else suggest(name, NAMES.values(), "")
+        advice = f"With a network run the command again, or `hf download {name}` where there is one."
+        if name not in NAMES.values():
+            advice = suggest(name, NAMES.values(), advice).replace("did", "Did", 1)
         raise UserError(
-            f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}); "
-            f"{near or f'with a network run the command again, or `hf download {name}` where there is one'}; "
-            "without, give the path of a Whisper model, a .pt or ggml file or a folder, in place of the name "
+            f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}). "
+            f"{advice} Without a network give the path of a Whisper model, a .pt or ggml file or a folder, "
+            "in place of the name "
             "(`asr transcribe` takes it from --model, or from ASR_MODEL in the environment)"
         ) from None
     return folder
