@@ -150,11 +150,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(explain_plan(build_plan(experiment, args.stage))))
         return 0
-    from asr.recipe.systems import build_runs
-
     try:
-        if args.only and experiment.recipe.find_systems():
-            build_runs(experiment)  # a misspelt one is told before the corpus is prepared
         run_recipe(experiment, args.stage)
     except PartError as error:
         logger.error("asr: %s", error)
