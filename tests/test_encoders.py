@@ -16,7 +16,9 @@ WHISPER = WhisperConfig(
 )
 FRONTS = [
     SubsamplingConfig(type="conv2d", factor=4, channels=4),
-    SubsamplingConfig(type="conv2d", factor=8, channels=4),
+    SubsamplingConfig(
+        type="conv2d", factor=8, channels=16
+    ),  # of few channels, the middle is a matter of chance
     SubsamplingConfig(type="stack", factor=4),
 ]
 GEOMETRIES = [kind(dim=16, num_layers=1, subsampling=front) for kind in KINDS for front in FRONTS]
