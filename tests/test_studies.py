@@ -248,6 +248,20 @@ def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch
             )
             kept = [u.id for u in read_manifest(tmp_path / "data" / path.name)]
             assert kept == [f"{split}{n}" for n in range(4) if people[split][n] != case.left_out]
+    assert_rewrites_only_what_changes(study, variants, tmp_path / "data", "train_without_ann.jsonl", "bob")
+
+
+def assert_rewrites_only_what_changes(
+    study: Study, variants: dict[str, SystemConf], data_dir: Path, name: str, speaker: str
+) -> None:
+    """A second process must not change what the first one trains on; new utterances must."""
+    before = (data_dir / name).stat().st_mtime_ns
+    build_cases(study, variants, data_dir)
+    assert (data_dir / name).stat().st_mtime_ns == before
+    new = Utterance(id="new", audio="/a.wav", duration=1.0, text="YES", speaker=speaker)
+    write_manifest(data_dir / "train.jsonl", [*read_manifest(data_dir / "train.jsonl"), new])
+    build_cases(study, variants, data_dir)
+    assert "new" in {u.id for u in read_manifest(data_dir / name)}
 
 
 SPEAKERS = {"train": ("ann", "bob", "cem", "dee"), "dev": ("eva", "ann"), "test": ("fay", "gil")}
@@ -295,6 +309,10 @@ def test_cross_validation_deals_the_speakers_of_train_and_dev(
         "dee",
         "eva",
     ]
+    fold = cases["a_without_fold_1"].fold
+    assert fold is not None
+    speaker = str(next(read_manifest(fold)).speaker)
+    assert_rewrites_only_what_changes(study, variants, tmp_path / "data", fold.name, speaker)
     with pytest.raises(UserError, match=r"6 parts"):
         build_cases(study.model_copy(update={"folds": 6}), variants, tmp_path / "data")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ import pydantic
 import torch
 
 from asr.config import Config, load_config
-from asr.data.manifest import read_manifest, write_manifest
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.subsets import split_manifest
 from asr.decoding.methods import Method
 from asr.errors import UserError, suggest
@@ -177,13 +178,23 @@ def find_speakers(manifest: Path) -> list[str]:
 
 def deal_speakers(data_dir: Path, num_folds: int) -> dict[str, set[str]]:
     """Deal the speakers of train and dev into folds with about as much speech; write the folds."""
-    whole = data_dir / "train_and_dev.jsonl"
-    write_manifest(whole, read_manifest(data_dir / "train.jsonl", data_dir / "dev.jsonl"))
     shares: dict[str, float | int | str] = {
         f"fold_{number + 1}": 1 / num_folds for number in range(num_folds)
     }
-    split_manifest(whole, shares, data_dir, by="speaker")
-    return {name: {str(u.speaker) for u in read_manifest(data_dir / f"{name}.jsonl")} for name in shares}
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "train_and_dev.jsonl"
+        write_manifest(whole, read_manifest(data_dir / "train.jsonl", data_dir / "dev.jsonl"))
+        split_manifest(whole, shares, Path(folder), by="speaker")
+        folds = {name: list(read_manifest(Path(folder) / f"{name}.jsonl")) for name in shares}
+    for name, utterances in folds.items():
+        write_unless_equal(data_dir / f"{name}.jsonl", utterances)
+    return {name: {str(u.speaker) for u in utterances} for name, utterances in folds.items()}
+
+
+def write_unless_equal(path: Path, utterances: list[Utterance]) -> None:
+    """Write a manifest; leave one alone that says the same, as another process may be training on it."""
+    if not path.exists() or list(read_manifest(path)) != utterances:
+        write_manifest(path, utterances)
 
 
 def leave_out(conf: SystemConf, part: str, speakers: set[str], data_dir: Path, is_fold: bool) -> SystemConf:
@@ -197,7 +208,7 @@ def leave_out(conf: SystemConf, part: str, speakers: set[str], data_dir: Path, i
 
     def write_others(name: str, *paths: str) -> Path:
         whole = read_manifest(*(data_dir / Path(path).name for path in paths))
-        write_manifest(data_dir / name, [u for u in whole if u.speaker not in speakers])
+        write_unless_equal(data_dir / name, [u for u in whole if u.speaker not in speakers])
         return train.with_name(name)
 
     suffix = f"_without_{part}.jsonl"
