@@ -225,3 +225,16 @@ def test_a_window_of_intra_attention_is_no_more_and_that_of_a_transformer_is(tmp
         UserError, match=r"encoder\.window = 5 is not a setting any more: intra-attention sees"
     ):
         RunConfig.load(path)
+
+
+def test_low_rank_of_a_ctc_model_is_that_of_its_encoder(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    model = (
+        "{ctc_weight: 1.0, encoder: {type: transformer}, decoder: DECODER, lora: {rank: 2, parts: [encoder]}}"
+    )
+    text = f"output_dir: x\ndata: {{train: a, dev: b}}\nmodel: {model}\n"
+    path.write_text(text.replace("DECODER", "null"))
+    assert RunConfig.load(path).model.lora is not None  # type: ignore[attr-defined]
+    path.write_text(text.replace("DECODER", "{type: transformer}").replace("1.0", "0.3"))
+    with pytest.raises(UserError, match=r"lora\.parts = \['encoder'\] is not a setting any more"):
+        RunConfig.load(path)

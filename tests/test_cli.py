@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -159,6 +160,7 @@ def test_a_misspelled_setting_names_the_nearest(
         ("transcribe a.wav --line-width 32", "a setting is given as --set subtitles.line_width=32"),
         ("transcribe a.wav --threads 2 precision=int8", "a setting is given as --set precision=int8"),
         ("evaluate runs/a dev.jsonl --language en", "a setting is given as --set whisper.language=en"),
+        ("transcribe a.wav --lang en", "did you mean --language?"),
         ("evaluate runs/a dev.jsonl --output scores", "did you mean --output-dir?"),
         ("evaluate --model runs/a dev.jsonl", "give MODEL by itself, without --model"),
         ("train run.yaml --steps 10", "a setting is given as train.steps=10"),
@@ -172,11 +174,12 @@ def test_a_misspelled_setting_names_the_nearest(
         ("align runs/a dev.jsonl --output x --xyz", "`asr align --help` shows what there is"),
         ("serve --max-upload-mb 5", "a setting is given as --set max_upload_mb=5"),
         ("info --cost run.yaml", "a path goes before --cost"),
+        ("align runs/a dev.jsonl '' --output x", "`asr align --help` shows what there is"),
     ],
 )
 def test_wrong_options_name_the_right_ones(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(words.split())
+        main(shlex.split(words))
     assert stopped.value.code == 2
     assert hint in capsys.readouterr().err
 
@@ -276,6 +279,7 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
     ("words", "message"),
     [
         (["align", "runs/a", "in.jsonl", "--output", "./in.jsonl"], "./in.jsonl: is the input as well"),
+        (["combine", "a", "trn:in.jsonl", "b", "--output", "in.jsonl"], "in.jsonl: is the input as well"),
         (["align", "runs/a", "in.jsonl", "--output", "."], "--output .: is a folder"),
         (["align", "turbo", "in.jsonl", "--output", "out.jsonl"], "aligned by models trained here"),
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,20 @@ def test_an_attempt_that_ends_by_itself(ending: Callable[[], None], message: str
         return
     with pytest.raises(UserError, match=message):
         probe.fits_in_process(trainee, trainee, 1)
+
+
+@pytest.mark.slow
+def test_an_interruption_ends_the_attempt() -> None:
+    class Endless:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            interrupt = f"os.kill({os.getpid()}, signal.SIGINT)"
+            return exec, (f"import os, signal, time; {interrupt}; time.sleep(300)",)
+
+    trainee: Any = Endless()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        probe.fits_in_process(trainee, trainee, 1)
+    assert time.monotonic() - started < 200
 
 
 @pytest.mark.slow

@@ -313,7 +313,9 @@ def test_cross_validation_deals_the_speakers_of_train_and_dev(
     assert fold is not None
     speaker = str(next(read_manifest(fold)).speaker)
     assert_rewrites_only_what_changes(study, variants, tmp_path / "data", fold.name, speaker)
-    with pytest.raises(UserError, match=r"6 parts"):
+    with pytest.raises(
+        UserError, match=r"folds = 6 of train and dev in .*: 5 speakers .* cannot fill 6 parts"
+    ):
         build_cases(study.model_copy(update={"folds": 6}), variants, tmp_path / "data")
 
 

@@ -76,21 +76,26 @@ class _Parser(argparse.ArgumentParser):
     def _explain(self, unknown: list[str]) -> str:
         """Say what may be meant by arguments that are none."""
         word, equals, value = unknown[0].partition("=")
-        options = [name for name in self._option_string_actions if name not in ("-h", "--help")]
+        name = word.lstrip("-")
+        if not name:
+            return f"`{self.prog} --help` shows what there is"
+        options = [option for option in self._option_string_actions if option not in ("-h", "--help")]
         has_settings = "--set" in options
         prefix = "" if any(action.dest == "overrides" for action in self._actions) else "--set "
         if word[0] != "-" and equals and has_settings:
             return f"a setting is given as --set {unknown[0]}"
         for positional in self._get_positional_actions():
-            if word.lstrip("-") == positional.dest:
+            if name == positional.dest:
                 return f"give {positional.metavar} by itself, without {word}"
-        if has_settings and (setting := self._find_setting(word.lstrip("-").replace("-", "_"))):
-            value = value or next((other for other in unknown[1:] if other[0] != "-"), "...")
+        if has_settings and (setting := self._find_setting(name.replace("-", "_"))):
+            if (option := f"--{setting.rpartition('.')[2].replace('_', '-')}") in options:
+                return f"did you mean {option}?"
+            value = value or next((other for other in unknown[1:] if other[:1] != "-"), "...")
             return f"a setting is given as {prefix}{setting}={value}"
-        if longer := [name for name in options if name.startswith(word)]:
+        if longer := [option for option in options if option.startswith(word)]:
             return f"did you mean {longer[0]}?"
-        names = {name.lstrip("-"): name for name in [*options, *self.aliases]}
-        if near := difflib.get_close_matches(word.lstrip("-"), names, n=1):
+        names = {option.lstrip("-"): option for option in [*options, *self.aliases]}
+        if near := difflib.get_close_matches(name, names, n=1):
             return f"did you mean {names[near[0]]}?"
         return f"`{self.prog} --help` shows what there is"
 

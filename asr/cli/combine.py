@@ -6,6 +6,8 @@ import argparse
 import json
 import logging
 
+from asr.cli.options import refuse_to_overwrite
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.files import replace_file
     from asr.scoring.combination import combine_files
+    from asr.transcripts.readers import split_format
 
+    if args.output is not None:
+        for name in args.hypotheses:
+            refuse_to_overwrite(split_format(name)[1], args.output)
     combined, notes = combine_files(args.hypotheses)
     for note in notes:
         logger.warning("%s", note)

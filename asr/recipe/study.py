@@ -184,7 +184,10 @@ def deal_speakers(data_dir: Path, num_folds: int) -> dict[str, set[str]]:
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "train_and_dev.jsonl"
         write_manifest(whole, read_manifest(data_dir / "train.jsonl", data_dir / "dev.jsonl"))
-        split_manifest(whole, shares, Path(folder), by="speaker")
+        try:
+            split_manifest(whole, shares, Path(folder), by="speaker")
+        except UserError as error:
+            raise UserError(f"folds = {num_folds} of train and dev in {data_dir}: {error}") from None
         folds = {name: list(read_manifest(Path(folder) / f"{name}.jsonl")) for name in shares}
     for name, utterances in folds.items():
         write_unless_equal(data_dir / f"{name}.jsonl", utterances)

@@ -231,18 +231,19 @@ class RunConfig(Config):
         return load_config(cls, find_shipped(path), overrides, _find_retired)
 
 
+_UNUSED = "nothing used it"
 RETIRED: dict[str, tuple[Any, str]] = {
-    "augment.spec_augment.mask_value": ("mean", "nothing gained by zeros"),
-    "batches.feature_cache": (None, "features are computed in less time than they are read"),
-    "batches.sort_first_epoch": (False, "nothing gained by it"),
-    "model.attention_dropout": (0.0, "dropout elsewhere does as much"),
+    "augment.spec_augment.mask_value": ("mean", _UNUSED),
+    "batches.feature_cache": (None, "features that are augmented cannot be kept"),
+    "batches.sort_first_epoch": (False, _UNUSED),
+    "model.attention_dropout": (0.0, _UNUSED),
     "model.ctc_consistency": (0.0, "error rates did not fall by it (recipes/an4/README.md)"),
-    "model.decoder.attention_dropout": (0.0, "dropout elsewhere does as much"),
+    "model.decoder.attention_dropout": (0.0, _UNUSED),
     "model.decoder.num_queries": (None, "each encoded step has a query"),
     "model.decoder.queries_per_step": (1.0, "each encoded step has a query"),
-    "model.decoder.tie_embeddings": (False, "nothing gained by it"),
-    "model.encoder.attention_dropout": (0.0, "dropout elsewhere does as much"),
-    "model.encoder.pyramid_layers": (0, "subsampling.factor does as much"),
+    "model.decoder.tie_embeddings": (False, _UNUSED),
+    "model.encoder.attention_dropout": (0.0, _UNUSED),
+    "model.encoder.pyramid_layers": (0, _UNUSED),
     "model.lora.parts": (["encoder", "decoder"], "attention learns so wherever it is"),
     "model.lora.projections": (
         ["project_in", "project_out", "project_queries", "project_memory"],
@@ -257,6 +258,8 @@ def _find_retired(tree: dict[str, Any]) -> dict[str, tuple[Any, str]]:
     retired = dict(RETIRED)
     batches, model = tree.get("batches"), tree.get("model")
     if isinstance(model, dict):
+        if "decoder" in model and model["decoder"] is None:  # without one, lora.parts had to be so
+            retired["model.lora.parts"] = (["encoder"], retired["model.lora.parts"][1])
         for part in ("encoder", "decoder"):
             if isinstance(section := model.get(part), dict) and section.get("type") == "intra_attention":
                 retired[f"model.{part}.window"] = (None, "intra-attention sees all its past")

@@ -152,6 +152,9 @@ def fits_in_process(trainee: Trainee, batch: Batch, count: int) -> bool:
         if process.exitcode is not None and process.exitcode < 0:  # ended by the system for want of memory
             return False
         raise UserError("--probe: the attempt above failed for another reason than memory") from None
+    except BaseException:  # Ctrl-C: an attempt may take minutes
+        process.kill()
+        raise
     finally:
         process.join()
 

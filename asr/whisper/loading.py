@@ -235,8 +235,8 @@ def _fetch(name: str) -> Path:
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
         advice = f"With a network run the command again, or `hf download {name}` where there is one."
-        if name not in NAMES.values():
-            advice = suggest(name, NAMES.values(), advice).replace("did", "Did", 1)
+        if name not in NAMES.values() and (near := suggest(name, NAMES.values(), "")):
+            advice = near[0].upper() + near[1:]
         raise UserError(
             f"{name}: not in the cache, and not to be had from the hub ({type(error).__name__}: {reason}). "
             f"{advice} Without a network give the path of a Whisper model, a .pt or ggml file or a folder, "
