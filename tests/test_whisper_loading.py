@@ -121,7 +121,7 @@ def test_other_vocabularies_of_ctranslate2(tmp_path: Path) -> None:
 
 def test_back_to_the_names_of_openai(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(write_ggml(tmp_path / "ggml.bin", WEIGHTS))
-    theirs = split_weights(checkpoint.config, checkpoint.weights)
+    theirs = split_weights(checkpoint.weights)
     assert theirs.keys() == WEIGHTS.keys()
     for name, weight in theirs.items():
         torch.testing.assert_close(weight, WEIGHTS[name], rtol=0, atol=0)

@@ -141,7 +141,7 @@ def load_openai(case: Case) -> Transcribe:
             n_text_head=config.decoder_heads, n_text_layer=config.decoder_layers,
         )
     ).eval()  # fmt: skip
-    weights = split_weights(config, checkpoint.weights)
+    weights = split_weights(checkpoint.weights)
     model.load_state_dict({name: weight.float() for name, weight in weights.items()})
     options = {"beam_size": case.beam} if case.beam > 1 else {}
 

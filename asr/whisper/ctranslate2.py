@@ -18,7 +18,7 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.whisper.ggml import MappedFile
 from asr.whisper.huggingface import MAX_JSON_BYTES, parse_alignment_heads
-from asr.whisper.naming import Checkpoint, check_weight, expected_shapes
+from asr.whisper.naming import Checkpoint, check_weight, expected_shapes, find_names
 from asr.whisper.openai import make_config
 from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import (
@@ -40,31 +40,6 @@ TYPES = [
 ]  # by number; the last: bfloat16
 MAX_DIMS = 3
 
-# Our name of a part of a layer, or of the whole model, to theirs.
-_PARTS = {
-    "attention_block.norm": "self_attention/layer_norm",
-    "attention.project_in": "self_attention/linear_0",
-    "attention.project_out": "self_attention/linear_1",
-    "self_attention_block.norm": "self_attention/layer_norm",
-    "self_attention.project_in": "self_attention/linear_0",
-    "self_attention.project_out": "self_attention/linear_1",
-    "cross_attention_block.norm": "attention/layer_norm",
-    "cross_attention.project_queries": "attention/linear_0",
-    "cross_attention.project_memory": "attention/linear_1",
-    "cross_attention.project_out": "attention/linear_2",
-    "feed_forward_block.norm": "ffn/layer_norm",
-    "feed_forward.expand": "ffn/linear_0",
-    "feed_forward.contract": "ffn/linear_1",
-    "convolution_1": "conv1",
-    "convolution_2": "conv2",
-    "norm": "layer_norm",
-    "embedding": "embeddings",
-}
-_WHOLE = {
-    "encoder.positions_TD": "encoder/position_encodings/encodings",
-    "decoder.positions.table.weight": "decoder/position_encodings/encodings",
-}
-
 
 def is_ctranslate2_folder(path: Path) -> bool:
     return (path / MODEL).is_file() and (path / "config.json").is_file()
@@ -77,7 +52,10 @@ def read_ctranslate2(folder: Path) -> Checkpoint:
     config = _find_sizes(variables, heads, str(folder / MODEL))
     weights = {}
     for name, shape in expected_shapes(config).items():
-        theirs = _rename(name)
+        (theirs,) = find_names(name, "CTranslate2")
+        theirs = (
+            theirs.replace(".", "/").replace("norm/weight", "norm/gamma").replace("norm/bias", "norm/beta")
+        )
         if theirs not in variables:
             raise UserError(f"{folder / MODEL}: weights are missing, {theirs} for one; is it whole?")
         weights[name] = _dequantise(variables, theirs)
@@ -146,20 +124,6 @@ def _find_sizes(variables: dict[str, Tensor], alignment_heads: Any, source: str)
         "alignment_heads": alignment_heads,
     }
     return make_config(values, source)
-
-
-def _rename(name: str) -> str:
-    if name in _WHOLE:
-        return _WHOLE[name]
-    side, _, rest = name.partition(".")
-    part, _, kind = rest.rpartition(".")
-    place = ""
-    if part.startswith("layers."):
-        _, index, part = part.split(".", 2)
-        place = f"layer_{index}/"
-    if part.endswith("norm"):
-        kind = {"weight": "gamma", "bias": "beta"}[kind]
-    return f"{side}/{place}{_PARTS[part]}/{kind}"
 
 
 def _dequantise(variables: dict[str, Tensor], name: str) -> Tensor:

@@ -34,29 +34,6 @@ SIZES = {
     "decoder_layers": "decoder_layers",
 }
 
-# From their names to OpenAI's, one after the other.
-_NAMES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"^model\.", ""),
-        (r"\.layers\.", ".blocks."),
-        (r"\.self_attn\.", ".attn."),
-        (r"\.self_attn_layer_norm\.", ".attn_ln."),
-        (r"\.encoder_attn\.", ".cross_attn."),
-        (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."),
-        (r"\.q_proj\.", ".query."),
-        (r"\.k_proj\.", ".key."),
-        (r"\.v_proj\.", ".value."),
-        (r"\.out_proj\.", ".out."),
-        (r"\.fc1\.", ".mlp.0."),
-        (r"\.fc2\.", ".mlp.2."),
-        (r"\.final_layer_norm\.", ".mlp_ln."),
-        (r"\.embed_positions\.weight$", ".positional_embedding"),
-        (r"\.embed_tokens\.", ".token_embedding."),
-        (r"^encoder\.layer_norm\.", "encoder.ln_post."),
-        (r"^decoder\.layer_norm\.", "decoder.ln."),
-    ]
-]
 OUTPUT = "proj_out.weight"
 
 
@@ -79,12 +56,12 @@ def read_huggingface(folder: Path) -> Checkpoint:
     }.items():
         if settings.get(name, expected) != expected:
             raise UserError(f"{source}: {name} is {str(settings[name])[:40]}, but Whisper has {expected}")
-    theirs = {_rename(name): weight for name, weight in _read_weights(folder).items()}
+    theirs = {name.removeprefix("model."): weight for name, weight in _read_weights(folder).items()}
     output = theirs.pop(OUTPUT, None)
-    embedding = theirs.get("decoder.token_embedding.weight")
+    embedding = theirs.get("decoder.embed_tokens.weight")
     if output is not None and embedding is not None and not _are_equal(output, embedding):
         raise UserError(f"{folder}: {OUTPUT} differs from the embeddings; in Whisper they are the same")
-    weights = rename_weights(config, theirs, str(folder))
+    weights = rename_weights(config, theirs, str(folder), "Hugging Face")
     return Checkpoint("Hugging Face", config, read_huggingface_vocabulary(folder), weights)
 
 
@@ -134,12 +111,6 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 def _are_equal(first: Tensor, second: Tensor) -> bool:
     return first.dtype == second.dtype and torch.equal(first, second)
-
-
-def _rename(name: str) -> str:
-    for pattern, replacement in _NAMES:
-        name = pattern.sub(replacement, name)
-    return name
 
 
 def _read_alignment_heads(folder: Path) -> Any:

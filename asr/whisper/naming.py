@@ -1,9 +1,9 @@
-"""Rename OpenAI's weights to our names, with the projections that go together joined."""
+"""Names of weights in each form of checkpoint; ours join the projections that go together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,13 +30,65 @@ class Checkpoint:
     """By our names, in the precision of the file."""
 
 
-def rename_weights(config: WhisperConfig, theirs: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+Form = Literal["OpenAI", "Hugging Face", "CTranslate2"]
+_FORMS: tuple[Form, ...] = ("OpenAI", "Hugging Face", "CTranslate2")
+# Our name of a part of the model, or of a layer, to those of the forms; commas part those that we join.
+_PARTS = {
+    "layers": ("blocks.", "layers.", "layer_"),
+    "positions": ("positional_embedding", "embed_positions.weight", "position_encodings.encodings"),
+    "embedding": ("token_embedding", "embed_tokens", "embeddings"),
+    "convolution_1": ("conv1", "conv1", "conv1"),
+    "convolution_2": ("conv2", "conv2", "conv2"),
+    "encoder.norm": ("ln_post", "layer_norm", "layer_norm"),
+    "decoder.norm": ("ln", "layer_norm", "layer_norm"),
+    "attention_block.norm": ("attn_ln", "self_attn_layer_norm", "self_attention.layer_norm"),
+    "attention.project_in": (
+        *("attn.query,key,value", "self_attn.q_proj,k_proj,v_proj", "self_attention.linear_0"),
+    ),
+    "attention.project_out": ("attn.out", "self_attn.out_proj", "self_attention.linear_1"),
+    "cross_attention_block.norm": ("cross_attn_ln", "encoder_attn_layer_norm", "attention.layer_norm"),
+    "cross_attention.project_queries": ("cross_attn.query", "encoder_attn.q_proj", "attention.linear_0"),
+    "cross_attention.project_memory": (
+        *("cross_attn.key,value", "encoder_attn.k_proj,v_proj", "attention.linear_1"),
+    ),
+    "cross_attention.project_out": ("cross_attn.out", "encoder_attn.out_proj", "attention.linear_2"),
+    "feed_forward_block.norm": ("mlp_ln", "final_layer_norm", "ffn.layer_norm"),
+    "feed_forward.expand": ("mlp.0", "fc1", "ffn.linear_0"),
+    "feed_forward.contract": ("mlp.2", "fc2", "ffn.linear_1"),
+}
+# Whisper's keys have no bias. Ours have one, but as it is the same for all keys, no softmax sees it.
+NO_BIAS = ""
+_WITHOUT_BIAS = ("key", "k_proj")
+
+
+def find_names(name: str, form: Form) -> list[str]:
+    """Their names of what makes up one of our weights."""
+    column = _FORMS.index(form)
+    side, _, rest = name.partition(".")
+    if rest.startswith("positions"):
+        return [f"{side}.{_PARTS['positions'][column]}"]
+    place = f"{side}."
+    part, _, kind = rest.rpartition(".")
+    if part.startswith("layers."):
+        _, index, part = part.split(".", 2)
+        place += f"{_PARTS['layers'][column]}{index}."
+    part = part.removeprefix("self_")
+    theirs = (_PARTS.get(part) or _PARTS[f"{side}.{part}"])[column]
+    block, dot, parts = theirs.rpartition(".")
+    return [
+        NO_BIAS if kind == "bias" and one in _WITHOUT_BIAS else f"{place}{block}{dot}{one}.{kind}"
+        for one in parts.split(",")
+    ]
+
+
+def rename_weights(
+    config: WhisperConfig, theirs: dict[str, Tensor], source: str, form: Form = "OpenAI"
+) -> dict[str, Tensor]:
     """Rename all weights that `config` asks for, and no others, each of the shape that it asks for."""
-    expected = expected_shapes(config)
     ours: dict[str, Tensor] = {}
     known: set[str] = set()
-    for name, part_names in _table(config):
-        shape = expected[name]
+    for name, shape in expected_shapes(config).items():
+        part_names = find_names(name, form)
         part_shape = (shape[0] // len(part_names), *shape[1:])
         parts = [_take(theirs, part, part_shape, source) for part in part_names if part != NO_BIAS]
         known.update(part_names)
@@ -48,12 +100,12 @@ def rename_weights(config: WhisperConfig, theirs: dict[str, Tensor], source: str
     return ours
 
 
-def split_weights(config: WhisperConfig, ours: dict[str, Tensor]) -> dict[str, Tensor]:
+def split_weights(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights by OpenAI's names, as `rename_weights` takes them."""
     theirs: dict[str, Tensor] = {}
-    for name, part_names in _table(config):
-        for part_name, part in zip(part_names, ours[name].chunk(len(part_names)), strict=True):
-            theirs[part_name] = part
+    for name, weight in ours.items():
+        part_names = find_names(name, "OpenAI")
+        theirs |= zip(part_names, weight.chunk(len(part_names)), strict=True)
     theirs.pop(NO_BIAS, None)
     return theirs
 
@@ -78,50 +130,3 @@ def _take(theirs: dict[str, Tensor], name: str, shape: tuple[int, ...], source: 
         raise UserError(f"{source}: weights are missing, {name} for one; is it a whole Whisper model?")
     check_weight(theirs[name], name, shape, source)
     return theirs[name]
-
-
-# Whisper's keys have no bias. Ours have one, but as it is the same for all keys, no softmax sees it.
-NO_BIAS = ""
-
-_LAYER = {
-    "feed_forward_block.norm": "mlp_ln",
-    "feed_forward.expand": "mlp.0",
-    "feed_forward.contract": "mlp.2",
-}
-_SELF_ATTENTION = {"project_out": ("out",), "project_in": ("query", "key", "value")}
-_CROSS_ATTENTION = {
-    "project_out": ("out",),
-    "project_queries": ("query",),
-    "project_memory": ("key", "value"),
-}
-
-
-def _table(config: WhisperConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Our name, and theirs that make it up."""
-    yield "encoder.positions_TD", ("encoder.positional_embedding",)
-    yield "decoder.positions.table.weight", ("decoder.positional_embedding",)
-    yield "decoder.embedding.weight", ("decoder.token_embedding.weight",)
-    whole = {"encoder.norm": "encoder.ln_post", "decoder.norm": "decoder.ln"}
-    whole |= {"encoder.convolution_1": "encoder.conv1", "encoder.convolution_2": "encoder.conv2"}
-    for index in range(config.encoder_layers):
-        ours, theirs = f"encoder.layers.{index}", f"encoder.blocks.{index}"
-        whole |= {f"{ours}.{name}": f"{theirs}.{other}" for name, other in _LAYER.items()}
-        whole |= {f"{ours}.attention_block.norm": f"{theirs}.attn_ln"}
-        yield from _join(f"{ours}.attention", f"{theirs}.attn", _SELF_ATTENTION)
-    for index in range(config.decoder_layers):
-        ours, theirs = f"decoder.layers.{index}", f"decoder.blocks.{index}"
-        whole |= {f"{ours}.{name}": f"{theirs}.{other}" for name, other in _LAYER.items()}
-        whole |= {f"{ours}.self_attention_block.norm": f"{theirs}.attn_ln"}
-        whole |= {f"{ours}.cross_attention_block.norm": f"{theirs}.cross_attn_ln"}
-        yield from _join(f"{ours}.self_attention", f"{theirs}.attn", _SELF_ATTENTION)
-        yield from _join(f"{ours}.cross_attention", f"{theirs}.cross_attn", _CROSS_ATTENTION)
-    for name, other in whole.items():
-        for part in ("weight", "bias"):
-            yield f"{name}.{part}", (f"{other}.{part}",)
-
-
-def _join(ours: str, theirs: str, parts: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name, others in parts.items():
-        yield f"{ours}.{name}.weight", tuple(f"{theirs}.{other}.weight" for other in others)
-        biases = (NO_BIAS if other == "key" else f"{theirs}.{other}.bias" for other in others)
-        yield f"{ours}.{name}.bias", tuple(biases)
