@@ -6,7 +6,6 @@ it declares is compared with the bytes that are left before any memory is asked 
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.whisper.ggml import MappedFile
-from asr.whisper.huggingface import MAX_JSON_BYTES, parse_alignment_heads
+from asr.whisper.huggingface import MAX_JSON_BYTES
 from asr.whisper.naming import Checkpoint, check_weight, expected_shapes, find_names
 from asr.whisper.openai import make_config
 from asr.whisper.sections import WhisperConfig
@@ -26,6 +25,7 @@ from asr.whisper.vocabulary import (
     MAX_BYTES,
     Vocabulary,
     in_order,
+    parse_json,
     read_huggingface_vocabulary,
     read_json,
     read_limited,
@@ -48,8 +48,7 @@ def is_ctranslate2_folder(path: Path) -> bool:
 def read_ctranslate2(folder: Path) -> Checkpoint:
     variables = _read_variables(folder / MODEL)
     settings = read_json(folder / "config.json", MAX_JSON_BYTES)
-    heads = parse_alignment_heads(settings.get("alignment_heads"), folder / "config.json")
-    config = _find_sizes(variables, heads, str(folder / MODEL))
+    config = _find_sizes(variables, settings.get("alignment_heads") or None, str(folder))
     weights = {}
     for name, shape in expected_shapes(config).items():
         (theirs,) = find_names(name, "CTranslate2")
@@ -141,10 +140,7 @@ def _read_vocabulary(folder: Path) -> Vocabulary | None:
         return vocabulary
     tokens: Any
     if (path := folder / "vocabulary.json").is_file():
-        try:
-            tokens = json.loads(read_limited(path, MAX_BYTES))
-        except (ValueError, RecursionError):
-            raise UserError(f"{path}: not JSON, or nested too deep; download it anew") from None
+        tokens = parse_json(path, MAX_BYTES)
     elif (path := folder / "vocabulary.txt").is_file():
         tokens = read_limited(path, MAX_BYTES).decode("utf-8", errors="replace").split("\n")
     else:

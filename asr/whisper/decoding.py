@@ -166,7 +166,10 @@ def decode_windows(
         for row, one, silence in zip(open_rows, found, no_speech, strict=True):
             ids = [token for token in one.tokens if token < tokenizer.end]
             text = tokenizer.decode(ids).strip()
-            faults = find_faults(_gather(ids, text, one, windows, row), checks) if ids else []
+            seconds = int(windows.lengths_B[row]) * SECONDS_PER_STEP
+            total = one.log_probability * (len(ids) + 1)
+            evidence = Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
+            faults = find_faults(evidence, checks) if ids else []
             probabilities = windows.language_probabilities
             scores = (probabilities[row] if probabilities else None, one.log_probability, silence)
             language = windows.languages[row]
@@ -182,7 +185,7 @@ def decode_windows(
             if faults:
                 again.append(row)
         open_rows = again
-    return [_choose(attempts) for attempts in tried]
+    return [min(attempts, key=lambda attempt: attempt[:2])[2] for attempts in tried]
 
 
 def build_prompts(
@@ -257,18 +260,8 @@ def _decode_once(
     return found, no_speech
 
 
-def _gather(ids: Sequence[int], text: str, found: Found, windows: EncodedWindows, row: int) -> Evidence:
-    seconds = int(windows.lengths_B[row]) * SECONDS_PER_STEP
-    total = found.log_probability * (len(ids) + 1)
-    return Evidence(ids, text, seconds, SECONDS_PER_STEP, log_probability=total)
-
-
 def _is_silence(found: Found, no_speech: float, config: WhisperDecodingConfig, checks: ChecksConfig) -> bool:
     if config.max_no_speech is None or no_speech <= config.max_no_speech:
         return False
     limit = checks.min_log_probability
     return limit is None or found.log_probability < limit
-
-
-def _choose(attempts: Sequence[tuple[int, float, WhisperReading]]) -> WhisperReading:
-    return min(attempts, key=lambda attempt: attempt[:2])[2]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,7 +16,7 @@ from asr.whisper.vocabulary import read_huggingface_vocabulary, read_json
 
 MAX_JSON_BYTES = 10_000_000
 # What to fetch of a model on the hub; the pickled weights only where there are no others.
-FILES = ("*.json", "merges.txt", "model.safetensors", "model-*.safetensors")
+PATTERNS = ("*.json", "merges.txt", "model.safetensors", "model-*.safetensors")
 PICKLED = "pytorch_model.bin"
 
 # Their name of a size to ours.
@@ -47,7 +45,9 @@ def read_huggingface(folder: Path) -> Checkpoint:
     if settings.get("model_type") != "whisper":
         raise UserError(f"{source}: model_type is {str(settings.get('model_type'))[:40]}; expected whisper")
     values = {ours: settings.get(theirs) for theirs, ours in SIZES.items()}
-    config = make_config(values | {"alignment_heads": _read_alignment_heads(folder)}, source)
+    if (generation := folder / "generation_config.json").is_file():
+        values["alignment_heads"] = read_json(generation, MAX_JSON_BYTES).get("alignment_heads") or None
+    config = make_config(values, str(folder))
     for name, expected in {
         "activation_function": "gelu",
         "scale_embedding": False,
@@ -111,25 +111,3 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 def _are_equal(first: Tensor, second: Tensor) -> bool:
     return first.dtype == second.dtype and torch.equal(first, second)
-
-
-def _read_alignment_heads(folder: Path) -> Any:
-    path = folder / "generation_config.json"
-    if not path.is_file():
-        return None
-    return parse_alignment_heads(read_json(path, MAX_JSON_BYTES).get("alignment_heads"), path)
-
-
-def parse_alignment_heads(heads: Any, path: Path) -> tuple[tuple[int, int], ...] | None:
-    if not heads:
-        return None
-    if not isinstance(heads, list) or not all(_is_pair(pair) for pair in heads):
-        raise UserError(
-            f"{path}: alignment_heads are {json.dumps(heads)[:40]}; expected pairs of whole numbers, a layer "
-            "and a head; download it anew"
-        )
-    return tuple((layer, head) for layer, head in heads)
-
-
-def _is_pair(pair: Any) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and all(type(number) is int for number in pair)

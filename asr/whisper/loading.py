@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from asr.whisper.ctranslate2 import MODEL, is_ctranslate2_folder, read_ctranslat
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.ggml import is_ggml_file, read_ggml
 from asr.whisper.huggingface import (
-    FILES,
+    PATTERNS,
     PICKLED,
     find_weights,
     is_huggingface_folder,
@@ -121,10 +122,8 @@ def is_whisper(source: str | Path) -> bool:
     """Recognise a Whisper model, in any form that is read here."""
     path = Path(source)
     try:
-        if path.is_dir():
-            return is_own_folder(path) or is_huggingface_folder(path)
-        if path.is_file():
-            return is_ggml_file(path) or is_torch_file(path)
+        if path.exists():
+            return _find_reader(path) is not None
     except OSError:
         return False
     return "whisper" in (_find_hub_name(str(source)) or "").lower()
@@ -162,10 +161,7 @@ def _find_hub_name(name: str) -> str | None:
 def find_whisper_weights(source: str | Path) -> Path:
     """A file that is another one when the model is."""
     path = find_files(source)
-    if not path.is_dir():
-        return path
-    own = path / "model.safetensors"
-    return own if is_own_folder(path) else next(iter(_find_any_weights(path)), path / "config.json")
+    return next(iter(_find_any_weights(path)), path / "config.json") if path.is_dir() else path
 
 
 def _find_any_weights(folder: Path) -> list[Path]:
@@ -192,22 +188,20 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return read_ranks(path)
 
 
+def _find_reader(path: Path) -> Callable[[Path], Checkpoint] | None:
+    """Find what reads a file or folder, by its first bytes or its files."""
+    forms = FOLDERS if path.is_dir() else FILES
+    return next((read for matches, read in forms.items() if matches(path)), None)
+
+
 def _read(path: Path) -> Checkpoint:
+    if (read := _find_reader(path)) is not None:
+        return read(path)
     if path.is_dir():
-        if is_own_folder(path):
-            return read_folder(path)
-        if is_ctranslate2_folder(path):
-            return read_ctranslate2(path)
-        if is_huggingface_folder(path):
-            return read_huggingface(path)
         raise UserError(
             f"{path}: no Whisper model in this folder; expected ours (config.yaml, {FILE_NAME}), one of "
             "Hugging Face (config.json) or of CTranslate2 (config.json, model.bin)"
         )
-    if is_ggml_file(path):
-        return read_ggml(path)
-    if is_torch_file(path):
-        return read_openai(path)
     raise UserError(
         f"{path}: neither a .pt file of OpenAI nor a ggml file of whisper.cpp, by its first bytes; "
         "it may be cut off, or a page that was saved in its place"
@@ -220,7 +214,7 @@ def _fetch(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OTHERS], local_files_only=True))
+        folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, *OTHERS], local_files_only=True))
         if is_huggingface_folder(folder) and _find_any_weights(folder):
             return folder
     except HFValidationError:  # such as ../whisper, which is a path
@@ -229,9 +223,9 @@ def _fetch(name: str) -> Path:
         pass
     log.info("%s is not in the cache of Hugging Face yet; fetching it", name)
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*FILES]))
+        folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS]))
         if not find_weights(folder):
-            folder = Path(snapshot_download(name, allow_patterns=[*FILES, *OTHERS]))
+            folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, *OTHERS]))
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
         advice = f"With a network run the command again, or `hf download {name}` where there is one."
@@ -288,3 +282,11 @@ def write_folder(folder: Path, checkpoint: Checkpoint) -> None:
     write_ranks(folder / FILE_NAME, checkpoint.vocabulary)
     with replace_file(folder / "config.yaml") as file:
         file.write(dump_config(checkpoint.config).encode())
+
+
+FOLDERS = {  # CTranslate2's have a config.json, too
+    is_own_folder: read_folder,
+    is_ctranslate2_folder: read_ctranslate2,
+    is_huggingface_folder: read_huggingface,
+}
+FILES = {is_ggml_file: read_ggml, is_torch_file: read_openai}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickletools
 import zipfile
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pydantic
 import torch
 from torch import Tensor
 
+from asr.config import describe_fault
 from asr.errors import UserError
 from asr.whisper.naming import Checkpoint, rename_weights
 from asr.whisper.sections import WhisperConfig
@@ -56,14 +58,10 @@ def build_config(sizes: dict[str, Any], source: str) -> WhisperConfig:
 
 
 def make_config(values: dict[str, Any], source: str) -> WhisperConfig:
-    try:
-        return WhisperConfig(**values)
+    try:  # by way of JSON, whose lists may fill tuples
+        return WhisperConfig.model_validate_json(json.dumps(values))
     except pydantic.ValidationError as error:
-        fault = error.errors()[0]
-        name = ".".join(str(part) for part in fault["loc"])
-        raise UserError(
-            f"{source}: {name} = {str(fault['input'])[:40]}: {fault['msg']}; is it a Whisper model?"
-        ) from None
+        raise UserError(f"{source}: {describe_fault(error)}; is it a Whisper model?") from None
 
 
 # --- files of torch.save ----------------------------------------------------------------------------

@@ -75,14 +75,18 @@ def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
 
 def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     """An object of JSON, small and whole."""
-    content = read_limited(path, max_bytes)
-    try:
-        tree = json.loads(content)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not JSON, or nested too deep; download it anew") from None
+    tree = parse_json(path, max_bytes)
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected a JSON object")
     return tree
+
+
+def parse_json(path: Path, max_bytes: int) -> Any:
+    content = read_limited(path, max_bytes)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: not JSON, or nested too deep; download it anew") from None
 
 
 def read_limited(path: Path, max_bytes: int) -> bytes:

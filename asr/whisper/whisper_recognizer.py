@@ -160,7 +160,11 @@ class WhisperRecognizer(Transcriber):
         for row in rows:
             parts = [next(again) for _ in segments[row].speech]
             results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
-        return [clip(result, segment) for result, segment in zip(results, segments, strict=True)]
+        for row, segment in enumerate(segments):
+            found = results[row].segment
+            found = replace_words(found, found.text, clip_words(found.words, segment))
+            results[row] = replace(results[row], segment=found)
+        return results
 
     def _skips_speech(self, segment: AudioSegment, result: Recognized) -> bool:
         """Check whether a long span of speech, of several, has no word."""
@@ -400,13 +404,6 @@ class WhisperRecognizer(Transcriber):
             previous = previous[-self.model.config.max_tokens :] if is_sure else []
         step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
         return DecodedWindow(segments, reading.language, reading.language_probability, tuple(previous), step)
-
-
-def clip(found: Recognized, segment: AudioSegment) -> Recognized:
-    """The same with its words in the spans of speech."""
-    old = found.segment
-    words = clip_words(old.words, segment)
-    return replace(found, segment=replace_words(old, old.text, words))
 
 
 def with_scores(segment: Segment, reading: WhisperReading, tokens: Sequence[int]) -> Segment:
