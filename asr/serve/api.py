@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -48,6 +49,10 @@ class ApiError(Exception):
 
 def refuse(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, f"{param}: {message}", param, code)
+
+
+def too_long(max_seconds: float) -> ApiError:
+    return ApiError(413, f"file: longer than {max_seconds:g} s of audio; send it in parts", "file")
 
 
 # What a client tells a model is turned into tokens before anything else is served.
@@ -157,10 +162,11 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
             values[key][inner] = value
         elif bracket or key in values:
             raise refuse(key, "is given twice")
-        elif value.startswith("{"):  # an object, as curl users send it
-            values[key] = _parse_json(key, value)
         else:
             values[key] = value
+            if key == "chunking_strategy" and value.startswith("{"):  # as curl users send it
+                with contextlib.suppress(ValueError, RecursionError):
+                    values[key] = json.loads(value)
     if values.get("response_format") == "diarized_json":
         raise refuse("response_format", "diarized_json is not offered: speakers are not told apart here")
     try:
@@ -169,13 +175,6 @@ def parse_form(fields: Iterable[tuple[str, str]], form_class: type[Form]) -> For
         raise describe_fault(error) from None
     form.require_offered()
     return form
-
-
-def _parse_json(key: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text if key == "prompt" else {}
 
 
 def describe_fault(error: pydantic.ValidationError) -> ApiError:
@@ -203,23 +202,21 @@ def format_body(
         return transcript.text + "\n"
     if form.response_format in ("srt", "vtt"):
         return format_transcript(form.response_format, transcript, subtitles)
-    warnings = {"warnings": list(transcript.warnings)} if transcript.warnings else {}
     if form.response_format == "json":
-        return {"text": transcript.text, "usage": describe_usage(transcript.duration), **warnings}
+        return describe_text(transcript)
     granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
-    body = {
-        "task": task,
-        "language": language,
-        "duration": round(transcript.duration, 3),
-        "text": transcript.text,
-        "usage": describe_usage(transcript.duration),
-        **warnings,
-    }
+    body: dict[str, Any] = {"task": task, "language": language, "duration": round(transcript.duration, 3)}
+    body |= describe_text(transcript)
     if "word" in granularities:
         body["words"] = [describe_word(word) for word in transcript.words]
     if "segment" in granularities or not granularities:
         body["segments"] = [describe_segment(number, one) for number, one in enumerate(transcript.segments)]
     return body
+
+
+def describe_text(transcript: Transcript) -> dict[str, object]:
+    warnings = {"warnings": list(transcript.warnings)} if transcript.warnings else {}
+    return {"text": transcript.text, "usage": describe_usage(transcript.duration), **warnings}
 
 
 def describe_usage(seconds: float) -> dict[str, object]:
@@ -282,10 +279,7 @@ class EventStream:
         return events
 
     def end(self, transcript: Transcript) -> str:
-        done: dict[str, object] = {"type": "transcript.text.done", "text": transcript.text}
-        done["usage"] = describe_usage(transcript.duration)
-        if transcript.warnings:
-            done["warnings"] = list(transcript.warnings)
+        done: dict[str, object] = {"type": "transcript.text.done", **describe_text(transcript)}
         if self._form.has_own_events:
             done |= {"language": transcript.language, "duration": round(transcript.duration, 3)}
         return format_event(done) + LAST_EVENT

@@ -37,12 +37,13 @@ from asr.serve.api import (
     format_event,
     parse_form,
     refuse,
+    too_long,
 )
 from asr.serve.gate import Gate, answer, as_api_error
-from asr.serve.jobs import Job, ServedModel, TooLongError, Upload, end_tasks
+from asr.serve.jobs import Job, ServedModel, Upload, end_tasks
 from asr.serve.limits import Keys
 from asr.serve.metrics import Metrics
-from asr.serve.realtime import Session, run_session
+from asr.serve.realtime import run_session
 from asr.serve.scheduler import Client
 from asr.serve.server_settings import ServeConfig
 from asr.serve.service import LoadedModel, Service
@@ -74,17 +75,20 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         stack.enter_context(service.admission.admit_request(client.key, service.speed))
         form, file = await _read_form(request, form_class, stack)
         model = service.find_model(form.model)
-        own = _own_settings(form) if isinstance(form, TranscriptionForm) else {}
-        asked = model.make_request(task=task if task != "transcribe" else None, prompt=form.prompt, **own)
+        given: dict[str, object] = {"task": task, "prompt": form.prompt}
         segmentation = None
-        if isinstance(form, TranscriptionForm) and form.chunking_strategy != "auto":
-            segmentation = form.chunking_strategy.apply(model.transcriber.segmentation)
+        if isinstance(form, TranscriptionForm):
+            language = form.language or next(filter(None, form.languages), None)
+            given |= {"task": None, "language": language, "hotwords": form.keywords}
+            if form.chunking_strategy != "auto":
+                segmentation = form.chunking_strategy.apply(model.transcriber.segmentation)
+        asked = model.make_request(**given)
         upload = await run_in_threadpool(Upload, file.file, file.filename or "")
         stack.callback(upload.close)
         await file.close()
         limit = service.config.max_audio_seconds
         if (upload.seconds or 0.0) > limit:
-            raise as_api_error(TooLongError(), limit)
+            raise too_long(limit)
         stack.enter_context(
             service.admission.admit_file(client, min(upload.likely_seconds, limit), model.scheduler.speed)
         )
@@ -97,7 +101,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         try:
             transcript = await _unless_disconnected(request, job)
         except Exception as error:
-            raise as_api_error(error, limit) from error
+            raise as_api_error(error) from error
         request.state.log["audio_seconds"] = round(transcript.duration, 3)
         service.metrics.first_words.observe(time.monotonic() - started)
         language = model.languages.get(transcript.language or "", "unknown")
@@ -106,14 +110,6 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         return JSONResponse(body)
     headers = {"x-asr-warnings": json.dumps(transcript.warnings)} if transcript.warnings else {}
     return Response(body, media_type=MEDIA_TYPES[form.response_format], headers=headers)
-
-
-def _own_settings(form: TranscriptionForm) -> dict[str, object]:
-    languages = [form.language, *form.languages]
-    return {
-        "language": next((language for language in languages if language), None),
-        "hotwords": form.keywords,
-    }
 
 
 async def _read_form(
@@ -179,7 +175,7 @@ async def _stream(
                     request.state.log["audio_seconds"] = round(event.duration, 3)
                     yield stream.end(event)
         except Exception as error:
-            fault = as_api_error(error, service.config.max_audio_seconds)
+            fault = as_api_error(error)
             request.state.log |= {"error": fault.message, "error_status": fault.status}
             if fault.status >= 500:
                 service.metrics.failures.inc()
@@ -203,11 +199,7 @@ async def serve_realtime(websocket: WebSocket) -> None:
         with service.admission.admit_session(client):
             offered = websocket.scope.get("subprotocols", [])
             await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
-            await run_session(
-                websocket,
-                lambda send: Session(service.models, model, client, service.config, send),
-                service.draining,
-            )
+            await run_session(websocket, service, model, client)
     except ApiError as error:
         service.metrics.rejected.labels(error.code or "request").inc()
         await websocket.send_denial_response(answer(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 import uuid
 from collections.abc import Collection, Sequence
@@ -17,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from asr.errors import UserError
 from asr.serve.api import ApiError
-from asr.serve.jobs import TooLongError
 from asr.serve.limits import shutting_down
 from asr.serve.scheduler import WithdrawnError
 from asr.serve.service import Service
@@ -142,12 +140,10 @@ def answer(fault: ApiError) -> JSONResponse:
     return JSONResponse(fault.body, fault.status, fault.headers)
 
 
-def as_api_error(error: Exception, max_seconds: float = math.inf) -> ApiError:
+def as_api_error(error: Exception) -> ApiError:
     """Turn an exception into an answer: the client's fault where the message says so, else ours."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, TooLongError):
-        return ApiError(413, f"file: longer than {max_seconds:g} s of audio; send it in parts", "file")
     if isinstance(error, UserError):
         return ApiError(400, str(error), "file", "unsupported_file")
     if isinstance(error, (WithdrawnError, ClientDisconnect)):

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ from asr.audio.segmentation import SegmentationConfig
 from asr.audio.sources import AudioPart
 from asr.config import Config
 from asr.errors import UserError
+from asr.serve.api import too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.transcription.families import Family
 from asr.transcription.transcriber import Request, Transcriber
@@ -28,17 +29,12 @@ from asr.transcripts.transcript import Segment, Transcript
 USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
 
 
-class TooLongError(Exception):
-    """Error of a recording with more seconds of audio than allowed."""
-
-
 @dataclass(frozen=True)
 class ServedModel:
     """A loaded model, under the name that clients know."""
 
     name: str
     scheduler: Scheduler
-    batch_size: int
     family: Family | None
     """None: the model was trained here."""
     options: Config | None
@@ -67,7 +63,7 @@ class ServedModel:
         if given and options is not None:
             options = type(options)(**{**options.model_dump(), **given})
         decoding, language_model = self.transcriber.usual_decoding()
-        request = Request(decoding, language_model, self.batch_size, options, tokens=True)
+        request = Request(decoding, language_model, self.scheduler.batch_size, options, tokens=True)
         self.transcriber.check(request)
         self.transcriber.check_live(request)  # whose segments are those of files, too
         return request
@@ -197,7 +193,7 @@ class Job:
                 result = replace(
                     result,
                     audio=self._upload.name,
-                    warnings=self._clean(result.warnings),
+                    warnings=tuple(map(self._upload.clean, result.warnings)),
                     incomplete=result.incomplete
                     and replace(result.incomplete, message=self._upload.clean(result.incomplete.message)),
                 )
@@ -210,11 +206,8 @@ class Job:
         if self.client.is_cancelled:
             raise WithdrawnError
         if seconds > self._max_seconds:
-            raise TooLongError
+            raise too_long(self._max_seconds)
         self.client.expected_seconds = max(self.client.expected_seconds, seconds)
-
-    def _clean(self, warnings: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._upload.clean(warning) for warning in warnings)
 
     def _put(self, event: Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended

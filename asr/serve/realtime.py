@@ -30,6 +30,7 @@ from asr.serve.api import ApiError, describe_fault, describe_usage, describe_wor
 from asr.serve.jobs import ServedModel, describe_unknown, end_tasks
 from asr.serve.scheduler import Client, WithdrawnError
 from asr.serve.server_settings import ServeConfig
+from asr.serve.service import Service
 from asr.serve.session_options import InputOptions, Pcm, SessionOptions
 from asr.transcription.streaming import LiveText, LiveTranscriber, transcribe_live
 from asr.transcription.transcriber import Request
@@ -350,11 +351,7 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 # --- the socket -----------------------------------------------------------------------------------
 
 
-async def run_session(
-    websocket: WebSocket,
-    make_session: Callable[[Callable[[dict[str, object] | None], None]], Session],
-    draining: asyncio.Event,
-) -> None:
+async def run_session(websocket: WebSocket, service: Service, model: ServedModel, client: Client) -> None:
     """Run until the client leaves, the server shuts down, or the client leaves too much unread."""
     loop = asyncio.get_running_loop()
     outbox: asyncio.Queue[str | None] = asyncio.Queue()
@@ -372,7 +369,7 @@ async def run_session(
         except RuntimeError:  # the loop has ended
             raise WithdrawnError from None
 
-    session = make_session(send)
+    session = Session(service.models, model, client, service.config, send)
 
     async def receive() -> None:
         while True:
@@ -391,7 +388,7 @@ async def run_session(
 
     async def watch() -> None:
         """End the session where the server shuts down."""
-        await draining.wait()
+        await service.draining.wait()
         session.finish()
         await asyncio.Event().wait()
 
@@ -406,7 +403,7 @@ async def run_session(
     finally:
         session.close()
         await end_tasks(*tasks)
-        code = 1012 if draining.is_set() else 1013 if unread > MAX_OUTBOX_BYTES else 1000
+        code = 1012 if service.draining.is_set() else 1013 if unread > MAX_OUTBOX_BYTES else 1000
         if websocket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, asyncio.TimeoutError):
                 await asyncio.wait_for(websocket.close(code), 1)

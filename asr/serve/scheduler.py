@@ -105,7 +105,7 @@ class Scheduler:
         self.transcriber.give_way = self._let_live_pass
         self.speed = 0.0
         """Seconds of audio recognized in a second, lately; 0 before the first batch."""
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._max_batch_seconds = max_batch_seconds
         self._report = report
         self._clock = clock
@@ -221,10 +221,10 @@ class Scheduler:
             return True, one.client.served_seconds - PATIENCE * waited
 
         self._waiting.sort(key=rank)
-        share = self._batch_size
+        share = self.batch_size
         if self._segment_seconds:
             share = min(share, max(1, round(self._max_batch_seconds / self._segment_seconds)))
-        limit = share if now - self._last_live < LIVE_SECONDS else self._batch_size
+        limit = share if now - self._last_live < LIVE_SECONDS else self.batch_size
         group, counts = self._waiting[0].group, Counter[Client]()
         batch: list[_Waiting] = []
         for one in self._waiting:
@@ -264,10 +264,6 @@ class Scheduler:
         self._report(BatchReport(len(batch), seconds, took, longest_wait))
 
     def _drop(self, is_dropped: Callable[[_Waiting], bool]) -> None:
-        kept = []
-        for one in self._waiting:
-            if is_dropped(one):
-                one.result.set_exception(WithdrawnError())
-            else:
-                kept.append(one)
-        self._waiting = kept
+        for one in filter(is_dropped, self._waiting):
+            one.result.set_exception(WithdrawnError())
+        self._waiting = [one for one in self._waiting if not one.result.done()]

@@ -35,7 +35,7 @@ class Service:
 
         scheduler = Scheduler(transcriber, self.config.batch_size, self.config.max_batch_seconds, report)
         options = None if family is None else getattr(self.config, family.section)
-        model = ServedModel(name, scheduler, self.config.batch_size, family, options)
+        model = ServedModel(name, scheduler, family, options)
         model.make_request()  # refuses settings that do not fit, and loads what is decoded with
         return model
 
