@@ -130,7 +130,7 @@ def test_an_interruption_ends_the_attempt() -> None:
     class Endless:
         def __reduce__(self) -> tuple[Any, tuple[str]]:
             interrupt = f"os.kill({os.getpid()}, signal.SIGINT)"
-            return exec, (f"import os, signal, time; {interrupt}; time.sleep(300)",)
+            return exec, (f"import os, signal, time; time.sleep(2); {interrupt}; time.sleep(300)",)
 
     trainee: Any = Endless()
     started = time.monotonic()
