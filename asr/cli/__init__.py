@@ -48,7 +48,7 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 # What --set of a command changes; of the others that have it, the settings of a run.
 _SETTINGS = {
     "transcribe": ("asr.transcription.settings", "TranscriptionSettings"),
-    "evaluate": ("asr.transcription.settings", "TranscriptionSettings"),
+    "evaluate": ("asr.transcription.settings", "EvaluationSettings", "ReadyEvaluationSettings"),
     "serve": ("asr.serve.server_settings", "ServeConfig"),
 }
 
@@ -103,8 +103,10 @@ class _Parser(argparse.ArgumentParser):
         from asr.config import find_setting
 
         default = ("asr.system.run_config", "RunConfig")
-        module, config = _SETTINGS.get(self.prog.split()[1], default)
-        return find_setting(name, getattr(importlib.import_module(module), config))
+        module, *configs = _SETTINGS.get(self.prog.split()[1], default)
+        loaded = importlib.import_module(module)
+        found = (find_setting(name, getattr(loaded, config)) for config in configs)
+        return next(filter(None, found), None)
 
     def _check_value(self, action, value):  # type: ignore[no-untyped-def]
         try:
