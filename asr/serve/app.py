@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -24,7 +23,6 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from asr import __version__
-from asr.errors import UserError
 from asr.serve.api import (
     JSON_FORMATS,
     MEDIA_TYPES,
@@ -39,17 +37,14 @@ from asr.serve.api import (
     refuse,
     too_long,
 )
-from asr.serve.gate import Gate, answer, as_api_error
+from asr.serve.gate import Gate, as_api_error, note_fault
 from asr.serve.jobs import Job, ServedModel, Upload, end_tasks
 from asr.serve.limits import Keys
-from asr.serve.metrics import Metrics
 from asr.serve.realtime import run_session
 from asr.serve.scheduler import Client
 from asr.serve.server_settings import ServeConfig
 from asr.serve.service import LoadedModel, Service
 from asr.transcripts.transcript import Segment, Transcript
-
-logger = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
 MAX_FIELDS = 100
@@ -176,10 +171,8 @@ async def _stream(
                     yield stream.end(event)
         except Exception as error:
             fault = as_api_error(error)
-            request.state.log |= {"error": fault.message, "error_status": fault.status}
-            if fault.status >= 500:
-                service.metrics.failures.inc()
-                logger.exception("a stream failed", extra={"fields": request.state.log})
+            request.state.log["error_status"] = fault.status
+            note_fault(service, fault, request.state.log)
             yield format_event(fault.body)
 
 
@@ -191,18 +184,13 @@ async def serve_realtime(websocket: WebSocket) -> None:
     service: Service = websocket.app.state.service
     query = websocket.query_params
     client = Client(websocket.state.key, is_live=True)
-    try:
-        if query.get("intent", "transcription") != "transcription":
-            raise refuse("intent", f"{query['intent']!r:.80}: there are transcription sessions alone")
-        name = query.get("model") or next(iter(service.models))
-        model = service.find_model(name)
-        with service.admission.admit_session(client):
-            offered = websocket.scope.get("subprotocols", [])
-            await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
-            await run_session(websocket, service, model, client)
-    except ApiError as error:
-        service.metrics.rejected.labels(error.code or "request").inc()
-        await websocket.send_denial_response(answer(error))
+    if query.get("intent", "transcription") != "transcription":
+        raise refuse("intent", f"{query['intent']!r:.80}: there are transcription sessions alone")
+    model = service.find_model(query.get("model") or next(iter(service.models)))
+    with service.admission.admit_session(client):
+        offered = websocket.scope.get("subprotocols", [])
+        await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
+        await run_session(websocket, service, model, client)
 
 
 # --- small routes ---------------------------------------------------------------------------------
@@ -241,52 +229,32 @@ async def show_metrics(request: Request) -> Response:
     return Response(request.app.state.service.metrics.describe(), media_type="text/plain; version=0.0.4")
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        error = ApiError(error.status_code, str(error.detail), headers=error.headers)
-    fault = ApiError(400, str(error)) if isinstance(error, UserError) else as_api_error(error)
-    request.state.log["error"] = fault.message
-    metrics: Metrics = request.app.state.service.metrics
-    if fault.code == "internal_error":
-        metrics.failures.inc()
-        logger.error("a request failed", exc_info=error, extra={"fields": request.state.log})
-    else:
-        metrics.rejected.labels(fault.code or str(fault.status)).inc()
-    return answer(fault)
+async def _pass_on(request: Request, error: Exception) -> Response:
+    raise error  # the gate answers
 
 
 # --- the app --------------------------------------------------------------------------------------
 
-KNOWN_ROUTES: dict[str, Any] = {
-    "/v1/audio/transcriptions": transcribe,
-    "/v1/audio/translations": translate,
-    "/v1/models": list_models,
-    "/openapi.json": show_api,
-    "/health": show_health,
-    "/ready": show_ready,
-    "/metrics": show_metrics,
-    "/v1/realtime": serve_realtime,
-}
+ROUTES = [
+    Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
+    Route("/v1/audio/translations", translate, methods=["POST"]),
+    Route("/v1/models", list_models),
+    Route("/openapi.json", show_api),
+    Route("/health", show_health),
+    Route("/ready", show_ready),
+    Route("/metrics", show_metrics),
+    WebSocketRoute("/v1/realtime", serve_realtime),
+]
 
 
 def build_app(models: dict[str, LoadedModel], config: ServeConfig, keys: Keys | None = None) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
     service = Service(models, config, keys or Keys())
-    routes: list[Any] = [
-        Route(path, serve, methods=["POST" if path.startswith("/v1/audio") else "GET"])
-        for path, serve in KNOWN_ROUTES.items()
-        if serve is not serve_realtime
-    ]
-    routes += [
-        Route("/v1/models/{name:path}", show_model),
-        WebSocketRoute("/v1/realtime", serve_realtime),
-        Mount("/", StaticFiles(directory=PAGE, html=True)),
-    ]
-    known = (ApiError, HTTPException, UserError, OSError, ClientDisconnect)
+    others = [Route("/v1/models/{name:path}", show_model), Mount("/", StaticFiles(directory=PAGE, html=True))]
     app = Starlette(
-        routes=routes,
-        middleware=[Middleware(Gate, service=service, routes=KNOWN_ROUTES)],
-        exception_handlers=dict.fromkeys(known, _answer_error),
+        routes=[*ROUTES, *others],
+        middleware=[Middleware(Gate, service=service, routes=[route.path for route in ROUTES])],
+        exception_handlers={HTTPException: _pass_on},
     )
     app.state.service = service
     return app

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -61,22 +62,19 @@ class Gate:
 
         try:
             self._check(scope, state)
-        except ApiError as error:
-            self._service.metrics.rejected.labels(error.code or str(error.status)).inc()
-            await answer(error)(scope, receive, send_on)
-        else:
             guarded = self._limit(scope, receive) if scope["type"] == "http" else receive
-            try:
-                await self._app(scope, guarded, send_on)
-            except asyncio.CancelledError:  # at the end of the time to drain
-                if scope["type"] != "http" or status != 499 or not self._service.admission.is_draining:
-                    raise
-                await answer(shutting_down())(scope, receive, send_on)
-            except Exception:
-                self._service.metrics.failures.inc()
-                logger.exception("a request failed", extra={"fields": log})
-                if scope["type"] == "http" and status == 499:
-                    await answer(as_api_error(AssertionError()))(scope, receive, send_on)
+            await self._app(scope, guarded, send_on)
+        except asyncio.CancelledError:  # at the end of the time to drain
+            if scope["type"] != "http" or status != 499 or not self._service.admission.is_draining:
+                raise
+            await answer(shutting_down())(scope, receive, send_on)
+        except Exception as error:
+            fault = as_api_error(error)
+            if isinstance(error, UserError):  # of settings: one about a file is an ApiError already
+                fault = ApiError(400, str(error))
+            note_fault(self._service, fault, log)
+            if status == 499:
+                await answer(fault)(scope, receive, send_on)
         finally:
             seconds = time.monotonic() - started
             route = scope["path"] if scope["path"] in self._routes else "other"
@@ -136,6 +134,16 @@ def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
     return next((one.removeprefix(prefix) for one in subprotocols if one.startswith(prefix)), None)
 
 
+def note_fault(service: Service, fault: ApiError, log: dict[str, object]) -> None:
+    """Count and log what went wrong, where it was caught."""
+    log["error"] = fault.message
+    if fault.code == "internal_error":
+        service.metrics.failures.inc()
+        logger.exception("a request failed", extra={"fields": log})
+    else:
+        service.metrics.rejected.labels(fault.code or str(fault.status)).inc()
+
+
 def answer(fault: ApiError) -> JSONResponse:
     return JSONResponse(fault.body, fault.status, fault.headers)
 
@@ -144,6 +152,8 @@ def as_api_error(error: Exception) -> ApiError:
     """Turn an exception into an answer: the client's fault where the message says so, else ours."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail), headers=error.headers)
     if isinstance(error, UserError):
         return ApiError(400, str(error), "file", "unsupported_file")
     if isinstance(error, (WithdrawnError, ClientDisconnect)):
