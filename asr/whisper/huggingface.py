@@ -59,7 +59,11 @@ def read_huggingface(folder: Path) -> Checkpoint:
     theirs = {name.removeprefix("model."): weight for name, weight in _read_weights(folder).items()}
     output = theirs.pop(OUTPUT, None)
     embedding = theirs.get("decoder.embed_tokens.weight")
-    if output is not None and embedding is not None and not _are_equal(output, embedding):
+    if (
+        output is not None
+        and embedding is not None
+        and (output.dtype != embedding.dtype or not torch.equal(output, embedding))
+    ):
         raise UserError(f"{folder}: {OUTPUT} differs from the embeddings; in Whisper they are the same")
     weights = rename_weights(config, theirs, str(folder), "Hugging Face")
     return Checkpoint("Hugging Face", config, read_huggingface_vocabulary(folder), weights)
@@ -96,18 +100,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     paths = find_weights(folder)
     if not paths:
         raise UserError(f"{folder}: no weights; expected model.safetensors or {PICKLED} beside config.json")
-    weights: dict[str, Tensor] = {}
-    for path in paths:
-        if path.name == PICKLED:
-            tree = read_pickled(path)
-            output = tree.pop(OUTPUT, None)  # the same bytes of the file as the embeddings
-            weights = check_tensors(tree, path)
-            if isinstance(output, Tensor):
-                weights[OUTPUT] = output
-        else:
-            weights |= read_safetensors(path)
-    return weights
-
-
-def _are_equal(first: Tensor, second: Tensor) -> bool:
-    return first.dtype == second.dtype and torch.equal(first, second)
+    if paths[0].name != PICKLED:
+        return {name: weight for path in paths for name, weight in read_safetensors(path).items()}
+    tree = read_pickled(paths[0])
+    output = tree.pop(OUTPUT, None)  # the same bytes of the file as the embeddings
+    weights = check_tensors(tree, paths[0])
+    return weights | {OUTPUT: output} if isinstance(output, Tensor) else weights

@@ -45,7 +45,7 @@ from asr.whisper.decoding import (
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.token_times import align_tokens
 from asr.whisper.windows import count_whole_samples, count_window_samples, encode_audio, find_padding
-from asr.whisper.words import WITHOUT_SPACES, TimedSpan, TimedWord, split_spans, split_words, time_words
+from asr.whisper.words import WITHOUT_SPACES, TimedSpan, split_spans, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
 
@@ -185,8 +185,7 @@ class WhisperRecognizer(Transcriber):
         timed = self.time(segments, windows, tokens, _options(request))
         results = []
         for segment, reading, words in zip(segments, readings, timed, strict=True):
-            own = shift_words(words, segment.start)
-            found = make_segment(segment, reading.text, own, reading.method, reading.warnings)
+            found = make_segment(segment, reading.text, words, reading.method, reading.warnings)
             found = with_scores(found, reading, reading.tokens if request.tokens else ())
             language = reading.language, reading.language_probability
             num_tokens = len(reading.tokens) + 1
@@ -222,9 +221,9 @@ class WhisperRecognizer(Transcriber):
         windows: EncodedWindows,
         tokens: Sequence[Sequence[int]],
         config: WhisperDecodingConfig,
-    ) -> list[list[TimedWord]]:
-        """The words of tokens of text, with times from the start of each segment."""
-        timed: list[list[TimedWord]] = [[] for _ in tokens]
+    ) -> list[list[Word]]:
+        """The words of tokens of text, with times from the start of the recording."""
+        timed: list[list[Word]] = [[] for _ in tokens]
         rows = [row for row, ids in enumerate(tokens) if ids]
         if not rows:
             return timed
@@ -239,7 +238,7 @@ class WhisperRecognizer(Transcriber):
             )
         for place, row in enumerate(rows):
             spans = split_words(tokenizer, known[place], part.languages[place])
-            timed[row] = time_words(spans, firsts[place], probabilities[place])
+            timed[row] = time_words(spans, firsts[place], probabilities[place], segments[row].start)
         return timed
 
     def read(
@@ -390,10 +389,12 @@ class WhisperRecognizer(Transcriber):
         spans, going_on = split_spans(self.system.tokenizer, reading.tokens, seconds)
         whole = [token for span in spans for token in span.tokens]
         (words,) = self.time([place], windows, [whole], config)
+        tokens = [word.tokens[0] for word in split_words(self.system.tokenizer, whole, reading.language)]
+        placed = list(zip(tokens, clip_words(words, place), strict=True))
         texts = [self.system.tokenizer.decode(span.tokens).strip() for span in spans]
         segments = tuple(
             with_scores(segment, reading, span.timed_tokens if request.tokens else ())
-            for segment, span in zip(make_segments(place, reading, spans, texts, words), spans, strict=True)
+            for segment, span in zip(make_segments(place, reading, spans, texts, placed), spans, strict=True)
         )
         if config.condition_on_previous_text:
             # Not what follows the last whole one, which the next window decodes again.
@@ -428,9 +429,9 @@ def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: st
     total = sum(part.num_tokens * (part.segment.average_log_probability or 0.0) for part in parts)
     whole = replace(
         whole,
-        average_log_probability=total / num_tokens if num_tokens else None,
-        no_speech_probability=max((one.no_speech_probability or 0.0 for one in segments), default=None),
-        temperature=max((one.temperature or 0.0 for one in segments), default=None),
+        average_log_probability=total / num_tokens,
+        no_speech_probability=max(one.no_speech_probability or 0.0 for one in segments),
+        temperature=max(one.temperature or 0.0 for one in segments),
         tokens=tuple(token for one in segments for token in one.tokens),
     )
     language = parts[0].language, parts[0].language_probability
@@ -450,21 +451,16 @@ def make_segments(
     reading: WhisperReading,
     spans: Sequence[TimedSpan],
     texts: Sequence[str],
-    words: Sequence[TimedWord],
+    words: Sequence[tuple[int, Word]],
 ) -> Iterator[Segment]:
-    """One for each span of a window; the first one has the warnings."""
+    """One for each span of a window, with the words whose first token is in it; the first has the warnings."""
     past, warnings = 0, reading.warnings
-    all_words = clip_words(shift_words(words, place.start), place)
     for span, text in zip(spans, texts, strict=True):
         first, past = past, past + len(span.tokens)
-        own = [timed for word, timed in zip(words, all_words, strict=True) if first <= word.token < past]
+        own = [word for token, word in words if first <= token < past]
         start, end = place.start + span.start, place.start + span.end
         yield Segment(start, end, text, tuple(own), mean_confidence(own), reading.method, warnings)
         warnings = ()
-
-
-def shift_words(words: Sequence[TimedWord], seconds: float) -> list[Word]:
-    return [Word(word.text, seconds + word.start, seconds + word.end, word.confidence) for word in words]
 
 
 def _options(request: Request) -> WhisperDecodingConfig:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from asr.transcripts.transcript import Word
 from asr.whisper.decoding import SECONDS_PER_STEP
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
@@ -25,18 +26,6 @@ class WordSpan:
     past: int
     tokens: tuple[int, int]
     """First and past the last of all its tokens."""
-
-
-@dataclass(frozen=True)
-class TimedWord:
-    text: str
-    token: int
-    """Place of its first one."""
-    start: float
-    """Seconds from the start of the window."""
-    end: float
-    confidence: float
-    """Geometric mean of the tokens' probabilities."""
 
 
 def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: str) -> list[WordSpan]:
@@ -63,15 +52,18 @@ def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int], language: st
 
 
 def time_words(
-    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float]
-) -> list[TimedWord]:
-    """Words with times; `firsts` are the first steps of the tokens, and of the end."""
+    spans: Sequence[WordSpan], firsts: Sequence[int], probabilities: Sequence[float], offset: float = 0.0
+) -> list[Word]:
+    """Words with times and the geometric mean of their tokens' probabilities.
+
+    `firsts` are the first steps of the tokens, and of the end; `offset` is the window's start in seconds.
+    """
     words = []
     for span in spans:
         own = [max(probability, 1e-10) for probability in probabilities[slice(*span.tokens)]]
         confidence = math.exp(sum(math.log(probability) for probability in own) / len(own))
         start, end = firsts[span.first] * SECONDS_PER_STEP, firsts[span.past] * SECONDS_PER_STEP
-        words.append(TimedWord(span.text, span.tokens[0], start, end, confidence))
+        words.append(Word(span.text, offset + start, offset + end, confidence))
     return words
 
 
