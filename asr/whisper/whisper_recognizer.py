@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -156,7 +156,7 @@ class WhisperRecognizer(Transcriber):
         if _options(request).task == "translate":  # the times of its words are not those of the speech
             rows.clear()
         pieces = [piece for row in rows for piece in split_at_pauses(segments[row])]
-        again = iter(self._in_batches(pieces, request, lambda batch: self._recognize_once(batch, request)))
+        again = iter(self._recognize_again(pieces, request))
         for row in rows:
             parts = [next(again) for _ in segments[row].speech]
             results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
@@ -260,17 +260,12 @@ class WhisperRecognizer(Transcriber):
             texts[name] = TimedTexts(own, watch.read())
         return texts
 
-    def _in_batches(
-        self,
-        segments: Sequence[AudioSegment],
-        request: Request,
-        decode: Callable[[Sequence[AudioSegment]], Sequence[Recognized]],
-    ) -> list[Recognized]:
-        """Call `decode` with segments whose windows are equally long."""
+    def _recognize_again(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+        """Decode in batches of windows that are equally long."""
         lengths = [self.padded_length(len(segment.audio_S), request) for segment in segments]
         found: dict[int, Recognized] = {}
         for rows in batch_by_length(lengths, request.batch_size):
-            found |= zip(rows, decode([segments[row] for row in rows]), strict=True)
+            found |= zip(rows, self._recognize_once([segments[row] for row in rows], request), strict=True)
         return [found[row] for row in range(len(segments))]
 
     # --- languages --------------------------------------------------------------------------------
@@ -453,7 +448,7 @@ def make_segments(
     texts: Sequence[str],
     words: Sequence[tuple[int, Word]],
 ) -> Iterator[Segment]:
-    """One for each span of a window, with the words whose first token is in it; the first has the warnings."""
+    """One for each span of a window, with the words that begin in it; the first one has the warnings."""
     past, warnings = 0, reading.warnings
     for span, text in zip(spans, texts, strict=True):
         first, past = past, past + len(span.tokens)
