@@ -145,7 +145,7 @@ def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Re
         start, end = segment.speech[-1]
         word = Word(f"w{start:g}", start, end, 0.5)
         found = Segment(start, end, word.text, (word,), 0.5, "greedy")
-        results.append(Recognized(found, segment.cut_before, segment.cut_after, "en"))
+        results.append(Recognized(found, segment.cut_before, segment.cut_after, "en", num_tokens=2))
     return results
 
 
@@ -353,7 +353,13 @@ def test_no_word_of_a_long_utterance_counts_twice(
             text = " ".join(word.text for word in words)
             overlaps.append(one.cut_before is not None)
             found.append(
-                Recognized(make_segment(one, text, words, "greedy", ()), one.cut_before, one.cut_after, "en")
+                Recognized(
+                    make_segment(one, text, words, "greedy", ()),
+                    one.cut_before,
+                    one.cut_after,
+                    "en",
+                    num_tokens=2,
+                )
             )
         return found
 
