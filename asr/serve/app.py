@@ -235,7 +235,7 @@ async def _pass_on(request: Request, error: Exception) -> Response:
 
 # --- the app --------------------------------------------------------------------------------------
 
-ROUTES = [
+ROUTES: list[Route | WebSocketRoute] = [
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
     Route("/v1/audio/translations", translate, methods=["POST"]),
     Route("/v1/models", list_models),
