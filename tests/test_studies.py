@@ -48,6 +48,7 @@ from asr.recipe.study_report import (
 )
 from asr.recipe.systems import load_conf
 from asr.scoring.counting import score
+from asr.scoring.scored_files import score_files
 from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -554,6 +555,12 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
         assert found.interval is not None
         low, high = 100 * found.interval.low, 100 * found.interval.high
         assert figures == f"{100 * found.error_rate:.2f} | {low:.1f} to {high:.1f}"
+    names = [str(folder / f"../whisper_tiny/test.{name}.jsonl") for name in ("base_en", "beam_5")]
+    _, systems, _ = score_files(str(folder / "test.reference.jsonl"), names, normalize="english")
+    for system in systems:
+        assert f"{100 * system.score.error_rate:.2f} %" in page
+    difference = systems[1].score.error_rate - systems[0].score.error_rate
+    assert f"{-100 * difference:.1f} points\nless" in page
 
 
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:
