@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_pauses, _find_spans
@@ -105,6 +105,8 @@ def test_noise_that_grows_is_followed() -> None:
     lengths=st.lists(st.tuples(st.floats(0.3, 6.0), st.floats(0.05, 2.0)), min_size=1, max_size=6),
     block=st.integers(100, 3 * RATE),
 )
+@example(lengths=[(4.0, 1.0), (1.0, 1.0), (1.0, 1.0), (5.0, 2.0)], block=10667)
+@example(lengths=[(3.9375, 1.0), (1.0, 1.0), (1.0, 1.0), (5.0, 2.0)], block=10667)
 @settings(max_examples=15)
 def test_all_speech_is_in_some_segment_and_none_is_too_long(
     lengths: list[tuple[float, float]], block: int

@@ -223,15 +223,17 @@ class Segmenter:
         origin = self._next
         start = self._begin(origin + int(speech_T[0]))
         limit = start + self._frames(config.max_seconds)
+        certain = max(self._frames(config.max_pause_seconds), 2 * padding)  # then a pause ends a segment
         pauses = _find_pauses(is_speech_T, int(speech_T[0]), self._frames(config.min_pause_seconds))
         for first, past in ((origin + a, origin + b) for a, b in pauses):
             # One that goes on at the newest frame must be long enough for the padding of both sides.
-            shortest = max(self._frames(config.max_pause_seconds), 2 * padding if past == known else 0)
+            shortest = certain if past == known else self._frames(config.max_pause_seconds)
             if past - first >= shortest and first <= limit - padding:
                 end = first + min(padding, (past - first) // 2)
                 return self._emit(start, end, max(past - padding, end))
-        if known >= limit:
-            return self._cut(start, limit, [(origin + a, origin + b) for a, b in pauses])
+        horizon = limit + certain  # what is known beyond depends on the sizes of the blocks
+        if known >= horizon or (is_last and known >= limit):
+            return self._cut(start, limit, [(origin + a, min(origin + b, horizon)) for a, b in pauses])
         if is_last:
             end = min(origin + int(speech_T[-1]) + 1 + padding, known)
             rest = self._num_samples / self.frame_samples  # a part of a frame at the end belongs to it
