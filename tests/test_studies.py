@@ -659,3 +659,29 @@ def test_the_first_validation_below_a_rate(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = find_rates(read_validations(tmp_path / "log.jsonl"))
     assert {rate: line["step"] for rate, line in found.items()} == {"0.5": 10, "0.2": 30}
+
+
+def test_the_page_of_fsdd_says_what_wide_augmentation_is_worth() -> None:
+    page = (ROOT / "recipes/fsdd/README.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/fsdd/studies/wide_augmentation"
+    references = read_texts(folder / "reference.jsonl")
+    part = page.split("### More updates, wider speeds, noise")[1]
+    rows = {
+        row[0].strip(): row[1:]
+        for row in (line[1:-1].split("|") for line in re.findall(r"^\|.*\|$", part, re.M))
+    }
+    for column, name in (
+        (0, "transformer"),
+        (2, "ctc_lstm"),
+        (4, "five_speeds.transformer"),
+        (5, "five_speeds.ctc_lstm"),
+    ):
+        heard = read_texts(folder / f"{name}-seed-0.left_out.jsonl")
+        for speaker in (*sorted({str(fields["speaker"]) for fields in references.values()}), "all"):
+            own = {id: f for id, f in references.items() if speaker in (f["speaker"], "all")}
+            found = score_texts(own, {id: heard[id] for id in own})
+            shown = f"{100 * found.error_rate:.2f}"
+            if speaker == "all":
+                assert found.interval is not None
+                shown += f" ({100 * found.interval.low:.2f} to {100 * found.interval.high:.2f})"
+            assert rows[speaker][column].strip() == shown
