@@ -433,6 +433,7 @@ def test_a_changed_manifest_is_one_clear_error(large_manifest: Manifest, num_wor
     with pytest.raises(UserError, match="has changed") as caught:
         list(batches)
     assert "Traceback" not in str(caught.value)
+    assert not multiprocessing.active_children(), "Python waits for them at its end"
 
 
 def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:

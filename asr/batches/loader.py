@@ -99,12 +99,15 @@ class UtteranceLoader:
         with explain_dead_workers():
             with hold_signals_back():
                 results = iter(loader)
-            for result in results:
-                if isinstance(result, UserError):
-                    raise result
-                self._skip_log.add(result.skipped)
-                counter.add(result.applied)
-                yield result
+            try:
+                for result in results:
+                    if isinstance(result, UserError):
+                        raise result
+                    self._skip_log.add(result.skipped)
+                    counter.add(result.applied)
+                    yield result
+            finally:
+                del results  # ends the workers, also while an error still holds on to this frame
         if epoch is not None:
             counter.log(epoch)
 
