@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asr.cli.evaluation import evaluate
+    from asr.cli.evaluation_job import evaluate
 
     limit_threads(args.threads)
     return evaluate(args)

@@ -177,7 +177,7 @@ def format_markdown(results: Results) -> str:
 
 
 def open_page(results: Results, table: Rows, legend: str) -> list[str]:
-    """What follows the title on the page of a recipe or of a study: the warning, the test, the outcome."""
+    """Write what follows the title of a page, of a recipe or of a study: warning, test, outcome."""
     parts = [f"**{SMOKE_WARNING}**"] * results["smoke"]
     parts += [f"`{results['command']}`: {describe_test(results)}", markdown_table(table), legend]
     if results["comparisons"]:

@@ -1,4 +1,4 @@
-"""What a study reports: the decoding, what was learned when, WER by length; and its page in Markdown."""
+"""Report a study: its decoding, what was learned when, WER by length; and its page in Markdown."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Run:
 
     @property
     def note_path(self) -> Path:
-        """What its training, once begun, reads, and on which machines."""
+        """The file that notes what its training, once begun, reads, and on which machines."""
         return self.folder / ".train.begun"
 
     @property
