@@ -10,6 +10,7 @@ from whisper_systems import build_system
 
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
+from asr.whisper.beam_search import draw
 from asr.whisper.decoding import (
     EncodedWindows,
     WhisperDecodingConfig,
@@ -163,3 +164,14 @@ def test_silence_is_dropped_only_where_the_text_is_unlikely_too(system: WhisperS
     assert all(reading.tokens for reading in readings)
     never = certain.model_copy(update={"max_no_speech": None})
     assert all(one.tokens for one in decode_windows(system.model, system.tokenizer, asked, never, doubtful))
+
+
+def test_tokens_are_drawn_from_the_softmax_of_their_scores() -> None:
+    scores_V = torch.tensor([0.5, -torch.inf, 2.0, 1.0, -torch.inf])
+    chances_R = torch.arange(10_000) / 10_000
+    tokens_R = draw(scores_V.expand(10_000, -1), chances_R)
+    expected_V = scores_V.softmax(0)
+    found_V = torch.bincount(tokens_R, minlength=5) / 10_000
+    torch.testing.assert_close(found_V, expected_V, atol=2e-4, rtol=0)
+    highest = torch.tensor([torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))])
+    assert draw(scores_V[None], highest).tolist() == [3] and draw(scores_V[None], 0 * highest).tolist() == [0]

@@ -127,17 +127,17 @@ def test_few_steps_of_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     silent_BTF = features_BTF[:, -1:].expand(-1, 2 * CONFIG.max_steps - 60, -1)
     expected_BTD, _ = MODEL.encode(torch.cat([features_BTF, silent_BTF], dim=1), torch.full((2,), 3000))
     monkeypatch.setattr("asr.whisper.encoder_decoder.SILENT_STEPS", 1)
-    encoded_BTD, lengths_B, bias_BT = MODEL.encode_with_silence(features_BTF)
+    encoded_BTD, bias_BT = MODEL.encode_with_silence(features_BTF)
     # The last step is at the end of the window, which is no silence to a convolution.
     torch.testing.assert_close(encoded_BTD[:, :-1], expected_BTD[:, :-1], atol=1e-3, rtol=1e-3)
-    assert lengths_B.tolist() == [1500, 1500] and not bias_BT.any()
+    assert encoded_BTD.size(1) == 1500 and not bias_BT.any()
     monkeypatch.undo()
-    encoded_BTD, lengths_B, bias_BT = MODEL.encode_with_silence(features_BTF)
+    encoded_BTD, bias_BT = MODEL.encode_with_silence(features_BTF)
     assert encoded_BTD.size(1) == bias_BT.size(1) < 150
     torch.testing.assert_close(bias_BT.exp().sum(1), torch.full((2,), 1500.0))
-    state = MODEL.decoder.start(encoded_BTD, lengths_B, bias_BT)
+    state = MODEL.decoder.start(encoded_BTD, torch.full((2,), 1500), bias_BT)
     scores_BUV, _ = MODEL.decoder.step(tokens_BU, state)
-    expected_BUV, _ = MODEL.decoder(tokens_BU, expected_BTD, lengths_B)
+    expected_BUV, _ = MODEL.decoder(tokens_BU, expected_BTD, torch.full((2,), 1500))
     assert (scores_BUV - expected_BUV).square().mean() < 0.1**2 * expected_BUV.var()
 
 

@@ -9,7 +9,12 @@ from whisper_systems import build_system
 
 from asr.errors import UserError
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
-from asr.whisper.windows import compute_window_features, count_window_samples
+from asr.whisper.windows import (
+    compute_window_features,
+    count_padded_samples,
+    count_window_samples,
+    encode_audio,
+)
 from asr.whisper.words import TimedSpan, split_spans
 
 
@@ -37,6 +42,37 @@ def test_shorter_windows() -> None:
         system, torch.zeros(1, 16_001), torch.tensor([16_001]), 1.0
     )
     assert features_BTF.size(1) == 250 and lengths_B.tolist() == [250]
+
+
+@torch.inference_mode()
+def test_windows_of_different_length_are_padded_to_be_decoded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is encoded as long as it needs, so that its company changes none of its steps."""
+    system = build_system(False, window_steps=1500)
+    monkeypatch.setattr("asr.whisper.windows.SPARSE_DIM", system.config.dim)
+    seconds = (1.0, 4.2, 4.4, 6.9)
+    lengths_B = torch.tensor([round(16_000 * one) for one in seconds])
+    assert {count_padded_samples(system, length, None) for length in lengths_B.tolist()} == {8 * 16_000}
+    assert count_padded_samples(system, 8 * 16_000, None) == 16 * 16_000
+    assert count_padded_samples(system, 29 * 16_000, None) == 30 * 16_000
+    audio_BS = 0.1 * torch.randn(4, int(lengths_B.max()), generator=torch.Generator().manual_seed(0))
+    encoded_BTD, steps_B, bias_BT = encode_audio(system, audio_BS, lengths_B)
+    assert bias_BT is not None and steps_B.tolist() == [1500] * 4
+    for row, length in enumerate(lengths_B.tolist()):
+        alone = encode_audio(system, audio_BS[row : row + 1, :length], lengths_B[row : row + 1])
+        assert alone[2] is not None and torch.equal(alone[0][0], encoded_BTD[row])
+        assert torch.equal(alone[2][0], bias_BT[row])
+        torch.testing.assert_close(bias_BT[row].exp().sum(), torch.tensor(1500.0))
+        num_steps = int(bias_BT[row].isfinite().sum())
+        window = count_window_samples(system, length, 1.0)
+        features_BTF, _ = compute_window_features(
+            system, audio_BS[row : row + 1], lengths_B[row : row + 1], 1.0
+        )
+        expected_BTD, _ = system.model.encode_with_silence(features_BTF)
+        assert num_steps == expected_BTD.size(1) == window // 320 + -(-(1500 - window // 320) // 16)
+        assert torch.equal(encoded_BTD[row, :num_steps], expected_BTD[0])
+        assert not encoded_BTD[row, num_steps:].any()
 
 
 TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)

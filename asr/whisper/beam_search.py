@@ -121,7 +121,7 @@ def sample(
     refuse it anyway, and it would go on to the longest text. `give_way` is called now and then.
 
     Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
-    on its company: all utterances share the noise that draws.
+    on its company: all utterances share the numbers that draw.
     """
     state, scores_RV = beginning.state, beginning.scores_BV
     num_utterances, device = len(scores_RV), scores_RV.device
@@ -135,12 +135,12 @@ def sample(
     is_done_R = torch.zeros(len(rows_R), dtype=torch.bool, device=device)
     for place in range(max_tokens):
         scores_RV = rules.apply(scores_RV, tokens_RL[rows_R, :place])
-        chosen_RV = scores_RV
         if temperature > 0:
-            noise_WV = torch.empty(samples, scores_RV.size(1)).exponential_(generator=noise).log_()
-            noise_RV = noise_WV.to(device).repeat(len(scores_RV) // samples, 1)
-            chosen_RV = scores_RV / temperature - noise_RV  # the largest sum is a draw from the softmax
-        tokens_R = chosen_RV.argmax(-1).masked_fill(is_done_R[rows_R], rules.end)
+            chances_R = torch.rand(samples, generator=noise).to(device).repeat(len(scores_RV) // samples)
+            tokens_R = draw(scores_RV / temperature, chances_R)
+        else:
+            tokens_R = scores_RV.argmax(-1)
+        tokens_R = tokens_R.masked_fill(is_done_R[rows_R], rules.end)
         gains_R = scores_RV.log_softmax(-1).gather(1, tokens_R[:, None])[:, 0]
         sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
         tokens_RL[rows_R, place] = tokens_R
@@ -166,6 +166,14 @@ def sample(
     means_BW = (sums_R / (lengths_R + 1)).view(num_utterances, samples)
     best_R = means_BW.argmax(1) + samples * torch.arange(num_utterances, device=device)
     return _read(tokens_RL[best_R], means_BW.flatten()[best_R], rules.end)
+
+
+def draw(scores_RV: Tensor, chances_R: Tensor) -> Tensor:
+    """Draw a token of each row from the softmax of its scores, by a number in [0, 1)."""
+    past_RV = scores_RV.softmax(-1).double().cumsum(-1)
+    # The first token that goes past it: never one that may not follow, which adds nothing.
+    places_R1 = chances_R[:, None].double() * past_RV[:, -1:]
+    return torch.searchsorted(past_RV, places_R1, right=True)[:, 0]
 
 
 def _is_loop(tokens: Sequence[int], max_repeats: int) -> bool:

@@ -206,12 +206,11 @@ class Whisper(nn.Module):
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
         return torch.cat(encoded), torch.cat(lengths)
 
-    def encode_with_silence(self, features_BTF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def encode_with_silence(self, features_BTF: Tensor) -> tuple[Tensor, Tensor]:
         """Encode windows of audio and the beginning of a silence that fills the rest of 30 seconds."""
         parts = [features_BTF] if features_BTF.device.type != "cpu" else features_BTF.split(1)
         encoded, biases = zip(*(self.encoder.encode_with_silence(part) for part in parts), strict=True)
-        lengths_B = torch.full((len(features_BTF),), self.config.max_steps, device=features_BTF.device)
-        return torch.cat(encoded), lengths_B, torch.cat(biases)
+        return torch.cat(encoded), torch.cat(biases)
 
     def quantise(self, dtype: torch.dtype) -> None:
         """Linear layers in 8 bits, for inference on a CPU; attention and convolution in `dtype`.

@@ -44,7 +44,7 @@ from asr.whisper.decoding import (
 )
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.token_times import align_tokens
-from asr.whisper.windows import count_whole_samples, count_window_samples, encode_audio, find_padding
+from asr.whisper.windows import count_padded_samples, count_whole_samples, encode_audio
 from asr.whisper.words import WITHOUT_SPACES, TimedSpan, split_spans, split_words, time_words
 
 # B segments, S samples, T encoded steps, D dimension
@@ -131,8 +131,7 @@ class WhisperRecognizer(Transcriber):
         require_known(self.system.tokenizer, _options(request), self.model.config.max_tokens)
 
     def padded_length(self, num_samples: int, request: Request) -> int:
-        padding_seconds = find_padding(self.system, _options(request).padding_seconds)
-        return count_window_samples(self.system, num_samples, padding_seconds)
+        return count_padded_samples(self.system, num_samples, _options(request).padding_seconds)
 
     def check_live(self, request: Request) -> None:
         if _options(request).windows != "pauses":

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.errors import UserError
+from asr.whisper.encoder_decoder import place_silence
 from asr.whisper.loading import WhisperSystem
 from asr.whisper.sections import FRAMES_PER_STEP
 
@@ -16,6 +17,7 @@ from asr.whisper.sections import FRAMES_PER_STEP
 
 ROUND_SECONDS = 0.5  # to a multiple of which shorter windows go on, so that those of many clips are alike
 SILENCE_SECONDS = 1.0  # behind the audio, whose steps are all computed
+MEMORY_SECONDS = 8.0  # to a multiple of which they are padded once they are encoded, to be decoded together
 SPARSE_DIM = 512  # of base.en, whose texts stay as good where the other steps are few; tiny's do not
 
 
@@ -54,18 +56,53 @@ def compute_window_features(
     return system.front_end(padded_BS, torch.full_like(audio_lengths_B, window))
 
 
+def count_padded_samples(system: WhisperSystem, num_samples: int, padding_seconds: float | None) -> int:
+    """Count the samples that a window is padded to where it is decoded with others."""
+    window = count_window_samples(system, num_samples, find_padding(system, padding_seconds))
+    if not has_few_silent_steps(system, padding_seconds):
+        return window
+    unit = round(MEMORY_SECONDS * system.front_end.config.sample_rate)
+    return min(count_whole_samples(system), math.ceil(window / unit) * unit)
+
+
 def find_padding(system: WhisperSystem, padding_seconds: float | None) -> float | None:
     """Silence of which each step is computed; the rest of 30 seconds has few. None: all of these."""
+    return SILENCE_SECONDS if has_few_silent_steps(system, padding_seconds) else padding_seconds
+
+
+def has_few_silent_steps(system: WhisperSystem, padding_seconds: float | None) -> bool:
     is_base_en = system.config.dim == SPARSE_DIM and not system.tokenizer.is_multilingual
-    return SILENCE_SECONDS if padding_seconds is None and is_base_en else padding_seconds
+    return padding_seconds is None and is_base_en
 
 
 def encode_audio(
     system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor, padding_seconds: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Encode windows: (B, T, D), (B,) lengths, and (B, T) what attention adds to its scores, or None."""
-    padding = find_padding(system, padding_seconds)
-    features_BTF, lengths_B = compute_window_features(system, audio_BS, audio_lengths_B, padding)
-    if padding_seconds is None and features_BTF.size(1) < FRAMES_PER_STEP * system.config.max_steps:
-        return system.model.encode_with_silence(features_BTF)
+    if has_few_silent_steps(system, padding_seconds):
+        return _encode_with_silence(system, audio_BS, audio_lengths_B)
+    features_BTF, lengths_B = compute_window_features(system, audio_BS, audio_lengths_B, padding_seconds)
     return *system.model.encode(features_BTF, lengths_B), None
+
+
+def _encode_with_silence(
+    system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Encode each window as long as it needs, then pad all to as many steps."""
+    config, lengths = system.config, audio_lengths_B.tolist()
+    samples_per_step = FRAMES_PER_STEP * system.front_end.config.shift_samples
+    padded_steps = count_padded_samples(system, max(lengths), None) // samples_per_step
+    padded_steps += len(place_silence(padded_steps, config.max_steps, audio_BS.device)[0])
+    encoded_BTD = audio_BS.new_zeros(len(lengths), padded_steps, config.dim)
+    bias_BT = audio_BS.new_full((len(lengths), padded_steps), -torch.inf)
+    rows_of: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        rows_of.setdefault(count_window_samples(system, length, SILENCE_SECONDS), []).append(row)
+    for rows in rows_of.values():
+        features_BTF, _ = compute_window_features(
+            system, audio_BS[rows], audio_lengths_B[rows], SILENCE_SECONDS
+        )
+        found_BTD, found_bias_BT = system.model.encode_with_silence(features_BTF)
+        encoded_BTD[rows, : found_BTD.size(1)] = found_BTD.to(encoded_BTD.dtype)
+        bias_BT[rows, : found_BTD.size(1)] = found_bias_BT
+    return encoded_BTD, torch.full_like(audio_lengths_B, config.max_steps), bias_BT
