@@ -313,7 +313,12 @@ def _apply_override(tree: dict[str, Any], override: str, config_class: type[Conf
                 f"override {override!r}: {'.'.join(names[: depth + 1])} is {inner!r}, not a section"
             )
         section = inner
-    parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
+    try:
+        parsed, _ = _parse_yaml(f"value: {value}", f"override {override!r}")
+    except UserError as error:
+        if value.lstrip()[:1] not in ("{", "["):
+            raise
+        raise UserError(f"{error}; in a shell, put quotes around it: '{key}={value} ...'") from None
     if list(parsed) != ["value"]:
         raise UserError(f"override {override!r}: the value must be one YAML value on one line")
     section[names[-1]] = parsed["value"]

@@ -120,6 +120,7 @@ FAULTS = [
     ("train: {steps: 3}\n", ["train..steps=5"], "expected key=value"),
     ("train: {steps: 3}\n", ["train.steps.deep=5"], "train.steps is 3, not a section"),
     ("train: {steps: 3}\n", ["train.speeds=[1"], "override 'train.speeds=[1'"),
+    ("train: {steps: 3}\n", ["model={type:"], "in a shell, put quotes around it: 'model={type: ...'"),
     ("train: {steps: 3}\n", ["train.steps=1\nmodel: 2"], "the value must be one YAML value"),
 ]  # fmt: skip
 

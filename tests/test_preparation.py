@@ -36,6 +36,12 @@ def rewrite(source: Path, target: Path, change: Callable[[str], str | None]) -> 
 # --- a tokenizer that an earlier run left -------------------------------------------------------
 
 
+def test_no_texts_to_learn_a_tokenizer_from(tiny_run: TinyRun, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(UserError, match=r"empty\.jsonl: a tokenizer learns from texts, but there are none"):
+        load_or_train_tokenizer(tiny_run(f"data.train={tmp_path}/empty.jsonl"))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

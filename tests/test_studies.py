@@ -34,6 +34,7 @@ from asr.recipe.study import (
     find_speakers,
     load_study,
     load_variants,
+    run_study,
     publish_study,
     write_left_out,
     write_study_report,
@@ -146,6 +147,15 @@ def test_parameters_are_counted(tmp_path: Path) -> None:
     cells = 2 * (4 * 16 * (16 + 16) + 2 * 4 * 16) + 2 * 32
     head = 32 * NUM_TOKENS + NUM_TOKENS
     assert count_parameters(config) == convolutions + project + cells + head
+
+
+def test_a_wrong_variant_is_told_before_anything_is_prepared(tones: Path, tmp_path: Path) -> None:
+    recipe = load_recipe("tones", write_tones_recipe(tmp_path, tones))
+    study = Study(question="?", system="ctc_lstm", baseline="short", variants={"short": (), "long": ()})
+    experiment = Experiment(recipe, tmp_path / "out", only=("shor",), study="s")
+    with pytest.raises(UserError, match="--only shor: no such variant; did you mean short?"):
+        run_study(experiment, study)
+    assert not (tmp_path / "out").exists()
 
 
 # --- from training to the report ----------------------------------------------------------------

@@ -228,6 +228,10 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
         own["whisper.hotwords"] = json.dumps([word for word in words if word])
     own[f"{'decoding' if family is None else family.section}.beam"] = args.beam
     own |= {"decoding.method": args.decoding, "channels": args.channels}
+    if args.channels not in (None, "mix", "separate") and not args.channels.isdecimal():
+        raise UserError(
+            f"--channels {args.channels}: expected mix, separate or the number of one, from 1 (left is 1)"
+        )
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
     if settings.channels == "separate" and (args.stream or args.plot_attention):
         raise UserError(

@@ -14,6 +14,7 @@ import torch
 from asr.config import describe_config, dump_config
 from asr.errors import UserError, suggest
 from asr.files import replace_file
+from asr.recipe.definition import SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run, find_guide
 from asr.recipe.experiment import Experiment
 from asr.recipe.processes import Processes, count_cores, run_side_by_side
@@ -90,13 +91,17 @@ def choose_stages(experiment: Experiment, stage: str | None) -> list[str]:
         raise UserError("--smoke and --publish: results of a smoke run mean nothing; leave one of them out")
     if experiment.publish and recipe.path.is_relative_to(SHIPPED):
         raise UserError(f"--publish: {recipe.name} is installed with the package; publish from a checkout")
-    systems = recipe.find_systems()
+    check_only(experiment, recipe.find_systems())
+    return [stage] if stage else list(STAGES)
+
+
+def check_only(experiment: Experiment, systems: Mapping[str, SystemConf]) -> None:
+    """Refuse names of systems or variants that there are not."""
     for name in experiment.only:
         if not any(name in (system, conf.variant) for system, conf in systems.items()):
             known = list(dict.fromkeys(conf.variant or system for system, conf in systems.items()))
-            what = "such variant" if experiment.study else f"{name}.yaml in {recipe.conf_dir}"
+            what = "such variant" if experiment.study else f"{name}.yaml in {experiment.recipe.conf_dir}"
             raise UserError(f"--only {name}: no {what}; {suggest(name, known)}")
-    return [stage] if stage else list(STAGES)
 
 
 def build_plan(experiment: Experiment, stage: str | None) -> list[Task]:

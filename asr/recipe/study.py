@@ -41,7 +41,7 @@ from asr.recipe.results import (
     score_study,
     write_texts,
 )
-from asr.recipe.stages import build_tasks, choose_stages, run_recipe
+from asr.recipe.stages import build_tasks, check_only, choose_stages, run_recipe
 from asr.recipe.study_report import add_learning, beam_suffix, format_page, read_runs, score_lengths
 from asr.recipe.systems import load_conf
 from asr.recipe.tasks import read_record, run_task, write_record
@@ -108,6 +108,8 @@ def run_study(experiment: Experiment, study: Study) -> Path:
     """Train and compare the variants; return the folder of the report. What is done already is skipped."""
     choose_stages(replace(experiment, only=()), None)  # for its checks
     variants = load_variants(study, experiment.recipe)
+    if study.folds is None:
+        check_only(experiment, variants)
     for stage in ("download", "prepare"):
         for task in build_tasks(experiment, stage):
             run_task(task)

@@ -318,7 +318,10 @@ def log_unknown_share(path: str, share: float) -> None:
 
 def train_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer:
     """Learn from `read_tokenizer_texts`: the training texts, or the labels of the training set."""
-    tokenizer = Tokenizer.train(config.tokenizer, texts)
+    try:
+        tokenizer = Tokenizer.train(config.tokenizer, texts)
+    except UserError as error:
+        raise UserError(f"{config.data.train_name}: {error}") from None
     if tokenizer.type == "labels" and len(tokenizer) < len(SPECIAL_TOKENS) + 2:
         raise UserError(
             f"{config.data.train_name}: {tokenizer.tokens[-1]!r} is its only label; expected two or more, "
