@@ -51,9 +51,10 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
     """Each is encoded as long as it needs, so that its company changes none of its steps."""
     system = build_system(False, window_steps=1500)
     monkeypatch.setattr("asr.whisper.windows.SPARSE_DIM", system.config.dim)
-    seconds = (1.0, 4.2, 4.4, 6.9)
+    seconds = (3.5, 4.2, 4.4, 6.9)
     lengths_B = torch.tensor([round(16_000 * one) for one in seconds])
     assert {count_padded_samples(system, length, None) for length in lengths_B.tolist()} == {8 * 16_000}
+    assert count_padded_samples(system, 3 * 16_000, None) == 4 * 16_000
     assert count_padded_samples(system, 8 * 16_000, None) == 16 * 16_000
     assert count_padded_samples(system, 29 * 16_000, None) == 30 * 16_000
     audio_BS = 0.1 * torch.randn(4, int(lengths_B.max()), generator=torch.Generator().manual_seed(0))

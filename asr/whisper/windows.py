@@ -17,7 +17,7 @@ from asr.whisper.sections import FRAMES_PER_STEP
 
 ROUND_SECONDS = 0.5  # to a multiple of which shorter windows go on, so that those of many clips are alike
 SILENCE_SECONDS = 1.0  # behind the audio, whose steps are all computed
-MEMORY_SECONDS = 8.0  # to a multiple of which they are padded once they are encoded, to be decoded together
+PADDED_SECONDS = (4.0, 8.0, 16.0, 24.0)  # to which encoded windows are padded, to be decoded together
 SPARSE_DIM = 512  # of base.en, whose texts stay as good where the other steps are few; tiny's do not
 
 
@@ -61,8 +61,9 @@ def count_padded_samples(system: WhisperSystem, num_samples: int, padding_second
     window = count_window_samples(system, num_samples, find_padding(system, padding_seconds))
     if not has_few_silent_steps(system, padding_seconds):
         return window
-    unit = round(MEMORY_SECONDS * system.front_end.config.sample_rate)
-    return min(count_whole_samples(system), math.ceil(window / unit) * unit)
+    whole, sample_rate = count_whole_samples(system), system.front_end.config.sample_rate
+    sizes = [round(seconds * sample_rate) for seconds in PADDED_SECONDS]
+    return next((size for size in sizes if window <= size < whole), whole)
 
 
 def find_padding(system: WhisperSystem, padding_seconds: float | None) -> float | None:
