@@ -10,6 +10,8 @@ from whisper_systems import build_system
 from asr.errors import UserError
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 from asr.whisper.windows import (
+    SILENCES,
+    Silence,
     compute_window_features,
     count_padded_samples,
     count_window_samples,
@@ -50,7 +52,7 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
 ) -> None:
     """Each is encoded as long as it needs, so that its company changes none of its steps."""
     system = build_system(False, window_steps=1500)
-    monkeypatch.setattr("asr.whisper.windows.SPARSE_DIM", system.config.dim)
+    monkeypatch.setitem(SILENCES, (system.config.dim, False), Silence(1.0, 16))
     seconds = (3.5, 4.2, 4.4, 6.9)
     lengths_B = torch.tensor([round(16_000 * one) for one in seconds])
     assert {count_padded_samples(system, length, None) for length in lengths_B.tolist()} == {8 * 16_000}
@@ -70,7 +72,7 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
         features_BTF, _ = compute_window_features(
             system, audio_BS[row : row + 1], lengths_B[row : row + 1], 1.0
         )
-        expected_BTD, _ = system.model.encode_with_silence(features_BTF)
+        expected_BTD, _ = system.model.encode_with_silence(features_BTF, 16)
         assert num_steps == expected_BTD.size(1) == window // 320 + -(-(1500 - window // 320) // 16)
         assert torch.equal(encoded_BTD[row, :num_steps], expected_BTD[0])
         assert not encoded_BTD[row, num_steps:].any()

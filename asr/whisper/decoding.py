@@ -53,8 +53,8 @@ class WhisperDecodingConfig(Config):
     and loops."""
     padding_seconds: float | None = pydantic.Field(default=None, ge=0)
     """Silence behind a segment, at most up to the 30 s that Whisper was trained on; null: up to these, of
-    which base.en computes every sixteenth step only. With too little it does not hear where the text ends,
-    and says it again and again."""
+    which tiny computes every fourth and base.en every sixteenth step. With too little it does not hear where
+    the text ends, and says it again and again."""
 
     @pydantic.field_validator("language")
     @classmethod

@@ -27,7 +27,6 @@ from asr.whisper.sections import FRAMES_PER_STEP, MAX_STEPS, WhisperConfig
 # B batch, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
 EXPANSION = 4  # of the feed-forward blocks
-SILENT_STEPS = 16  # of the silence behind audio, for which one stands
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
@@ -84,10 +83,10 @@ class WhisperEncoder(Encoder):
             x_BTD = layer(x_BTD, mask_BT)
         return self.norm(x_BTD), lengths_B
 
-    def encode_with_silence(self, features_BTF: Tensor) -> tuple[Tensor, Tensor]:
+    def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Encode features that end in silence as if it went on to the last position.
 
-        Of that silence, only some steps are computed: each stands for its neighbours too. Returns (B, S, D)
+        Of that silence, one step of `stride` is computed, and stands for the others too. Returns (B, S, D)
         of the computed steps, and (B, S) the logarithm of how many each stands for: attention to it adds that
         to its scores.
         """
@@ -95,7 +94,7 @@ class WhisperEncoder(Encoder):
         # What a convolution finds at the end is not silence, but zeros.
         features_BTF = torch.cat([features_BTF, features_BTF[:, -1:].expand(-1, FRAMES_PER_STEP, -1)], dim=1)
         x_BTD = self._subsample(features_BTF, None)[:, :num_steps]
-        silent_S, counts_S = place_silence(num_steps, len(self.positions_TD), x_BTD.device)
+        silent_S, counts_S = place_silence(num_steps, len(self.positions_TD), stride, x_BTD.device)
         x_BSD = torch.cat([x_BTD, x_BTD[:, -1:].expand(-1, len(silent_S), -1)], dim=1)
         places_S = torch.cat([torch.arange(num_steps, device=x_BTD.device), silent_S])
         bias_BS = torch.cat([counts_S.new_ones(num_steps), counts_S]).log().expand(len(x_BSD), -1)
@@ -206,10 +205,12 @@ class Whisper(nn.Module):
         encoded, lengths = zip(*(self.encoder(*part) for part in parts), strict=True)
         return torch.cat(encoded), torch.cat(lengths)
 
-    def encode_with_silence(self, features_BTF: Tensor) -> tuple[Tensor, Tensor]:
+    def encode_with_silence(self, features_BTF: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Encode windows of audio and the beginning of a silence that fills the rest of 30 seconds."""
         parts = [features_BTF] if features_BTF.device.type != "cpu" else features_BTF.split(1)
-        encoded, biases = zip(*(self.encoder.encode_with_silence(part) for part in parts), strict=True)
+        encoded, biases = zip(
+            *(self.encoder.encode_with_silence(part, stride) for part in parts), strict=True
+        )
         return torch.cat(encoded), torch.cat(biases)
 
     def quantise(self, dtype: torch.dtype) -> None:
@@ -240,10 +241,10 @@ class StoredEmbedding(nn.Embedding):
         return super().forward(tokens).float()
 
 
-def place_silence(first: int, past: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def place_silence(first: int, past: int, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Steps that stand for those from `first` to `past`, and for how many each of them does."""
-    edges = torch.arange(first, past, SILENT_STEPS, device=device)
-    ends = (edges + SILENT_STEPS).clamp(max=past)
+    edges = torch.arange(first, past, stride, device=device)
+    ends = (edges + stride).clamp(max=past)
     return (edges + ends - 1) // 2, (ends - edges).float()
 
 
