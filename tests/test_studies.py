@@ -545,7 +545,7 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
         "joint, lexicon and word 3-grams": "joint+ngrams",
     }
     row = r"^\| (\w[^|]*) \| (\d+\.\d\d \| [\d.]+ to [\d.]+) \|"
-    rows = dict(re.findall(row, page.split("### Whisper")[0], re.MULTILINE))
+    rows = dict(re.findall(row, page.split("### Wide")[0], re.MULTILINE))
     assert rows.keys() == decodings.keys()
     shown = {rows[name]: ("dev", decoding) for name, decoding in decodings.items()}
     test, whisper = re.findall(r"\*\*([\d.]+) %\*\*, ([\d.]+ to [\d.]+)", page)
@@ -557,6 +557,12 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     assert len(further) == 3
     for part, decoding, figures in further:
         shown[figures[2:]] = (part, f"../whisper_tiny/{part}.{decoding.replace(' ', '_')}")
+    wide = re.findall(
+        r"^\| wide, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|", page, re.MULTILINE
+    )
+    decoded = ("joint", "joint+ngrams", "joint+ngrams+speeds", "joint+ngrams+speeds")
+    for (part, figures), decoding in zip(wide, decoded, strict=True):
+        shown[figures[2:]] = (part, f"../wide_augmentation/{part}.{decoding}")
     for figures, (part, decoding) in shown.items():
         name = decoding if "/" in decoding else f"{part}.{decoding}"
         found = score_texts(
