@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
+from peak_memory import read_peak
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -173,14 +173,14 @@ def build_encoder(kind: str, dim: int, num_layers: int) -> tuple[nn.Module, int]
 def measure_alone(kind: str, num_utterances: int, seconds: float, precision: str, results: object) -> None:
     """In a process of its own, whose peak memory is that of this case."""
     keep_freed_memory()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = read_peak()
     encoder, dim = build_encoder(kind, 256, 4)
     step = Step(encoder, dim, getattr(torch, precision), make_batch(num_utterances, seconds))
     step.run()
     times = [step.run() for _ in range(3)]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    peak = read_peak() - before
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
-    results.put((statistics.median(times), peak / 1024, parameters))  # type: ignore[attr-defined]
+    results.put((statistics.median(times), peak, parameters))  # type: ignore[attr-defined]
 
 
 def measure(kind: str, num_utterances: int, seconds: float, precision: str) -> tuple[float, float, int]:
