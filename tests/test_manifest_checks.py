@@ -186,7 +186,8 @@ def test_the_rules_of_the_training_texts_count(folder: Path) -> None:
 @settings(max_examples=50)
 @given(data=st.binary(max_size=300))
 @example(data=b"\x1f\x8b")
-def test_any_bytes_give_faults_or_are_damaged_gzip(
+@example(data=b"RIFF\0\0")
+def test_any_bytes_give_faults_or_are_told_to_be_no_text(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("manifest") / "a.jsonl"
@@ -195,8 +196,11 @@ def test_any_bytes_give_faults_or_are_damaged_gzip(
         for fault in validate(path):
             assert fault.message
     except UserError as error:
-        assert data.startswith(b"\x1f\x8b")
-        assert "gzip file that is damaged" in str(error)
+        if data.startswith(b"\x1f\x8b"):
+            assert "gzip file that is damaged" in str(error)
+        else:
+            assert f"NUL at byte {data.index(0) + 1}, as in recordings" in str(error)
+            assert 0 in data.split(b"\n")[0]
 
 
 def test_seconds_are_measured_from_the_file(folder: Path) -> None:
