@@ -192,8 +192,8 @@ def test_memory_of_blocks_does_not_grow_with_the_file(rate: int, tmp_path: Path)
 
 MEASURE = """
 import sys
-from asr import audio, audio_decoders
-total = sum(len(block) for block in audio.read_blocks(sys.argv[1], int(sys.argv[2]), allow_silence=True))
+from asr.audio import reading
+total = sum(len(block) for block in reading.read_blocks(sys.argv[1], int(sys.argv[2]), allow_silence=True))
 peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(total, peak)
 """

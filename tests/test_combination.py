@@ -73,13 +73,13 @@ def test_the_published_systems_of_an4_are_combined(
     names = ["transformer.joint+language_model", "ctc_lstm.ctc_beam+ngrams", "conformer.joint+ngrams"]
     paths = [str(AN4 / f"{name}+speeds.jsonl") for name in names]
     assert main(["combine", *paths, "--output", str(tmp_path / "combined.jsonl")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'combined.jsonl'}\n"
     combined = read_transcripts(tmp_path / "combined.jsonl", "hypothesis").entries
     published = read_transcripts(AN4 / "combination.jsonl", "hypothesis").entries
     assert {id: e.text for id, e in combined.items()} == {id: e.text for id, e in published.items()}
     references = read_transcripts(AN4 / "reference.jsonl").entries
     pairs = [(entry.text or "", combined[id].text or "") for id, entry in references.items()]
     assert count_word_errors(pairs).errors == 36
-    capsys.readouterr()
     assert main(["combine", *paths]) == 0
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == list(combined)
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from peak_memory import read_peak
+from bench_decode import read_status
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -173,12 +173,12 @@ def build_encoder(kind: str, dim: int, num_layers: int) -> tuple[nn.Module, int]
 def measure_alone(kind: str, num_utterances: int, seconds: float, precision: str, results: object) -> None:
     """In a process of its own, whose peak memory is that of this case."""
     keep_freed_memory()
-    before = read_peak()
+    before = read_status("VmHWM")
     encoder, dim = build_encoder(kind, 256, 4)
     step = Step(encoder, dim, getattr(torch, precision), make_batch(num_utterances, seconds))
     step.run()
     times = [step.run() for _ in range(3)]
-    peak = read_peak() - before
+    peak = read_status("VmHWM") - before
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     results.put((statistics.median(times), peak, parameters))  # type: ignore[attr-defined]
 

@@ -45,4 +45,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with replace_file(args.output) as file:
         file.writelines(line.encode() for line in lines)
+    logger.info("%s: %d utterances of %d systems", args.output, len(lines), len(args.hypotheses))
+    print(args.output)
     return 0

@@ -324,7 +324,8 @@ def read_lines(path: str | Path, skip_blank: bool = True) -> Iterator[tuple[int,
                     offset += len(rest)
                 if number == 1 and b"\0" in line:
                     raise UserError(
-                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings and UTF-16; expected UTF-8 text"
+                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings and UTF-16; "
+                        "expected UTF-8 text"
                     )
                 if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                     line, begin = line[3:], begin + 3
