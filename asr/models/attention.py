@@ -15,7 +15,6 @@ from asr.models.positions import Rotary
 
 
 BLOCK_SCORES = 4_000_000  # 8 MB
-KEY_MULTIPLE = 16  # zeros that follow up to it change no bit of a product
 
 
 @dataclass(frozen=True)
@@ -182,14 +181,14 @@ def attend(queries_BHTK: Tensor, keys_BHSK: Tensor, values_BHSK: Tensor, mask: T
     """softmax(q k / sqrt(K)) v, (B, H, T, K). `mask` is True where a query may look, or is a bias."""
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(queries_BHTK.dtype)
-    is_half_training = queries_BHTK.dtype.itemsize < 4 and torch.is_grad_enabled()
-    is_on_cpu = queries_BHTK.device.type == "cpu"
-    if is_on_cpu and queries_BHTK.dtype == torch.bfloat16 and not is_half_training:
+    is_on_cpu, is_half = queries_BHTK.device.type == "cpu", queries_BHTK.dtype.itemsize < 4
+    is_single, is_training = queries_BHTK.size(2) == 1, torch.is_grad_enabled()
+    if is_on_cpu and is_half and not is_training and not is_single:
         return _attend_in_blocks(queries_BHTK, keys_BHSK, values_BHSK, mask)
-    is_single_query = queries_BHTK.size(2) == 1
-    if not is_on_cpu or not (is_half_training or is_single_query):
+    is_slow = is_on_cpu and (is_training if is_half else is_single)
+    if not is_slow:
         return F.scaled_dot_product_attention(queries_BHTK, keys_BHSK, values_BHSK, attn_mask=mask)
-    # PyTorch's own takes two to five times as long: backwards in bfloat16, or token by token.
+    # PyTorch's own takes two to five times as long: backwards in half precision, or one query in float32.
     scores_BHTS = queries_BHTK * queries_BHTK.size(-1) ** -0.5 @ keys_BHSK.mT
     if mask is not None:
         scores_BHTS += _as_bias(mask, scores_BHTS)
@@ -201,25 +200,21 @@ def _attend_in_blocks(
 ) -> Tensor:
     """Attend so many queries at once that their scores stay in the cache; PyTorch's takes twice as long."""
     batch, heads, length, head_dim = queries_BHTK.shape
-    num_keys, tail = keys_BHSK.size(2), 0
-    if length == 1 and not keys_BHSK.is_contiguous():
-        # Token by token, there is one key more each time, and PyTorch would compile two products for each
-        # number of them. The keys of a cache are copied anyway.
-        tail = -num_keys % KEY_MULTIPLE
-        keys_BHSK, values_BHSK = (F.pad(part, (0, 0, 0, tail)) for part in (keys_BHSK, values_BHSK))
-    block = max(1, BLOCK_SCORES // max(1, batch * heads * num_keys))
+    block = max(1, BLOCK_SCORES // max(1, batch * heads * keys_BHSK.size(2)))
     keys_BHKS, values_BHSK = keys_BHSK.contiguous().mT, values_BHSK.contiguous()
     queries_BHTK = queries_BHTK * head_dim**-0.5
+    if mask is not None:
+        bias = _as_bias(mask, queries_BHTK)
+        # Padding is at the end: to add zeros to the scores before it would take as long as to add it.
+        first_key = int(bias.flatten(0, -2).any(0).int().argmax())
+        bias = bias[..., first_key:]
     attended_BTHK = queries_BHTK.new_empty(batch, length, heads, head_dim)
     for first in range(0, length, block):
         own = slice(first, first + block)
-        scores_BHTS = (queries_BHTK[:, :, own] @ keys_BHKS)[..., :num_keys]
+        scores_BHTS = queries_BHTK[:, :, own] @ keys_BHKS
         if mask is not None:
-            scores_BHTS += _as_bias(mask if mask.size(-2) == 1 else mask[..., own, :], scores_BHTS)
-        weights_BHTS = scores_BHTS.softmax(dim=-1)
-        if tail:
-            weights_BHTS = F.pad(weights_BHTS, (0, tail))
-        attended_BTHK[:, own] = (weights_BHTS @ values_BHSK).transpose(1, 2)
+            scores_BHTS[..., first_key:] += bias if bias.size(-2) == 1 else bias[..., own, :]
+        attended_BTHK[:, own] = (scores_BHTS.softmax(dim=-1) @ values_BHSK).transpose(1, 2)
     return attended_BTHK.transpose(1, 2)
 
 
