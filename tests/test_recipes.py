@@ -42,6 +42,11 @@ def read_all(output_dir: Path, suffix: str = "") -> dict[str, list[Utterance]]:
     return {split: list(read_manifest(output_dir / f"{split}{suffix}.jsonl")) for split in SPLITS}
 
 
+def write_lines(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
 def write_noise(path: Path, sample_rate: int, seconds: float, container: str = "WAV") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = np.random.default_rng(list(path.name.encode())).integers(
@@ -412,6 +417,61 @@ def test_speechocean762_damaged(
     speechocean762: tuple[Recipe, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     recipe, root = speechocean762
+    damage(root)
+    with pytest.raises(UserError, match=re.escape(message)):
+        recipe.prepare(root, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- wordnet_synthetic --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
+    """Four lines of WordNet in its own form, one of each part of speech, and those of the licence."""
+    root = tmp_path / "dict"
+    lines = {
+        "noun": '02121620 05 n 01 cat 0 001 @ 02120997 n 0000 | a feline; "the cat, it seems, sat"; "cats"  ',
+        "verb": '00001740 29 v 01 wake 0 001 $ 00005041 v 0000 01 + 02 00 | not sleep; "we\'d woken by 6 today"  ',
+        "adj": '00001740 00 a 01 able 0 000 | skilled; "able to swim!"; "a well-known man sat"  ',
+        "adv": '00001740 02 r 01 soon 0 000 | shortly; "isn\'t he coming soon?"; "the cat, it seems, sat"  ',
+    }
+    for part, line in lines.items():
+        write_lines(root / f"data.{part}", '  1 This software is provided "as is it is".  ', line)
+    recipe = load("wordnet_synthetic")
+    replace_constants(recipe, monkeypatch, NUM_SENTENCES=3, NUM_UTTERANCES={"dev": 1, "test": 1, "train": 1})
+    return recipe, root
+
+
+def test_wordnet_synthetic(wordnet: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, root = wordnet
+    recipe.prepare(root, tmp_path / "out")
+    spoken = [utterance for split in read_all(tmp_path / "out").values() for utterance in split]
+    assert sorted(str(u.text) for u in spoken) == [
+        "ABLE TO SWIM",
+        "ISN'T HE COMING SOON",
+        "THE CAT IT SEEMS SAT",
+    ]
+    assert {len(split) for split in read_all(tmp_path / "out").values()} == {1}
+    for utterance in spoken:
+        assert soundfile.info(utterance.audio).duration == pytest.approx(utterance.duration)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: (root / "data.noun").unlink(), "data.noun is neither here nor in a folder"),
+        (lambda root: (root / "data.verb").unlink(), "data.verb"),
+        (
+            lambda root: write_lines(root / "data.adj", "  1 Licence"),
+            "found 2 sentences of three to ten words, expected 3",
+        ),
+    ],
+)
+def test_wordnet_synthetic_damaged(
+    wordnet: tuple[Recipe, Path], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    recipe, root = wordnet
     damage(root)
     with pytest.raises(UserError, match=re.escape(message)):
         recipe.prepare(root, tmp_path / "out")
