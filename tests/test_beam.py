@@ -206,7 +206,7 @@ def test_a_wider_beam_finds_no_worse(name: str = "transformer-hybrid") -> None:
             search_beams(model, *encoded, DecodingConfig(beam=20)),
             strict=True,
         ):
-            assert wide[0].score >= narrow[0].score - 1e-6
+            assert wide[0].score >= narrow[0].score - 1e-4  # the same text, in float32
             better += wide[0].score > narrow[0].score + 1e-3
     assert better >= 3
 
