@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
         assert again.is_done(recording)
     lines = [json.loads(line) for line in (out / JOURNAL).read_text().splitlines()]
     assert [line["is_whole"] for line in lines] == [False, True]
+
+
+def test_settings_are_held_once_for_all_recordings(out: Path, recording: Recording) -> None:
+    folder = open_folder(out, made_by={str(number): [number] for number in range(2_000)}, formats=("txt",))
+    folder.write(recording, CONTENTS)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            folder.write(replace(recording, name=f"sub/{number}"), CONTENTS)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 200_000, "bytes; the settings alone have as many"
 
 
 def change_audio(out: Path, recording: Recording) -> None:

@@ -189,6 +189,8 @@ class OutputFolder:
         if not {"audio", "audio_stamp", "made_by", "is_whole"} <= line.keys():
             return
         made_by = line["made_by"]
+        if made_by == self._made_by:  # one for all lines: it is much larger than the rest of them
+            line = line | {"made_by": self._made_by}
         if self._made_by == made_by | {"arithmetic": self._made_by.get("arithmetic")}:
             self.earlier_arithmetic = made_by.get("arithmetic")
         self._announced |= dict.fromkeys(outputs, line)
