@@ -557,12 +557,11 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     assert len(further) == 3
     for part, decoding, figures in further:
         shown[figures[2:]] = (part, f"../whisper_tiny/{part}.{decoding.replace(' ', '_')}")
-    wide = re.findall(
-        r"^\| wide, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|", page, re.MULTILINE
-    )
-    decoded = ("joint", "joint+ngrams", "joint+ngrams+speeds", "joint+ngrams+speeds")
-    for (part, figures), decoding in zip(wide, decoded, strict=True):
-        shown[figures[2:]] = (part, f"../wide_augmentation/{part}.{decoding}")
+    for name, study in (("wide", "wide_augmentation"), ("synthetic", "synthetic_speech")):
+        row = rf"^\| {name}, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|"
+        decoded = ("joint", "joint+ngrams", "joint+ngrams+speeds", "joint+ngrams+speeds")
+        for (part, figures), decoding in zip(re.findall(row, page, re.MULTILINE), decoded, strict=True):
+            shown[figures[2:]] = (part, f"../{study}/{part}.{decoding}")
     for figures, (part, decoding) in shown.items():
         name = decoding if "/" in decoding else f"{part}.{decoding}"
         found = score_texts(
