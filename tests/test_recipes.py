@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from corpus_examples import write_text
 
 from asr.data.corpora import compute_fingerprint
 from asr.data.manifest import Utterance, read_manifest
@@ -40,11 +41,6 @@ def replace_constants(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, **values:
 
 def read_all(output_dir: Path, suffix: str = "") -> dict[str, list[Utterance]]:
     return {split: list(read_manifest(output_dir / f"{split}{suffix}.jsonl")) for split in SPLITS}
-
-
-def write_lines(path: Path, *lines: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def write_noise(path: Path, sample_rate: int, seconds: float, container: str = "WAV") -> None:
@@ -437,7 +433,7 @@ def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Pa
         "adv": '00001740 02 r 01 soon 0 000 | shortly; "isn\'t he coming soon?"; "the cat, it seems, sat"  ',
     }
     for part, line in lines.items():
-        write_lines(root / f"data.{part}", '  1 This software is provided "as is it is".  ', line)
+        write_text(root / f"data.{part}", '  1 This software is provided "as is it is".  ', line)
     recipe = load("wordnet_synthetic")
     replace_constants(recipe, monkeypatch, NUM_SENTENCES=3, NUM_UTTERANCES={"dev": 1, "test": 1, "train": 1})
     return recipe, root
@@ -463,7 +459,7 @@ def test_wordnet_synthetic(wordnet: tuple[Recipe, Path], tmp_path: Path) -> None
         (lambda root: (root / "data.noun").unlink(), "data.noun is neither here nor in a folder"),
         (lambda root: (root / "data.verb").unlink(), "data.verb"),
         (
-            lambda root: write_lines(root / "data.adj", "  1 Licence"),
+            lambda root: write_text(root / "data.adj", "  1 Licence"),
             "found 2 sentences of three to ten words, expected 3",
         ),
     ],
