@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asr.decoding.ctc_beam import drop_certain_blanks, search_prefixes
-from asr.decoding.ctc_prefix import mask_padding
 from asr.decoding.hypothesis import DecodingConfig
+from asr.models.ctc_prefix import mask_padding
 from asr.text.units import BLANK_ID, UNK_ID
 
 TOKENS = [UNK_ID, UNK_ID + 1, UNK_ID + 2]  # and the blank

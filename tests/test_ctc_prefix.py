@@ -11,7 +11,7 @@ from decoding_examples import collapse, ctc_losses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.decoding.ctc_prefix import CTCPrefixes
+from asr.models.ctc_prefix import CTCPrefixes
 from asr.text.units import BLANK_ID
 
 VOCABULARY = 4  # the blank and three tokens

@@ -53,6 +53,7 @@ BASES: dict[str, list[str]] = {
         "model.guided_attention.steps=9",
     ],
     "prior": [ENCODER, DECODER, "model.attention_prior={keep_updates: 2, end_updates: 5, trim_silence: false}"],
+    "guide": [ENCODER, DECODER, "model.attention_guide={ctc_threshold: 1000}"],
     "fourier": [ENCODER, DECODER, *(f"model.{part}.positions.type=fourier" for part in ("encoder", "decoder"))],
     "learned": [ENCODER, DECODER, *(f"model.{part}.positions.type=learned" for part in ("encoder", "decoder"))],
     "ctc": [LSTM, "model.ctc_weight=1.0", "model.decoder=null"],
@@ -80,7 +81,7 @@ BASES: dict[str, list[str]] = {
 }  # fmt: skip
 
 # Others try most of what these do.
-RELATIVES = {"linear", "guided", "prior", "learned", "fourier", "location", "intra", "parallel_end"}
+RELATIVES = {"linear", "guided", "prior", "guide", "learned", "fourier", "location", "intra", "parallel_end"}
 
 # Values to try, where those that follow from the type are not enough.
 VALUES: dict[str, list[Any]] = {
@@ -101,6 +102,7 @@ VALUES: dict[str, list[Any]] = {
     "model.guided_attention.heads": [[0]],
     "model.guided_attention.trim_silence": [],  # of spans that the batch brings: tests/test_losses.py
     "model.attention_prior.trim_silence": [],
+    "model.attention_guide.ctc_threshold": [1.0],
     "model.encoder.window": [[1, 1]],
     "model.encoder.positions.span": [100],  # one more or less may be lost in rounding
     "model.decoder.positions.span": [100],
@@ -294,7 +296,7 @@ def test_what_does_nothing_is_refused_by_name(base: str, override: str, message:
     [
         ("attention", {"ctc_weight": 0.5}),
         ("joint", {"end_margin": 1.0}),
-        ("attention", {"guide_width": 3.0}),
+        ("rescoring", {"guide_width": 3.0}),
         ("ctc_beam", {"mask_threshold": 0.5}),
         ("rescoring", {"iterations": 3}),
         ("ctc_greedy", {"length_bonus": 1.0}),

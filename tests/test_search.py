@@ -76,11 +76,6 @@ def test_more_hypotheses_than_beams_are_refused() -> None:
         DecodingConfig(beam=3, nbest=5)
 
 
-def test_a_guide_without_what_it_follows_is_refused() -> None:
-    with pytest.raises(UserError, match=r"guide_width = 3\.0 follows CTC: set ctc_weight above 0"):
-        DecodingConfig(guide_width=3.0, ctc_weight=0.0)
-
-
 @every_method
 def test_without_encoded_steps_there_is_no_text(method: Method) -> None:
     """Among others, and alone; and what lies in the padding changes nothing."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.decoding.ctc_prefix import CTCPrefixes
 from asr.decoding.fusion import FusionModel, FusionState
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.errors import UserError
+from asr.models import SpeechModel
+from asr.models.attention_guide import AttentionGuide
+from asr.models.ctc_prefix import CTCPrefixes
 from asr.models.decoder import Decoder, DecoderState
 from asr.text.units import EOS_ID, SOS_ID, UNK_ID
 
@@ -19,7 +21,6 @@ from asr.text.units import EOS_ID, SOS_ID, UNK_ID
 # V vocabulary, U steps of the search, H hypotheses of the n-best list
 
 PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of the beam
-ELSEWHERE = 1e-8  # attention far from the guide's window; not 0, which CTC might be sure of at no step
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,13 @@ class Beams:
             self.decoder = model.decoder
             self.state: DecoderState = model.decoder.start(encoded_BTD, lengths_B)
         self.attends = self.decoder is not None and self.decoder.num_heads > 0
+        self.guide: AttentionGuide | None = None
+        if self.decoder is not None and guide_width is not None:
+            self.guide = AttentionGuide(guide_width, encoded_BTD.size(1), device)
         self.prefixes: CTCPrefixes | None = None
-        if weights.ctc > 0:
+        if weights.ctc > 0 or self.guide is not None:
             self.vocab_size = encoded.ctc_BTV.size(2)
             self.prefixes = CTCPrefixes(encoded.ctc_BTV, lengths_B)
-        self.guide: AttentionGuide | None = None
-        if self.prefixes is not None and self.decoder is not None and guide_width is not None:
-            if not self.attends:
-                raise UserError(f"guide_width = {guide_width}: the decoder of this model does not attend")
-            self.guide = AttentionGuide(guide_width, encoded_BTD.size(1), device)
         self.fusion: FusionState | None = None
         if language_model is not None and weights.language_model > 0:
             self.fusion = language_model.start(batch, device)
@@ -130,7 +129,7 @@ class Beams:
             language_BWC, end_language_BW = so_far(self.language_BW, language_RV)
             scores_BWC = scores_BWC + weights.language_model * language_BWC
             end_BW = end_BW + weights.language_model * end_language_BW
-        if self.prefixes is not None:
+        if self.prefixes is not None and weights.ctc > 0:
             end_ctc_BW = self.prefixes.end_scores()
             scores_BWC = scores_BWC + weights.ctc * self.prefixes.candidate_scores(tokens_BWC)
             end_BW = end_BW + weights.ctc * end_ctc_BW
@@ -207,6 +206,18 @@ def decode_jointly(
     return search_beams(encoded, config, language_model, ctc_weight=config.ctc_weight)
 
 
+def find_guide_width(model: SpeechModel, config: DecodingConfig) -> float | None:
+    """The width that is asked for, or the one that the decoder was trained with."""
+    width = config.guide_width
+    if width is None:
+        return model.config.attention_guide.width if model.config.attention_guide is not None else None
+    if model.decoder is None or model.decoder.num_heads == 0:
+        raise UserError(f"guide_width = {width}: the decoder of this model does not attend")
+    if model.ctc_head is None:
+        raise UserError(f"guide_width = {width} follows CTC, and this model has no CTC head; leave it out")
+    return width
+
+
 def search_beams(
     encoded: EncodedAudio,
     config: DecodingConfig,
@@ -223,7 +234,7 @@ def search_beams(
     weights = Weights(1 - ctc_weight, ctc_weight, config.language_model_weight)
     factor = PRESELECTION if ctc_weight > 0 or weights.language_model > 0 else 1.0
     num_candidates = math.ceil(factor * config.beam)
-    beams = Beams(encoded, weights, language_model, num_candidates, config.guide_width)
+    beams = Beams(encoded, weights, language_model, num_candidates, find_guide_width(encoded.model, config))
     lengths_B = encoded.lengths_B
     limits_B = encoded.model.limit_tokens(lengths_B, config.max_tokens)
     if ctc_weight > 0:
@@ -333,15 +344,3 @@ def _spread(parts: list[Tensor], steps: list[Step], batch: int, width: int, padd
     for index, (part_BW, step) in enumerate(zip(parts, steps, strict=True)):
         whole[step.utterances_B, index, : part_BW.size(1)] = part_BW
     return whole
-
-
-class AttentionGuide:
-    """A soft window on cross-attention for each hypothesis, a Gaussian of `width` steps; nothing to train."""
-
-    def __init__(self, width: float, num_steps: int, device: torch.device) -> None:
-        steps_T = torch.arange(num_steps, device=device)
-        self._window_TT = torch.exp(-(((steps_T - steps_T[:, None]) / width) ** 2) / 2)
-
-    def compute_bias(self, times_BWT: Tensor) -> Tensor:
-        """(B, W, T), to be added to the scores, from the probability of each step to have the next token."""
-        return (times_BWT @ self._window_TT + ELSEWHERE).log()

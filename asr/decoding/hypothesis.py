@@ -52,9 +52,10 @@ class DecodingConfig(Config):
     gaps, CTC with a language model). null: one for each encoded step, which CTC never exceeds; without a CTC
     head one for every two frames of features; with parallel_end one for each query."""
     guide_width: float | None = pydantic.Field(default=None, gt=0)
-    """With joint: cross-attention keeps to a soft window around the encoded step where CTC has its next token
-    (a Gaussian of this standard deviation in steps; 2, say); null: it looks everywhere. For recordings longer
-    than those of training: recipes/guided_attention.md."""
+    """With joint and attention: cross-attention keeps to a soft window around the encoded step where CTC has
+    its next token (a Gaussian of this standard deviation in steps; 2, say). null: as in training, so that it
+    looks everywhere unless the model has an attention_guide. For recordings longer than those of training:
+    recipes/guided_attention.md."""
     mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
     """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
@@ -69,8 +70,10 @@ class DecodingConfig(Config):
         if not self.speeds or len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
         self._refuse_what_the_method_ignores()
-        if self.guide_width is not None and self.ctc_weight == 0:
-            raise ValueError(f"guide_width = {self.guide_width} follows CTC: set ctc_weight above 0")
+        if self.guide_width is not None and self.ctc_weight == 1:
+            raise ValueError(
+                f"guide_width = {self.guide_width} is about a decoder, which ctc_weight = 1 leaves out; lower it"
+            )
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "

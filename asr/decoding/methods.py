@@ -38,7 +38,7 @@ METHODS = {
         "beam.decode_by_attention",
         needs_ctc=False,
         decoder=AUTOREGRESSIVE,
-        settings=("end_margin", *_LENGTHS),
+        settings=("end_margin", "guide_width", *_LENGTHS),
     ),
     "rescoring": DecodingMethod(
         "rescoring.decode", needs_ctc=True, decoder=AUTOREGRESSIVE, settings=("ctc_weight", *_LENGTHS)

@@ -40,7 +40,8 @@ def rescore(
     targets_RN = torch.nn.functional.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(
         1, counts_R[:, None], EOS_ID
     )
-    scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads)
+    bias_RNT = encoded.model.guide_texts(encoded.ctc_BTV, lengths_B, tokens_RU.unflatten(0, (len(found), -1)))
+    scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
     scores_RNV = scores_RNV.float()
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
     is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]

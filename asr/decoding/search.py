@@ -103,10 +103,11 @@ def search_quickly(encoded: EncodedAudio) -> dict[str, list[list[int]]]:
     found = {}
     if encoded.model.ctc_head is not None:
         found["ctc"] = encoded.ctc_paths.texts()
-    if isinstance(encoded.model.decoder, Decoder):
+    if isinstance(encoded.model.decoder, Decoder) and encoded.model.config.attention_guide is None:
         found["decoder"] = decode_greedily(encoded.model, encoded.encoded_BTD, encoded.lengths_B)
     elif encoded.model.decoder is not None:
-        ranked = search_encoded(encoded, DecodingConfig(method="parallel", beam=1))
+        method = "attention" if isinstance(encoded.model.decoder, Decoder) else "parallel"
+        ranked = search_encoded(encoded, DecodingConfig(method=method, beam=1))
         found["decoder"] = [list(best.tokens) for best, *_ in ranked]
     return found
 

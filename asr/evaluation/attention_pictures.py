@@ -204,7 +204,7 @@ def _attention(
     targets = Targets(torch.tensor([list(tokens)], device=device), torch.tensor([len(tokens)], device=device))
     # Without autocast, as there is one pass: the weights of models are float32 whatever decoding computes in.
     encoded_BTD = encoded.encoded_BTD.float()
-    _, weights = decoder.score_reference(targets, (encoded_BTD, encoded.lengths_B), weights_of)
+    _, weights = model.score_reference(targets, (encoded_BTD, encoded.lengths_B), weights_of)
     weights_NT = weights[layer][0].float().mean(0)[:, : int(encoded.lengths_B[0])]
     names = [tokenizer.tokens[token] for token in tokens]
     return weights_NT.cpu().numpy(), [*names, END][: len(weights_NT)]

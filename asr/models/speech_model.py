@@ -11,7 +11,17 @@ from torch import Tensor, nn
 
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
-from asr.models.decoder import AnyDecoder, DecoderConfig, Encoded, ExposureConfig, TeacherForcing, WeightsOf
+from asr.models.attention_guide import AttentionGuide, AttentionGuideConfig, follow_texts
+from asr.models.decoder import (
+    AnyDecoder,
+    Decoder,
+    DecoderConfig,
+    Encoded,
+    ExposureConfig,
+    TeacherForcing,
+    Weights,
+    WeightsOf,
+)
 from asr.models.decoders import AnyDecoderConfig, build_decoder
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout, length_mask
@@ -52,6 +62,8 @@ class SpeechModelConfig(ModelConfig):
     """Pushes cross-attention to run from left to right; null: no push."""
     attention_prior: AttentionPriorConfig | None = None
     """Holds cross-attention near the diagonal in the first updates, then lets go; null: none."""
+    attention_guide: AttentionGuideConfig | None = None
+    """Keeps cross-attention to where CTC has the next token, in training and decoding; null: it is free."""
     exposure: ExposureConfig = ExposureConfig()
     """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
     frozen: tuple[str, ...] = ()
@@ -85,8 +97,11 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
         if self.decoder is not None and guided is not None:
             check_guided_heads(guided, self.decoder)
-        if self.attention_prior is not None:
-            check_prior(self.decoder)
+        for name in ("attention_prior", "attention_guide"):
+            if getattr(self, name) is not None:
+                check_biased(name, self.decoder)
+        if self.attention_guide is not None and self.ctc_weight == 0:
+            raise ValueError("attention_guide follows the CTC head: set ctc_weight above 0")
         return self
 
     @property
@@ -132,16 +147,16 @@ def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) ->
             raise ValueError(f"guided_attention.heads: no head {head} among the {num_heads} of the decoder")
 
 
-def check_prior(decoder: DecoderConfig | None) -> None:
+def check_biased(name: str, decoder: DecoderConfig | None) -> None:
     if (
         decoder is None
         or decoder.cross_attention == (0, 0)
         or isinstance(decoder, NonAutoregressiveDecoderConfig)
     ):
         raise ValueError(
-            "attention_prior needs a decoder that attends and goes token by token, and decoder"
+            f"{name} needs a decoder that attends and goes token by token, and decoder"
             + (" is null" if decoder is None else f".type = {decoder.type} does not")
-            + "; set attention_prior: null"
+            + f"; set {name}: null"
         )
 
 
@@ -237,6 +252,9 @@ class SpeechModel(EncoderModel):
                 times_BN = diagonal_times(spans_B2, targets.num_rows_B, tokens_BU.size(1) + 1)
                 bias_BNT = prior_bias(times_BN, spans_B2, encoded[0].size(1), width)
                 forcing = replace(forcing, attention_bias_BNT=bias_BNT)
+            if ctc is not None and self.config.attention_guide is not None:
+                guided_BNT = self._guide_aligned(ctc, encoded, targets, forcing.attention_bias_BNT)
+                forcing = replace(forcing, attention_bias_BNT=guided_BNT)
             decoder_loss = self.decoder.compute_loss(targets, encoded, watched, forcing)
             total = total + (1 - self.config.ctc_weight) * decoder_loss.loss
             parts |= decoder_loss.parts
@@ -259,7 +277,52 @@ class SpeechModel(EncoderModel):
         loss_B = ctc_loss(log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B)
         return CTC(log_probabilities_BTV, loss_B)
 
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
+        """Teacher-forced scores of each token's place by the decoder, and the attention asked for."""
+        assert self.decoder is not None
+        if self.config.attention_guide is None:
+            return self.decoder.score_reference(targets, encoded, weights_of)
+        assert isinstance(self.decoder, Decoder)
+        bias_BNT = self.guide_texts(
+            self.ctc_log_probabilities(encoded[0]), encoded[1], targets.tokens_BU[:, None]
+        )
+        return self.decoder(targets.for_decoder()[0], *encoded, weights_of, bias_BNT)
+
     # --- guided attention -----------------------------------------------------------------------
+
+    def guide_texts(self, ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor | None:
+        """(R, N, T), added to the scores of cross-attention before each token of these R = B x W texts."""
+        guide = self.config.attention_guide
+        if guide is None:
+            return None
+        times_BWNT = follow_texts(ctc_BTV, lengths_B, tokens_BWU)
+        return (
+            AttentionGuide(guide.width, ctc_BTV.size(1), ctc_BTV.device)
+            .compute_bias(times_BWNT)
+            .flatten(0, 1)
+        )
+
+    def _guide_aligned(
+        self, ctc: CTC, encoded: Encoded, targets: Targets, bias_BNT: Tensor | None
+    ) -> Tensor | None:
+        """The window of utterances that CTC aligns well, and `bias_BNT` of the others."""
+        assert self.config.attention_guide is not None
+        loss_B = ctc.loss_B.detach()  # 0 where there are too few steps for the tokens
+        is_aligned_B = torch.ones_like(loss_B, dtype=torch.bool)
+        if self.training:
+            is_aligned_B = (loss_B > 0) & (
+                loss_B < self.config.attention_guide.ctc_threshold * targets.lengths_B
+            )
+        if not is_aligned_B.any():
+            return bias_BNT
+        window_BNT = self.guide_texts(
+            ctc.log_probabilities_BTV.detach(), encoded[1], targets.tokens_BU[:, None]
+        )
+        assert window_BNT is not None
+        others_BNT = torch.zeros_like(window_BNT) if bias_BNT is None else bias_BNT
+        return torch.where(is_aligned_B[:, None, None], window_BNT, others_BNT)
 
     def _guided_weight(self, step: int) -> float:
         guided = self.config.guided_attention

@@ -118,7 +118,7 @@ def compute_attention(model: SpeechModel, batch: Batch) -> list[np.ndarray]:
     assert model.decoder is not None
     encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
     targets = Targets(batch.tokens_BU, batch.token_lengths_B)
-    _, weights = model.decoder.score_reference(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
+    _, weights = model.score_reference(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
     (weights_BHNT,) = weights.values()
     has_end = weights_BHNT.size(2) > batch.tokens_BU.size(1)
     rows_BNT = weights_BHNT.mean(1).cpu().numpy()

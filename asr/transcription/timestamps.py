@@ -72,9 +72,8 @@ def align_by_attention(
     assert model.decoder is not None
     tokens_BU, counts_B = _pad(tokens)
     targets = Targets(tokens_BU.to(encoded_BTD.device), counts_B.to(encoded_BTD.device))
-    scores_BNV, weights = model.decoder.score_reference(
-        targets, (encoded_BTD, lengths_B), model.decoder.last_heads
-    )
+    encoded = (encoded_BTD, lengths_B)
+    scores_BNV, weights = model.score_reference(targets, encoded, model.decoder.last_heads)
     probabilities_BNV = scores_BNV.float().softmax(-1).cpu()
     (weights_BHNT,) = weights.values()
     weights_BNT = weights_BHNT.mean(1).float().cpu().numpy()

@@ -52,7 +52,7 @@ class CTCPrefixes:
         """(B, W, T): probability that the next token, whichever it is, begins at each step, given the prefix.
 
         What may follow a path does not depend on how it goes on, so no step after t has a say. The last step
-        has the probability that nothing follows, too.
+        has the probability that nothing follows, too; and all of it where there is no path, too few steps.
         """
         most_BW1 = self._ends.amax(-1, keepdim=True).clamp(min=NEVER * self._ends.size(-1))
         ends_BWT, in_blank_BWT = (
@@ -63,6 +63,8 @@ class CTCPrefixes:
         begins_BWT = (ends_BWT[:, :, :-1] * others_B1T - repeats_BWT).clamp(min=0)
         last_BW1 = self._last_step_B11.expand(-1, begins_BWT.size(1), -1)
         begins_BWT.scatter_add_(2, last_BW1, ends_BWT[:, :, -1:])
+        is_lost_BW1 = most_BW1 < NEVER / 2
+        begins_BWT = begins_BWT.masked_fill(is_lost_BW1, 0).scatter_add(2, last_BW1, is_lost_BW1.float())
         return begins_BWT / begins_BWT.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def candidate_scores(self, candidates_BWC: Tensor) -> Tensor:
