@@ -72,7 +72,8 @@ class DecodingConfig(Config):
         self._refuse_what_the_method_ignores()
         if self.guide_width is not None and self.ctc_weight == 1:
             raise ValueError(
-                f"guide_width = {self.guide_width} is about a decoder, which ctc_weight = 1 leaves out; lower it"
+                f"guide_width = {self.guide_width} is about a decoder, which ctc_weight = 1 leaves out; "
+                "lower it"
             )
         if self.nbest > self.beam:
             raise ValueError(
