@@ -436,29 +436,29 @@ def find_wrong_figures(folder: Path) -> list[str]:
     wrong = [name for name in fresh if fresh[name] != published[name]]
     for title, lengths in published["lengths"].items():
         beam = int(title.rpartition("beam ")[2])
-        for run in published["runs"]:
-            found = score_published_lengths(folder, run, beam)
-            wrong += [title] * (json.loads(json.dumps(found)) != lengths[run["variant"]])
+        for variant in dict.fromkeys(run["variant"] for run in published["runs"]):
+            own = [run for run in published["runs"] if run["variant"] == variant]
+            found = score_published_lengths(folder, own, beam)
+            wrong += [title] * (json.loads(json.dumps(found)) != lengths[variant])
     return wrong
 
 
-def score_published_lengths(folder: Path, run: dict[str, Any], beam: int) -> dict[str, object]:
-    """One run for each variant, as the studies of lengths have it."""
-    suffix = "" if beam == run["decoding_config"]["beam"] else beam_suffix(beam)
+def score_published_lengths(folder: Path, runs: list[dict[str, Any]], beam: int) -> dict[str, object]:
+    """The runs of a variant, one for each seed, as the studies of lengths have them."""
     by_length: dict[str, dict[str, dict[str, str]]] = {}
-    heard = read_texts(
-        folder / f"{run['name']}.{'test' + suffix + '.' if suffix else ''}{run['decoding']}.jsonl"
-    )
-    references = read_texts(folder / "reference.jsonl")
-    for path in folder.glob("*.reference.jsonl"):
-        name = path.name.partition(".")[0]
-        references |= read_texts(path)
-        heard |= read_texts(folder / f"{run['name']}.{name}{suffix}.{run['decoding']}.jsonl")
+    references, heard = read_texts(folder / "reference.jsonl"), {}
+    others = [(path.name.partition(".")[0], read_texts(path)) for path in folder.glob("*.reference.jsonl")]
+    for _, texts in others:
+        references |= texts
+    for run in runs:
+        suffix = "" if beam == run["decoding_config"]["beam"] else beam_suffix(beam)
+        names = [f"test{suffix}." if suffix else "", *(f"{name}{suffix}." for name, _ in others)]
+        files = [folder / f"{run['name']}.{name}{run['decoding']}.jsonl" for name in names]
+        heard[run["name"]] = {id: fields for file in files for id, fields in read_texts(file).items()}
     for id, fields in references.items():
         by_length.setdefault(str(len(fields["text"].split())), {})[id] = fields
     return {
-        length: describe_score(pool([run], by_length[length], {run["name"]: heard}))
-        for length in sorted(by_length, key=int)
+        length: describe_score(pool(runs, by_length[length], heard)) for length in sorted(by_length, key=int)
     }
 
 
@@ -545,7 +545,7 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
         "joint, lexicon and word 3-grams": "joint+ngrams",
     }
     row = r"^\| (\w[^|]*) \| (\d+\.\d\d \| [\d.]+ to [\d.]+) \|"
-    rows = dict(re.findall(row, page.split("### Wide")[0], re.MULTILINE))
+    rows = dict(re.findall(row, page.split("### Attention")[0], re.MULTILINE))
     assert rows.keys() == decodings.keys()
     shown = {rows[name]: ("dev", decoding) for name, decoding in decodings.items()}
     test, whisper = re.findall(r"\*\*([\d.]+) %\*\*, ([\d.]+ to [\d.]+)", page)
@@ -557,9 +557,14 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     assert len(further) == 3
     for part, decoding, figures in further:
         shown[figures[2:]] = (part, f"../whisper_tiny/{part}.{decoding.replace(' ', '_')}")
-    for name, study in (("wide", "wide_augmentation"), ("synthetic", "synthetic_speech")):
+    speeds = ("joint", "joint+ngrams", "joint+ngrams+speeds", "joint+ngrams+speeds")
+    one_speed = ("ctc_greedy", "attention", "joint", "joint+ngrams", "joint+ngrams")
+    for name, study, decoded in (
+        ("guide", "attention_guide", one_speed),
+        ("wide", "wide_augmentation", speeds),
+        ("synthetic", "synthetic_speech", speeds),
+    ):
         row = rf"^\| {name}, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|"
-        decoded = ("joint", "joint+ngrams", "joint+ngrams+speeds", "joint+ngrams+speeds")
         for (part, figures), decoding in zip(re.findall(row, page, re.MULTILINE), decoded, strict=True):
             shown[figures[2:]] = (part, f"../{study}/{part}.{decoding}")
     for figures, (part, decoding) in shown.items():

@@ -45,6 +45,7 @@ MODES: dict[str, dict[str, Any]] = {
     "greedy": {"method": "attention", "beam": 1},
     "beam 10": {"method": "attention", "beam": 10},
     "joint beam 10": {"method": "joint", "beam": 10, "ctc_weight": 0.3},
+    "joint, guided": {"method": "joint", "beam": 10, "ctc_weight": 0.3, "guide_width": 2.0},
     "CTC greedy": {"method": "ctc_greedy"},
     "CTC beam 10": {"method": "ctc_beam", "beam": 10},
     "rescoring 10": {"method": "rescoring", "beam": 10},
@@ -239,7 +240,7 @@ def compare(name: str, batch: int, modes: list[str], seconds: float, rounds: int
         factor = (encode_seconds + median) / (batch * seconds)
         ratio = median / medians[mode, "ours"]
         to_attention = ""
-        if mode == "joint beam 10" and ("beam 10", contender) in medians:
+        if mode.startswith("joint") and ("beam 10", contender) in medians:
             to_attention = f"{median / medians['beam 10', contender]:.2f} x"
         megabytes = memory_of(contender, name, batch, mode, seconds, threads)
         print(f"{mode:16}{contender:13}{median:7.2f} s{factor:18.3f}"
