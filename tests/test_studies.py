@@ -517,6 +517,38 @@ def test_the_page_of_the_attention_guide_says_what_its_hypotheses_hold() -> None
     assert "{} and {} % (32 and 31 errors)".format(*dev) in page
 
 
+def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
+    """By study.json, which is scored afresh; and the decoder and CTC alone by their texts."""
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/fsdd/studies/attention_guide"
+    published = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    by_beam = [published["lengths"][f"WER on test by the number of words, beam {beam}"] for beam in (10, 1)]
+    part = page.split("## The guide in training")[1]
+    rows = re.findall(r"^\| (\w+)(?: \(prior alone\))? \| (\d) \| (\d.*) \|$", part, re.MULTILINE)
+    assert {name for name, _, _ in rows} == {variant["name"] for variant in published["variants"]}
+    for name, runs, figures in rows:
+        assert int(runs) == sum(run["variant"] == name for run in published["runs"])
+        found = []
+        for lengths in by_beam:
+            short = [lengths[name][str(count)] for count in range(3, 8)]
+            found.append(sum(one["errors"] for one in short) / sum(one["words"] for one in short))
+            found += [lengths[name][count]["wer"] for count in ("10", "15", "30")]
+        assert figures.replace("*", "") == " | ".join(f"{100 * rate:.2f}" for rate in found)
+    five = [f"{100 * lengths['guide_windows']['5']['wer']:.2f}" for lengths in by_beam]
+    assert "Five digits have {} and {} %".format(*five) in part
+    names = ["guide_windows", "guide_windows-seed-1", "guide_windows-seed-2"]
+    references = read_texts(folder / "reference.jsonl")
+
+    def rate(file: str) -> str:
+        return f"{100 * score_texts(references, read_texts(folder / file)).error_rate:.2f}"
+
+    alone = [rate(f"{name}.attention.jsonl") for name in names]
+    assert "has {}, {} and {} % at 3 to 7 digits".format(*alone) in part
+    assert f"free it has {rate('free.attention.jsonl')} %" in part
+    heads = [rate(f"{name}.ctc_greedy.jsonl") for name in names]
+    assert "greedily, {}, {} and {} %".format(*heads) in part
+
+
 def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/word_times"
