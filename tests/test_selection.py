@@ -63,6 +63,23 @@ def test_the_dev_loss_decides_among_equals() -> None:
     assert [one.step for one in better.best] == [2] and better.validations_without_gain == 0
 
 
+@pytest.mark.parametrize(("mean", "is_worse"), [(2.5, True), (1.0, False)])
+def test_a_mean_of_the_latest_that_is_worse_than_the_last_is_said(
+    mean: float,
+    is_worse: bool,
+    tiny_run: TinyRun,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    losses = iter([3.0, 2.0, 1.0, mean])
+    monkeypatch.setattr(
+        "asr.train.loop.compute_dev_scores", lambda *_: {"loss": next(losses), "wer": 0.5, "cer": 0.5}
+    )
+    train(tiny_run("train.select_by=updates", "train.steps=6", "train.validate_every=2", "train.keep_best=3"))
+    said = "mean of updates 2, 4, 6 has a loss of 2.5 on dev, update 6 alone 1: they may be too far apart"
+    assert (said in caplog.text) == is_worse and ("too far apart" in caplog.text) == is_worse
+
+
 def test_the_latest(tiny_run: TinyRun, tmp_path: Path) -> None:
     """Whatever dev says: the mean of the last checkpoints."""
     folder = train(

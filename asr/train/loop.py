@@ -337,6 +337,14 @@ def finish(
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
+    last = state.best[0]
+    if select_by == "updates" and len(chosen) > 1 and last.loss > -math.inf and scores["loss"] > last.loss:
+        logger.warning(
+            "the mean of updates %s has a loss of %.4g on dev, update %d alone %.4g: they may be too far "
+            "apart. Use %s, and next time a lower train.keep_best or train.validate_every",
+            ", ".join(map(str, sorted(chosen))), scores["loss"], last.step, last.loss,
+            output_dir / "checkpoints" / step_name(last.step),
+        )  # fmt: skip
     if process.is_main:
         record = dataclasses.asdict(state) | {"averaged_steps": sorted(chosen), "dev_scores": scores}
         save_checkpoint(folder, system, record, weights)
