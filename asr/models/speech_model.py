@@ -294,27 +294,23 @@ class SpeechModel(EncoderModel):
 
     def guide_texts(self, ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor | None:
         """(R, N, T), added to the scores of cross-attention before each token of these R = B x W texts."""
-        guide = self.config.attention_guide
-        if guide is None:
+        config = self.config.attention_guide
+        if config is None:
             return None
         times_BWNT = follow_texts(ctc_BTV, lengths_B, tokens_BWU)
-        return (
-            AttentionGuide(guide.width, ctc_BTV.size(1), ctc_BTV.device)
-            .compute_bias(times_BWNT)
-            .flatten(0, 1)
-        )
+        guide = AttentionGuide(config.width, ctc_BTV.size(1), ctc_BTV.device)
+        return guide.compute_bias(times_BWNT).flatten(0, 1)
 
     def _guide_aligned(
         self, ctc: CTC, encoded: Encoded, targets: Targets, bias_BNT: Tensor | None
     ) -> Tensor | None:
         """The window of utterances that CTC aligns well, and `bias_BNT` of the others."""
-        assert self.config.attention_guide is not None
+        config = self.config.attention_guide
+        assert config is not None
         loss_B = ctc.loss_B.detach()  # 0 where there are too few steps for the tokens
         is_aligned_B = torch.ones_like(loss_B, dtype=torch.bool)
         if self.training:
-            is_aligned_B = (loss_B > 0) & (
-                loss_B < self.config.attention_guide.ctc_threshold * targets.lengths_B
-            )
+            is_aligned_B = (loss_B > 0) & (loss_B < config.ctc_threshold * targets.lengths_B)
         if not is_aligned_B.any():
             return bias_BNT
         window_BNT = self.guide_texts(
