@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ class Talker(torch.nn.Module):
     """A CTC head of given scores and no decoder, as far as a beam asks."""
 
     decoder = None
+    config = SimpleNamespace(attention_guide=None)
 
     def __init__(self, scores_TV: Tensor) -> None:
         super().__init__()

@@ -206,7 +206,9 @@ def test_the_searches_of_other_decoders_drive_it() -> None:
     """A beam of one is greedy, and a wider one finds what is at least as likely."""
     encoded_BTD, lengths_B = MODEL.encode(*make_batch(60, 31)[:2])
     model: Any = SimpleNamespace(
-        decoder=MODEL.decoder, limit_tokens=lambda lengths_B, max_tokens: max_tokens * (lengths_B > 0)
+        decoder=MODEL.decoder,
+        config=SimpleNamespace(attention_guide=None),
+        limit_tokens=lambda lengths_B, max_tokens: max_tokens * (lengths_B > 0),
     )
     greedy = decode_greedily(model, encoded_BTD, lengths_B, max_tokens=5)
     found = {}
