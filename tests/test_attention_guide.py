@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_examples import SYSTEMS, build_example, make_utterances, mark_relatives
 from test_attention_prior import ATTENDING
-from test_ctc_prefix import VOCABULARY, collapse, random_scores
-from torch import Tensor
+from test_ctc_prefix import VOCABULARY, brute_force_times, random_scores
 
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
 from asr.decoding.search import search_quickly
@@ -42,28 +41,14 @@ def guided(model: SpeechModel, guide: AttentionGuideConfig | None = GUIDE) -> Sp
 # --- values -------------------------------------------------------------------------------------
 
 
-def times_by_all_alignments(scores_TV: Tensor, prefix: tuple[int, ...]) -> list[float]:
-    """Probability of each step to begin what follows the prefix; the last step has that nothing follows, too."""
-    times = [0.0] * len(scores_TV)
-    for path in itertools.product(range(scores_TV.size(1)), repeat=len(scores_TV)):
-        probability = math.exp(sum(scores_TV[step, token].item() for step, token in enumerate(path)))
-        text = collapse(path)
-        if text[: len(prefix)] == prefix:
-            begins = (t for t in range(len(path)) if len(collapse(path[: t + 1])) > len(prefix))
-            times[next(begins, -1)] += probability
-    return times
-
-
 @given(st.integers(0, 1000), st.integers(1, 5), st.lists(st.integers(1, VOCABULARY - 1), max_size=3))
 @settings(max_examples=25)
 def test_texts_are_followed_as_all_their_alignments_say(seed: int, steps: int, text: list[int]) -> None:
-    scores_TV = random_scores(1, steps, VOCABULARY, seed)[0].double()
-    (times_NT,) = follow_texts(scores_TV[None].float(), torch.tensor([steps]), torch.tensor([[text]]).long())[
-        0
-    ]
+    scores_BTV = random_scores(1, steps, VOCABULARY, seed)
+    times_NT = follow_texts(scores_BTV, torch.tensor([steps]), torch.tensor([[text]]).long())[0, 0]
     assert times_NT.shape == (len(text) + 1, steps)
     for count, times_T in enumerate(times_NT):
-        expected = times_by_all_alignments(scores_TV, tuple(text[:count]))
+        expected = brute_force_times(scores_BTV[0], tuple(text[:count]))
         wanted = [time / sum(expected) for time in expected] if sum(expected) else [0] * (steps - 1) + [1]
         assert times_T.tolist() == pytest.approx(wanted, abs=1e-4)
 

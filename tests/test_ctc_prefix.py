@@ -33,6 +33,17 @@ def brute_force(scores_TV: torch.Tensor, prefix: tuple[int, ...]) -> tuple[float
     return (math.log(begins) if begins else -math.inf), (math.log(is_all) if is_all else -math.inf)
 
 
+def brute_force_times(scores_TV: torch.Tensor, prefix: tuple[int, ...]) -> list[float]:
+    """Probability of the prefix and that the next token begins at each step; at the last also that none does."""
+    times = [0.0] * len(scores_TV)
+    for path in itertools.product(range(scores_TV.size(1)), repeat=len(scores_TV)):
+        starts = [t for t, token in enumerate(path) if token != BLANK_ID and path[:t][-1:] != (token,)]
+        if collapse(path)[: len(prefix)] == prefix:
+            probability = math.exp(sum(scores_TV[step, token].item() for step, token in enumerate(path)))
+            times[starts[len(prefix)] if len(starts) > len(prefix) else -1] += probability
+    return times
+
+
 def plain_recursion(scores_TV: torch.Tensor, prefix: list[int]) -> tuple[float, float]:
     """The same by the textbook, a step and a token at a time, in Python's floats."""
     scores = scores_TV.double().tolist()
@@ -87,12 +98,7 @@ def test_times_of_the_next_token_are_the_sums_over_all_alignments(
 ) -> None:
     """That nothing follows counts at the last step; the padding has no say."""
     scores_TV = random_scores(1, steps, VOCABULARY, seed)[0]
-    expected = [0.0] * steps
-    for path in itertools.product(range(VOCABULARY), repeat=steps):
-        starts = [t for t, token in enumerate(path) if token != BLANK_ID and path[:t][-1:] != (token,)]
-        if collapse(path)[: len(prefix)] == tuple(prefix):
-            probability = math.exp(sum(scores_TV[step, token].item() for step, token in enumerate(path)))
-            expected[starts[len(prefix)] if len(starts) > len(prefix) else -1] += probability
+    expected = brute_force_times(scores_TV, tuple(prefix))
     padded_BTV = torch.cat([scores_TV, random_scores(1, 2, VOCABULARY, 1)[0]])[None]
     prefixes = CTCPrefixes(padded_BTV, torch.tensor([steps]))
     for token in prefix:

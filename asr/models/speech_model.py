@@ -180,6 +180,11 @@ class CTC:
     log_probabilities_BTV: Tensor
     loss_B: Tensor
 
+    def aligns(self, targets: Targets, threshold: float) -> Tensor:
+        """(B,): True where the loss per token is below the threshold."""
+        loss_B = self.loss_B.detach()  # 0 where there are too few steps for the tokens, and so no alignment
+        return (loss_B > 0) & (loss_B < threshold * targets.lengths_B)
+
 
 class SpeechModel(EncoderModel):
     """Model of speech: encodes once; the CTC head and the decoder both read the result."""
@@ -307,10 +312,9 @@ class SpeechModel(EncoderModel):
         """The window of utterances that CTC aligns well, and `bias_BNT` of the others."""
         config = self.config.attention_guide
         assert config is not None
-        loss_B = ctc.loss_B.detach()  # 0 where there are too few steps for the tokens
-        is_aligned_B = torch.ones_like(loss_B, dtype=torch.bool)
+        is_aligned_B = torch.ones_like(encoded[1], dtype=torch.bool)
         if self.training:
-            is_aligned_B = (loss_B > 0) & (loss_B < config.ctc_threshold * targets.lengths_B)
+            is_aligned_B = ctc.aligns(targets, config.ctc_threshold)
         if not is_aligned_B.any():
             return bias_BNT
         window_BNT = self.guide_texts(
@@ -359,8 +363,7 @@ class SpeechModel(EncoderModel):
         times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
         if guided is None or guided.path == "diagonal" or ctc is None:
             return times_BN, {}
-        loss_B = ctc.loss_B.detach()  # 0 where there are too few steps for the tokens, and so no alignment
-        is_aligned_B = (loss_B > 0) & (loss_B < guided.ctc_threshold * targets.lengths_B)
+        is_aligned_B = ctc.aligns(targets, guided.ctc_threshold)
         if is_aligned_B.any():
             first_BU, past_BU = align_tokens(
                 ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B
