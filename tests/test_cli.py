@@ -172,6 +172,15 @@ def test_a_misspelled_setting_names_the_nearest(
         ("train run.yaml --output-dir runs/b", "a setting is given as output_dir=runs/b"),
         ("train run.yaml --prob", "did you mean --probe?"),
         ("train", "the following arguments are required: CONF\n"),
+        ("manifest filter in.jsonl", "the following arguments are required: OUTPUT\n"),
+        (
+            "manifest filter --speakers ann in.jsonl out.jsonl",
+            "required: MANIFEST, OUTPUT; --speakers takes all words behind it, which MANIFEST, OUTPUT must precede",
+        ),
+        (
+            "manifest split --output-dir parts --output dev=0.1 train=rest all.jsonl",
+            "required: MANIFEST; --output takes all words behind it, which MANIFEST must precede\n",
+        ),
         ("recipe run digits --steps 10", "a setting is given as --set train.steps=10"),
         ("recipe run digits --corpus x", "did you mean --corpus-dir?"),
         ("align runs/a dev.jsonl --output x --xyz", "`asr align --help` shows what there is"),

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 from corpus_examples import write_text
 
+from asr.audio.reading import read
 from asr.data.corpora import compute_fingerprint
 from asr.data.manifest import Utterance, read_manifest
 from asr.data.speech_synthesis import ACCENTS, VARIANTS, list_voices
@@ -151,6 +152,31 @@ def test_an4(an4: tuple[Recipe, Path], tmp_path: Path, given: str) -> None:
     assert Path(first.audio).samefile(root / "wav/an4_clstk/fash/an1-fash-b.sph")
     assert (first.speaker, first.duration, first.language) == ("fash", 0.7, "en")
     assert [u.extras["gender"] for u in splits["test"]] == ["female", "male"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "texts", "speakers"),
+    [(2, ["YES O H"], ["fcaw+miry"]), (1, ["YES", "O H"], ["fcaw", "miry"])],
+)
+def test_an4_joined(
+    an4: tuple[Recipe, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    texts: list[str],
+    speakers: list[str],
+) -> None:
+    """Utterances of 0.7 s each: all samples and words are there, in recordings of at most so many seconds."""
+    recipe, root = an4
+    replace_constants(recipe, monkeypatch, JOINED_SECONDS=(seconds,))
+    recipe.prepare(root, tmp_path / "out")
+    joined = list(read_manifest(tmp_path / "out" / f"test_{seconds}s.jsonl"))
+    assert [u.text for u in joined] == texts and [u.speaker for u in joined] == speakers
+    assert all(u.duration <= seconds for u in joined)
+    parts = [read(u.audio, 16_000) for u in read_manifest(tmp_path / "out/test.jsonl")]
+    np.testing.assert_array_equal(
+        np.concatenate([read(u.audio, 16_000) for u in joined]), np.concatenate(parts)
+    )
 
 
 def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
@@ -610,7 +636,16 @@ def test_smoke_of_digits(tmp_path: Path) -> None:
 # --- real corpora -------------------------------------------------------------------------------
 
 EXPECTED_COUNTS = {
-    "an4": {"train": 859, "dev": 89, "train_all": 948, "test": 130},
+    "an4": {
+        "train": 859,
+        "dev": 89,
+        "dev_30s": 9,
+        "dev_60s": 5,
+        "train_all": 948,
+        "test": 130,
+        "test_30s": 13,
+        "test_60s": 7,
+    },
     "fsdd": {
         "train": 2_400,
         "train_4th": 600,

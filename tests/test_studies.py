@@ -262,6 +262,28 @@ def test_folds_are_the_manifests_without_one_speaker(tmp_path: Path, monkeypatch
     assert_rewrites_only_what_changes(study, variants, tmp_path / "data", "train_without_ann.jsonl", "bob")
 
 
+def test_folds_keep_what_another_recipe_spoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second training manifest lies in its own folder, under the name that the first one has, too."""
+    monkeypatch.chdir(tmp_path)
+    conf = write_conf(tmp_path, "ctc_lstm", COMMON.format(name="ctc_lstm") + SYSTEMS["ctc_lstm"])
+    both = "data.train=[data/tones/train.jsonl, other/train.jsonl]"
+    variants = {name: SystemConf(path=conf, overrides=(both, f"seed={n}")) for n, name in enumerate("ab")}
+    for folder, speakers in {"data": ("ann", "bob"), "other": ("robot", "bot")}.items():
+        spoken = [
+            Utterance(id=f"{folder}-{speaker}", audio="/a.wav", duration=1.0, text="YES", speaker=speaker)
+            for speaker in speakers
+        ]
+        for split in ("train", "dev", "test"):
+            write_manifest(tmp_path / folder / f"{split}.jsonl", spoken)
+    study = Study(
+        question="who?", system="ctc_lstm", baseline="a", folds="speaker", variants=dict.fromkeys("ab", ())
+    )
+    build_cases(study, variants, tmp_path / "data")
+    kept = [u.id for u in read_manifest(tmp_path / "data" / "train_without_ann.jsonl")]
+    assert kept == ["data-bob", "other-robot", "other-bot"]
+    assert [u.id for u in read_manifest(tmp_path / "data" / "dev_without_ann.jsonl")] == ["data-bob"]
+
+
 def assert_rewrites_only_what_changes(
     study: Study, variants: dict[str, SystemConf], data_dir: Path, name: str, speaker: str
 ) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from asr.errors import UserError, suggest
 
@@ -61,8 +61,10 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
+        self._words: Sequence[str] = ()
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        self._words = args or ()
         namespace, unknown = super().parse_known_args(args, namespace)
         if getattr(namespace, "overrides", None) is not None and all(
             "=" in w and w[0] != "-" for w in unknown
@@ -72,6 +74,18 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}; {self._explain(unknown)}")
         return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        lists = [
+            action.option_strings[0]
+            for action in self._actions
+            if action.nargs == "+"
+            if action.option_strings and action.option_strings[0] in self._words
+        ]
+        if "arguments are required" in message and lists:
+            missing = message.rpartition(": ")[2]
+            message += f"; {lists[0]} takes all words behind it, which {missing} must precede"
+        super().error(message)
 
     def _explain(self, unknown: list[str]) -> str:
         """Say what may be meant by arguments that are none."""

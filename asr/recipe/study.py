@@ -212,7 +212,8 @@ def leave_out(conf: SystemConf, part: str, speakers: set[str], data_dir: Path, i
     train, dev = Path(data.train_paths[0]), Path(data.dev)
 
     def write_others(name: str, *paths: str) -> Path:
-        whole = read_manifest(*(data_dir / Path(path).name for path in paths))
+        found = (data_dir / p.name if p.parent == train.parent else p for p in map(Path, paths))
+        whole = read_manifest(*found)  # those of another recipe stay in its folder
         write_unless_equal(data_dir / name, [u for u in whole if u.speaker not in speakers])
         return train.with_name(name)
 

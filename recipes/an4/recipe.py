@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.audio.reading import read_info
+import numpy as np
+
+from asr.audio.reading import read, read_info, write
 from asr.data.archives import download as download_archive
 from asr.data.archives import extract
 from asr.data.corpora import find_corpus, require_count, require_fingerprint
@@ -33,6 +35,7 @@ FINGERPRINT = "adea8478ff2b625429a659e908659881bb6b786d58b864a8b4960082fe237ee2"
 # Of the women and of the men in train, the first two and the first five by the SHA-256 of their name:
 # a tenth of the utterances, with as many women as there are in the whole.
 DEV_SPEAKERS = frozenset(("fjam", "fbbh", "mmaf", "mtje", "mcel", "mnjl", "mgah"))
+JOINED_SECONDS = (30, 60)  # recordings of dev and test that are longer than any of training: 6.4 s
 
 
 def download(target_dir: Path) -> Path:
@@ -44,7 +47,10 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, and train_all.jsonl of train and dev; the audio stays."""
+    """Write train.jsonl, dev.jsonl, test.jsonl, and train_all.jsonl of train and dev; their audio stays.
+
+    dev_30s.jsonl, test_60s.jsonl ... have the utterances of dev and test joined, in audio/.
+    """
     root = find_corpus(corpus_dir, "etc/an4_train.transcription")
     published = {split: _read_split(root, split) for split in NUM_UTTERANCES}
     names = [str(Path(u.audio).relative_to(root)) for split in published.values() for u in split]
@@ -52,8 +58,12 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     train = published["train"]
     write_manifest(output_dir / "train.jsonl", [u for u in train if u.speaker not in DEV_SPEAKERS])
     write_manifest(output_dir / "train_all.jsonl", train)
-    write_manifest(output_dir / "dev.jsonl", [u for u in train if u.speaker in DEV_SPEAKERS])
-    write_manifest(output_dir / "test.jsonl", published["test"])
+    held_out = {"dev": [u for u in train if u.speaker in DEV_SPEAKERS], "test": published["test"]}
+    for split, utterances in held_out.items():
+        write_manifest(output_dir / f"{split}.jsonl", utterances)
+        for seconds in JOINED_SECONDS:
+            name = f"{split}_{seconds}s"
+            write_manifest(output_dir / f"{name}.jsonl", _join(name, utterances, seconds, output_dir))
 
 
 def _read_split(root: Path, split: str) -> list[Utterance]:
@@ -82,6 +92,31 @@ def _build_utterance(root: Path, name: str, texts: dict[str, str]) -> Utterance:
         language="en",
         extras={"gender": "female" if speaker.startswith("f") else "male"},
     )
+
+
+def _join(name: str, utterances: list[Utterance], seconds: float, output_dir: Path) -> Iterator[Utterance]:
+    """One after the other, without a pause between, to recordings of at most so many seconds.
+
+    Speaker after speaker; a recording may begin with one and end with another.
+    """
+    parts: list[list[Utterance]] = [[]]
+    for utterance in sorted(utterances, key=lambda u: str(u.speaker)):
+        if parts[-1] and sum(u.duration for u in parts[-1]) + utterance.duration > seconds:
+            parts.append([])
+        parts[-1].append(utterance)
+    (output_dir / "audio").mkdir(parents=True, exist_ok=True)
+    for number, part in enumerate(parts):
+        path = output_dir / "audio" / f"{name}-{number:02d}.wav"
+        audio = np.concatenate([read(u.audio, SAMPLE_RATE) for u in part])
+        write(path, audio, SAMPLE_RATE)
+        yield Utterance(
+            id=path.stem,
+            audio=str(path),
+            duration=len(audio) / SAMPLE_RATE,
+            text=" ".join(str(u.text) for u in part),
+            speaker="+".join(dict.fromkeys(str(u.speaker) for u in part)),
+            language="en",
+        )
 
 
 def _read_transcriptions(path: Path) -> dict[str, str]:
