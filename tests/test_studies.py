@@ -571,6 +571,62 @@ def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
     assert "greedily, {}, {} and {} %".format(*heads) in part
 
 
+def rate_texts(references: Path, hypotheses: Path) -> str:
+    return f"{100 * score_texts(read_texts(references), read_texts(hypotheses)).error_rate:.2f}"
+
+
+def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
+    """Dev by study.json, test by the texts."""
+    page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/an4/studies/attention_guide"
+    runs = {run["name"]: run for run in json.loads((folder / "study.json").read_text("utf-8"))["runs"]}
+    methods = {
+        "CTC, greedy": "ctc_greedy",
+        "decoder alone": "attention",
+        "joint": "joint",
+        "joint, five speeds": "joint+speeds",
+        "joint, lexicon and word 3-grams": "joint+ngrams",
+        "the same, five speeds": "joint+ngrams+speeds",
+        "CTC beam, lexicon and word 3-grams, five speeds": "ctc_beam+ngrams+speeds",
+    }
+    part = page.split("## Attention guide")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+ .*) \|$", part, re.MULTILINE)
+    assert [name for name, _ in rows] == list(methods)
+    for name, figures in rows:
+        found = []
+        for run in ("guide_windows", "lstm_guide"):
+            found.append(f"{100 * runs[run]['ways']['dev'][methods[name]]['wer']:.2f}")
+            found.append(rate_texts(folder / "reference.jsonl", folder / f"{run}.{methods[name]}.jsonl"))
+        penalty = ROOT / f"recipes/an4/results/transformer.{methods[name]}.jsonl"
+        found.append(rate_texts(folder / "reference.jsonl", penalty))
+        assert figures.replace("*", "") == " | ".join(found)
+    assert "As dev chose, {} and {} %".format(*(f"{100 * run['wer']:.2f}" for run in runs.values())) in part
+    five = rate_texts(folder / "reference.jsonl", folder / "combination_of_five.jsonl")
+    assert "A combination of five" in part and f"has {five} %" in part
+
+
+def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -> None:
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/an4/studies/joined"
+    decodings = {
+        "shipped Conformer, pre-trained: joint": "pretrained.joint",
+        "the same: joint, guided in decoding alone": "pretrained.guided",
+        "guide and windows in training: joint": "guide_windows.joint",
+        "the same: decoder alone": "guide_windows.attention",
+    }
+    heads = ["pretrained.ctc_greedy", "guide_windows.ctc_greedy"]
+    part = page.split("| system and decoding | 30 s | 60 s |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| ([a-z][^|]+) \| ([\d.*]+) \| ([\d.*]+) \|$", part, re.MULTILINE)
+    assert len(rows) == 6
+    for name, *shown in rows:
+        decoding = decodings.get(name) or heads.pop(0)
+        found = [
+            rate_texts(folder / f"{test}.reference.jsonl", folder / f"{test}.{decoding}.jsonl")
+            for test in ("test_30s", "test_60s")
+        ]
+        assert [figure.strip("*") for figure in shown] == found
+
+
 def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/word_times"
