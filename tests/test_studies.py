@@ -578,8 +578,12 @@ def rate_texts(references: Path, hypotheses: Path) -> str:
 def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
     """Dev by study.json, test by the texts."""
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
-    folder = ROOT / "recipes/an4/studies/attention_guide"
-    runs = {run["name"]: run for run in json.loads((folder / "study.json").read_text("utf-8"))["runs"]}
+    studies = ROOT / "recipes/an4/studies"
+    references = studies / "attention_guide/reference.jsonl"
+    runs = {
+        study: json.loads((studies / study / "study.json").read_text("utf-8"))["runs"][0]
+        for study in ("attention_guide", "lstm_guide")
+    }
     methods = {
         "CTC, greedy": "ctc_greedy",
         "decoder alone": "attention",
@@ -594,14 +598,14 @@ def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
     assert [name for name, _ in rows] == list(methods)
     for name, figures in rows:
         found = []
-        for run in ("guide_windows", "lstm_guide"):
-            found.append(f"{100 * runs[run]['ways']['dev'][methods[name]]['wer']:.2f}")
-            found.append(rate_texts(folder / "reference.jsonl", folder / f"{run}.{methods[name]}.jsonl"))
+        for study, run in runs.items():
+            found.append(f"{100 * run['ways']['dev'][methods[name]]['wer']:.2f}")
+            found.append(rate_texts(references, studies / study / f"{run['name']}.{methods[name]}.jsonl"))
         penalty = ROOT / f"recipes/an4/results/transformer.{methods[name]}.jsonl"
-        found.append(rate_texts(folder / "reference.jsonl", penalty))
+        found.append(rate_texts(references, penalty))
         assert figures.replace("*", "") == " | ".join(found)
     assert "As dev chose, {} and {} %".format(*(f"{100 * run['wer']:.2f}" for run in runs.values())) in part
-    five = rate_texts(folder / "reference.jsonl", folder / "combination_of_five.jsonl")
+    five = rate_texts(references, studies / "lstm_guide/combination_of_five.jsonl")
     assert "A combination of five" in part and f"has {five} %" in part
 
 
