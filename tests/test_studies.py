@@ -631,6 +631,23 @@ def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -
         assert [figure.strip("*") for figure in shown] == found
 
 
+def test_the_page_of_attention_says_what_other_families_have() -> None:
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    studies = ROOT / "recipes/fsdd/studies"
+    names = (
+        "systems/attention_additive",
+        "attention_families/additive_prior",
+        "attention_families/additive_guide",
+    )
+    rows = re.findall(r"^\| (neither|prior|prior and guide) \| (\d[\d.]*) \| (.*) \|$", page, re.MULTILINE)
+    for (_, rate, interval), name in zip(rows, names, strict=True):
+        found = score_texts(
+            read_texts(studies / "systems/reference.jsonl"), read_texts(studies / f"{name}.attention.jsonl")
+        )
+        assert found.interval is not None and rate == f"{100 * found.error_rate:.2f}"
+        assert interval == f"{100 * found.interval.low:.2f} to {100 * found.interval.high:.2f}"
+
+
 def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/word_times"
