@@ -513,15 +513,19 @@ def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
     assert sum(file.stat().st_size for file in path.parent.iterdir()) < 2_500_000
 
 
+def rate_texts(*paths: Path) -> str:
+    """WER in percent, as pages have it, of the references and the texts."""
+    texts = ({id: fields["text"] for id, fields in read_texts(path).items()} for path in paths)
+    return f"{100 * score(*texts, resamples=0).error_rate:.2f}"
+
+
 def test_the_page_of_the_attention_guide_says_what_its_hypotheses_hold() -> None:
     """Rows of its tables: digits, CTC, joint, joint and guided."""
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     manifests = {"3 to 7": "test", "10": "test_10", "15": "test_15", "30": "test_30"}
 
     def rate(folder: Path, manifest: str, decoding: str) -> str:
-        files = [read_texts(folder / f"{manifest}.{part}.jsonl") for part in ("reference", decoding)]
-        found = score(*({id: fields["text"] for id, fields in texts.items()} for texts in files), resamples=0)
-        return f"{100 * found.error_rate:.2f}"
+        return rate_texts(folder / f"{manifest}.reference.jsonl", folder / f"{manifest}.{decoding}.jsonl")
 
     rows = re.findall(r"^\| (3 to 7|10|15|30) \| (.+?) \| (.+?) \| (.+?) \| .* \|$", page, re.MULTILINE)
     assert len(rows) == 8
@@ -559,20 +563,15 @@ def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
     five = [f"{100 * lengths['guide_windows']['5']['wer']:.2f}" for lengths in by_beam]
     assert "Five digits have {} and {} %".format(*five) in part
     names = ["guide_windows", "guide_windows-seed-1", "guide_windows-seed-2"]
-    references = read_texts(folder / "reference.jsonl")
 
     def rate(file: str) -> str:
-        return f"{100 * score_texts(references, read_texts(folder / file)).error_rate:.2f}"
+        return rate_texts(folder / "reference.jsonl", folder / file)
 
     alone = [rate(f"{name}.attention.jsonl") for name in names]
     assert "has {}, {} and {} % at 3 to 7 digits".format(*alone) in part
     assert f"free it has {rate('free.attention.jsonl')} %" in part
     heads = [rate(f"{name}.ctc_greedy.jsonl") for name in names]
     assert "greedily, {}, {} and {} %".format(*heads) in part
-
-
-def rate_texts(references: Path, hypotheses: Path) -> str:
-    return f"{100 * score_texts(read_texts(references), read_texts(hypotheses)).error_rate:.2f}"
 
 
 def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:

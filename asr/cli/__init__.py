@@ -77,10 +77,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         lists = [
-            action.option_strings[0]
+            name
             for action in self._actions
-            if action.nargs == "+"
-            if action.option_strings and action.option_strings[0] in self._words
+            for name in action.option_strings
+            if action.nargs == "+" and name in self._words
         ]
         if "arguments are required" in message and lists:
             missing = message.rpartition(": ")[2]
