@@ -286,7 +286,7 @@ def test_unknown_words() -> None:
         ("type: bpe\nvocab_size: 5", "run.yaml:2: vocab_size = 5: expected greater than 5"),
         (
             "type: syllables",
-            "type = 'syllables': expected 'characters', 'bpe', 'unigram', 'words', 'labels' or 'whisper'",
+            "type = 'syllables': expected 'characters', 'bpe', 'unigram', 'words', 'labels', 'phones' or 'whisper'",
         ),
     ],
 )

@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 # that may be under way
 
 ROOT = 0
-SPACE = " "
 
 
 class Lexicon:
@@ -40,10 +39,9 @@ class Lexicon:
             for token in spelling:
                 node = edges.setdefault(node * self.vocab_size + token, len(edges) + 1)
             ends.append(node)
-        has_space = tokenizer.type == "characters" and SPACE in tokenizer.tokens
-        self.space_id = tokenizer.tokens.index(SPACE) if has_space else None
+        self.space_id = tokenizer.space_id
         # Column d holds the word of which d tokens are decoded; between spaces there is but one.
-        self.width = 1 if has_space else 1 + max(map(len, spellings))
+        self.width = 1 if self.space_id is not None else 1 + max(map(len, spellings))
         self.dead = len(edges) + 1  # no word begins like this
         self.is_word_N = torch.zeros(self.dead + 1, dtype=torch.bool)
         self.is_word_N[ends] = True

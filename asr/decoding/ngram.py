@@ -233,15 +233,15 @@ def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgra
 
 
 class WordNgramModel:
-    """An n-gram of words for tokenizers of characters with a space."""
+    """An n-gram of words for tokenizers with a token between words: of characters or phones."""
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
-        if tokenizer.type != "characters" or " " not in tokenizer.tokens:
+        if tokenizer.space_id is None:
             raise UserError(
-                "these n-grams are not of tokens; those of words go with a tokenizer of characters and a "
-                f"space, not with {tokenizer.type}; take n-grams of tokens (asr ngram --units tokens)"
+                "these n-grams are not of tokens; those of words go with a tokenizer of characters or phones "
+                f"and a space, not with {tokenizer.type}; take n-grams of tokens (asr ngram --units tokens)"
             )
-        self.space_id = tokenizer.tokens.index(" ")
+        self.space_id = tokenizer.space_id
         self.words = arpa.vocabulary + [
             word for word in (UNKNOWN, END, START) if (word,) not in arpa.orders[0]
         ]

@@ -203,9 +203,9 @@ def build_resources(
 
 
 def estimate_arpa(system: System[Model], texts: Sequence[str]) -> Arpa:
-    """N-grams of words where the tokens are characters, else of tokens."""
+    """N-grams of words where a token stands between words, else of tokens."""
     tokenizer = system.tokenizer
-    if tokenizer.type == "characters" and " " in tokenizer.tokens:
+    if tokenizer.space_id is not None:
         return estimate_ngrams([text.split() for text in texts], ORDER["words"], [])
     tokens = token_vocabulary(tokenizer.tokens)
     lines = [[tokens[id] for id in tokenizer.encode(text)] for text in texts]

@@ -17,6 +17,7 @@ from asr.config import Config
 from asr.errors import UserError
 from asr.extensions import find_extensions
 from asr.files import replace_file
+from asr.text.phones import SPACE, Phones, read_dictionary
 from asr.text.units import (
     BLANK_ID,
     EOS_ID,
@@ -44,6 +45,7 @@ UNITS: dict[TokenizerType, type[Units]] = {
     "unigram": Pieces,
     "words": Words,
     "labels": LabelUnits,
+    "phones": Phones,
 }
 
 
@@ -63,7 +65,7 @@ class Tokenizer:
 
     type: TokenizerType
     tokens: tuple[str, ...] = dataclasses.field(repr=False)  # by id, special ones first
-    model: bytes = dataclasses.field(default=b"", repr=False)  # what sentencepiece trained
+    model: bytes = dataclasses.field(default=b"", repr=False)  # what sentencepiece trained, or pronunciations
     fingerprint: str = dataclasses.field(default="", repr=False, compare=False)
     """`compute_fingerprint` of what it was learnt from; empty where that is not known."""
 
@@ -76,6 +78,12 @@ class Tokenizer:
     def __post_init__(self) -> None:
         self._units = find_units(self.type)(self.tokens, self.model)
 
+    @property
+    def space_id(self) -> int | None:
+        """The token between words, if one of its own stands there."""
+        has_space = self.type in ("characters", "phones") and SPACE in self.tokens
+        return self.tokens.index(SPACE) if has_space else None
+
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         """Learn the vocabulary of `texts`, which are read once. The same texts give the same tokenizer."""
@@ -86,7 +94,7 @@ class Tokenizer:
         return cls(config.type, SPECIAL_TOKENS + tokens, model, digest.hexdigest())
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a normalised text; `UNK_ID` for each character (of type words: word) without a token."""
+        """Ids of a normalised text; `UNK_ID` for each character (or word, or phone) without a token."""
         return self._units.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -101,7 +109,7 @@ class Tokenizer:
         return self._units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
 
     def find_unknown(self, text: str) -> list[str]:
-        """The characters (of type words: words) of `text` without a token, each once."""
+        """The characters (of type words and phones: words) of `text` without a token, each once."""
         return self._units.find_unknown(text)
 
     def count_unknown(self, texts: Iterable[str]) -> tuple[int, int]:
@@ -156,7 +164,10 @@ def compute_fingerprint(config: TokenizerConfig, texts: Iterable[str]) -> str:
 
 def _start_digest(config: TokenizerConfig) -> hashlib._Hash:
     # Without defaults: a setting that is new in the code changes no fingerprint of before.
-    return hashlib.sha256(config.model_dump_json(exclude_defaults=True).encode())
+    digest = hashlib.sha256(config.model_dump_json(exclude_defaults=True).encode())
+    if config.pronunciations is not None:
+        digest.update(repr(read_dictionary(config.pronunciations)).encode(errors="surrogatepass"))
+    return digest
 
 
 def _hash_along(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
@@ -231,6 +242,6 @@ def _decode_model(record: _Record) -> bytes:
         raise UserError("model is not base64, so the file is damaged") from None
     if hashlib.sha256(model).hexdigest() != record.model_sha256:
         raise UserError("model differs from model_sha256, so the file is damaged; train it again")
-    if model and find_units(record.type) is not Pieces:
+    if model and not find_units(record.type).has_model:
         raise UserError(f"type {record.type} has no model; remove it")
     return model

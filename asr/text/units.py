@@ -18,7 +18,7 @@ BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID = range(5)
 SPECIAL_TOKENS = ("<blank>", "<pad>", "<sos>", "<eos>", "<unk>")
 UNKNOWN_MARK = "⁇"  # what UNK_ID looks like in decoded text
 
-TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels", "whisper"]
+TokenizerType = Literal["characters", "bpe", "unigram", "words", "labels", "phones", "whisper"]
 
 
 class TokenizerConfig(Config):
@@ -27,19 +27,31 @@ class TokenizerConfig(Config):
     type: TokenizerType = "characters"
     """characters: one token per Unicode code point, for small data and for scripts without spaces.
     bpe, unigram: pieces of words, learnt by sentencepiece. words: whole words, others are unknown.
-    labels: what a model of labels says; each is one token. whisper: the pieces of the Whisper model that
-    start_from names."""
+    labels: what a model of labels says; each is one token. phones: those of the words, by a dictionary.
+    whisper: the pieces of the Whisper model that start_from names."""
 
     vocab_size: int | None = pydantic.Field(default=None, gt=len(SPECIAL_TOKENS))
     """Number of tokens with the five reserved ones. Needed for bpe and unigram; for words an upper limit, by
     which the rarest words become unknown; not for the others, which are as many as there are."""
 
+    pronunciations: str | None = None
+    """Dictionary for phones: lines of a word and its phones, as CMUdict and Kaldi have them. The first
+    pronunciation of a word counts, without stress. Words that it lacks can be neither learnt nor found."""
+
     @pydantic.model_validator(mode="after")
     def _vocab_size_fits_type(self) -> TokenizerConfig:
         if self.type in ("bpe", "unigram") and self.vocab_size is None:
             raise ValueError(f"type = {self.type} needs vocab_size, for example vocab_size: 500")
-        if self.type in ("characters", "labels", "whisper") and self.vocab_size is not None:
+        if self.type in ("characters", "labels", "phones", "whisper") and self.vocab_size is not None:
             raise ValueError(f"type = {self.type} takes no vocab_size; remove vocab_size or choose type: bpe")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _pronunciations_fit_type(self) -> TokenizerConfig:
+        if self.type == "phones" and self.pronunciations is None:
+            raise ValueError("type = phones needs pronunciations: the path of a pronunciation dictionary")
+        if self.type != "phones" and self.pronunciations is not None:
+            raise ValueError(f"type = {self.type} takes no pronunciations; remove it or choose type: phones")
         return self
 
 
@@ -57,6 +69,8 @@ class Units(Protocol):
     """The tokens of one type of tokenizer: learnt from texts, found in a text, joined to a text."""
 
     token_pattern: re.Pattern[str]
+    has_model: bool
+    """Whether there is more to store than the tokens."""
 
     def __init__(self, tokens: tuple[str, ...], model: bytes): ...
 
@@ -75,6 +89,7 @@ class Characters:
 
     refused: Refusals = (_NO_CHARACTER,)
     token_pattern = re.compile("(?s:.)")
+    has_model = False
     separator = ""
 
     @staticmethod
@@ -89,7 +104,7 @@ class Characters:
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
         counts: collections.Counter[str] = collections.Counter()
-        for text in _check_texts(texts, cls.refused):
+        for text in check_texts(texts, cls.refused):
             counts.update(cls.split(text))
         units = sorted(counts, key=lambda unit: (-counts[unit], unit))
         if config.vocab_size is not None:
@@ -148,6 +163,7 @@ class Pieces:
         (_SPECIAL, "a reserved token; the rule strip_brackets removes it"),
     )
     token_pattern = re.compile("(?s:.+)")
+    has_model = True
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
         _check_size(model, tokens)
@@ -163,7 +179,7 @@ class Pieces:
 
         def spool() -> Iterator[str]:
             try:
-                for text in _check_texts(texts, cls.refused):
+                for text in check_texts(texts, cls.refused):
                     characters.update(text)
                     yield text
             except BaseException as error:
@@ -199,7 +215,7 @@ class Pieces:
         return [character for character in dict.fromkeys(text) if character not in self._characters]
 
 
-def _check_texts(texts: Iterable[str], refused: Refusals) -> Iterator[str]:
+def check_texts(texts: Iterable[str], refused: Refusals) -> Iterator[str]:
     for number, text in enumerate(texts, start=1):
         for pattern, problem in refused:
             if found := pattern.search(text):

@@ -8,6 +8,7 @@ and the energy of the audio where: at the pause in between, or at the quietest m
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -141,7 +142,9 @@ def has_spaces(tokenizer: Tokenizer) -> bool:
 
 
 def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
-    """The words of the decoded text. The text of the first tokens is the first part of the whole text."""
+    """The words of the decoded text."""
+    if tokenizer.space_id is not None:
+        return _split_at_spaces(tokenizer, tokens, tokenizer.space_id)
     text = tokenizer.decode(tokens)
     ends = [*find_ends(tokenizer, tokens)[:-1], len(text)]
     spans = []
@@ -151,10 +154,17 @@ def split_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[TokenSpan]:
     return spans
 
 
+def _split_at_spaces(tokenizer: Tokenizer, tokens: Sequence[int], space_id: int) -> list[TokenSpan]:
+    edges = [-1, *(place for place, id in enumerate(tokens) if id == space_id), len(tokens)]
+    spans = [(before + 1, past) for before, past in itertools.pairwise(edges) if before + 1 < past]
+    return [TokenSpan(tokenizer.decode(tokens[first:past]), first, past) for first, past in spans]
+
+
 def find_ends(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     """Measure the decoded text up to each token, and with it.
 
-    What a token adds depends on few before it: a separator, or the first bytes of its character.
+    The text of the first tokens is the first part of the whole text; what a token adds depends on few
+    before it: a separator, or the first bytes of its character.
     """
     ends, end = [], 0
     for place in range(len(tokens)):

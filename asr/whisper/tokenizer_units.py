@@ -43,6 +43,7 @@ class WhisperUnits:
     """Units of a tokenizer of type whisper; as Whisper, it puts a space before each text."""
 
     token_pattern = re.compile("(?s:.*)")  # the multilingual vocabulary has an empty token
+    has_model = False
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
         assert not model

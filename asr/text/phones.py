@@ -1,0 +1,153 @@
+"""Words as phones, by a pronunciation dictionary: units for spellings that hide how words sound."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from asr.errors import UserError
+from asr.text.units import SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerConfig, Words, check_texts
+
+SPACE = " "
+MAX_DICTIONARY_BYTES = 20_000_000  # CMUdict has 4 MB
+_COMMENT = re.compile(r"\A;;;.*|\s#.*")  # of CMUdict's two formats
+_VARIANT = re.compile(r"\(\d+\)\Z")  # CMUdict: READ(2)
+_STRESSED = re.compile(r"([A-Z]{2})[0-2]")  # ARPAbet's vowels: AH0; a1 is a tone
+_PHONE = re.compile(r"[^\s<>#/]+")
+_NUMBER = re.compile(r"[\d.eE+-]*\d[\d.eE+-]*")
+
+Spelling = tuple[str, ...]
+
+
+class Phones:
+    """The phones of each word, and the space between words.
+
+    Words that sound alike differ in a mark at their end, #1 for the second most frequent of the training
+    texts and so on: so each spelling is one word, n-grams tell TWO from TOO, and no search needs to know of
+    pronunciations.
+    """
+
+    token_pattern = re.compile(r" |#[1-9][0-9]*|[^\s<>#/]+")
+    has_model = True
+
+    def __init__(self, tokens: tuple[str, ...], model: bytes):
+        self._ids = {token: id for id, token in enumerate(tokens) if id > UNK_ID}
+        if SPACE not in self._ids:
+            raise UserError("a tokenizer of phones has a space among its tokens, and this one has none")
+        self._spellings = _mark_homophones(
+            _parse_dictionary(_decode(model, "the tokenizer"), "the tokenizer")
+        )
+        self._words = {spelling: word for word, spelling in self._spellings.items()}
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
+        """Take the phones of the texts' words, and all of the dictionary, the most frequent words first."""
+        assert config.pronunciations is not None
+        path = config.pronunciations
+        dictionary = read_dictionary(path)
+        counts: collections.Counter[str] = collections.Counter()
+        for text in check_texts(texts, Words.refused):
+            counts.update(text.split())
+        if missing := sorted(counts.keys() - dictionary.keys()):
+            raise UserError(
+                f"{path}: no pronunciation of {len(missing):,} words of the training texts, {missing[0]!r} for "
+                f"one{_suggest(missing[0], dictionary)}; expected a line with the word and its phones for each"
+            )
+        words = sorted(dictionary, key=lambda word: (-counts[word], word))
+        spellings = _mark_homophones({word: dictionary[word] for word in words})
+        units: collections.Counter[str] = collections.Counter()
+        for word, count in counts.items():
+            units.update(dict.fromkeys(spellings[word], count))
+        tokens = (SPACE, *sorted(units, key=lambda unit: (-units[unit], unit))) if units else ()
+        return tokens, "".join(f"{word} {' '.join(dictionary[word])}\n" for word in words).encode()
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for place, word in enumerate(text.split()):
+            if place:
+                ids.append(self._ids[SPACE])
+            ids += [self._ids.get(phone, UNK_ID) for phone in self._spellings.get(word, (UNKNOWN_MARK,))]
+        return ids
+
+    def join(self, tokens: list[str]) -> str:
+        """The words; phones that are no word of the dictionary stand between slashes."""
+        return " ".join(self._name(spelling) for spelling in _split(tokens))
+
+    def find_unknown(self, text: str) -> list[str]:
+        return [word for word in dict.fromkeys(text.split()) if UNK_ID in self.encode(word)]
+
+    def _name(self, spelling: Spelling) -> str:
+        if spelling == (UNKNOWN_MARK,):
+            return UNKNOWN_MARK
+        return self._words.get(spelling) or f"/{'-'.join(spelling)}/"
+
+
+def read_dictionary(path: str) -> dict[str, Spelling]:
+    """The first pronunciation of each word of a file in the format of CMUdict and Kaldi, without stress.
+
+    Each line has a word and its phones; further pronunciations of a word, `READ(2)` or simply on further
+    lines, are not used.
+    """
+    try:
+        if not Path(path).is_file():
+            raise UserError(
+                f"{path}: no such file; expected a pronunciation dictionary (tokenizer.pronunciations)"
+            )
+        with open(path, "rb") as file:
+            content = file.read(MAX_DICTIONARY_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read this dictionary ({error.strerror})") from None
+    if len(content) > MAX_DICTIONARY_BYTES:
+        raise UserError(f"{path}: over {MAX_DICTIONARY_BYTES:,} bytes; a pronunciation dictionary is smaller")
+    return _parse_dictionary(_decode(content, path), path)
+
+
+def _parse_dictionary(content: str, source: str) -> dict[str, Spelling]:
+    dictionary: dict[str, Spelling] = {}
+    for number, line in enumerate(content.splitlines(), start=1):
+        word, *phones = _COMMENT.sub("", line).split() or [""]
+        if not word:
+            continue
+        if not phones or not all(map(_PHONE.fullmatch, phones)) or _NUMBER.fullmatch(phones[0]):
+            raise UserError(
+                f"{source}, line {number}: {line[:60]!r}; expected a word and its phones, WORD PHONE PHONE, "
+                "without probabilities and without <, >, # and / in phones"
+            )
+        dictionary.setdefault(_VARIANT.sub("", word), tuple(_STRESSED.sub(r"\1", phone) for phone in phones))
+    if not dictionary:
+        raise UserError(f"{source}: no pronunciations; expected lines of the form WORD PHONE PHONE")
+    return dictionary
+
+
+def _mark_homophones(dictionary: Mapping[str, Spelling]) -> dict[str, Spelling]:
+    """Tell words apart that sound alike: the first stays as it is."""
+    counts: collections.Counter[Spelling] = collections.Counter()
+    marked = {}
+    for word, phones in dictionary.items():
+        marked[word] = phones if not counts[phones] else (*phones, f"#{counts[phones]}")
+        counts[phones] += 1
+    return marked
+
+
+def _split(tokens: Iterable[str]) -> Iterator[Spelling]:
+    """The phones between spaces."""
+    for is_space, group in itertools.groupby(tokens, lambda token: token == SPACE):
+        if not is_space:
+            yield tuple(group)
+
+
+def _suggest(word: str, dictionary: Mapping[str, Spelling]) -> str:
+    near = [other for other in (word.lower(), word.upper(), word.capitalize()) if other in dictionary]
+    return f" (it has {near[0]!r}: texts and dictionary must agree in case)" if near else ""
+
+
+def _decode(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{source}: not UTF-8 (byte {error.start + 1}); convert it, for example with iconv"
+        ) from None
