@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.text.units import SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerConfig, Words, check_texts
+from asr.text.units import UNK_ID, UNKNOWN_MARK, TokenizerConfig, Words, check_texts
 
 SPACE = " "
 MAX_DICTIONARY_BYTES = 20_000_000  # CMUdict has 4 MB

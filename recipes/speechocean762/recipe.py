@@ -6,6 +6,7 @@ those of train are set aside here as dev.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from asr.data.archives import extract
 from asr.data.corpora import find_corpus, require_count
 from asr.data.manifest import Utterance, read_lines, write_manifest
 from asr.errors import UserError
+from asr.files import replace_file
 from asr.recipe.definition import Recipe
 
 URLS = (
@@ -39,15 +41,38 @@ def download(target_dir: Path) -> Path:
 
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
-    """Write train.jsonl, dev.jsonl, test.jsonl, and train_all.jsonl of train and dev; the audio stays."""
+    """Write train.jsonl, dev.jsonl, test.jsonl, train_all.jsonl of train and dev, and pronunciations.txt.
+
+    The audio stays where it is.
+    """
     root = find_corpus(corpus_dir, "train/wav.scp")
     published = {split: _read_split(root, split) for split in NUM_WORDS}
     train = published["train"]
     dev_speakers = _choose_dev_speakers(train)
-    write_manifest(output_dir / "train.jsonl", [u for u in train if u.speaker not in dev_speakers])
+    own = [u for u in train if u.speaker not in dev_speakers]
+    pronunciations = _list_pronunciations(root, own)
+    write_manifest(output_dir / "train.jsonl", own)
     write_manifest(output_dir / "train_all.jsonl", train)
     write_manifest(output_dir / "dev.jsonl", [u for u in train if u.speaker in dev_speakers])
     write_manifest(output_dir / "test.jsonl", published["test"])
+    with replace_file(output_dir / "pronunciations.txt") as file:
+        file.write("".join(f"{line}\n" for line in pronunciations).encode())
+
+
+def _list_pronunciations(root: Path, train: list[Utterance]) -> list[str]:
+    """The publisher's dictionary; of several pronunciations, first the one that most words of train have."""
+    uses: collections.Counter[tuple[str, str]] = collections.Counter()
+    spoken = _read_table(root / "resource" / "text-phone")  # by utterance and place of the word
+    for utterance in train:
+        for place, word in enumerate((utterance.text or "").split()):
+            phones = spoken.get(f"{utterance.id}.{place}", "").split()
+            uses[word, " ".join(phone.partition("_")[0] for phone in phones)] += 1  # AH0_B: at the beginning
+    entries = []
+    for _, _, line in read_lines(root / "resource" / "lexicon.txt"):
+        word, *phones = line.decode("utf-8", errors="replace").split()
+        entries.append((word, " ".join(phones)))
+    entries.sort(key=lambda entry: (entry[0], -uses[entry]))
+    return [f"{word} {phones}" for word, phones in entries]
 
 
 def _choose_dev_speakers(utterances: list[Utterance]) -> set[str]:
