@@ -208,7 +208,9 @@ def test_words_as_characters_need_characters(tmp_path: Path) -> None:
     write_arpa(tmp_path / "letters.arpa", estimate_ngrams([["A", "B"], ["B"]], 2))
     assert isinstance(load_language_model(tmp_path / "letters.arpa", characters), WordNgramModel), "no space"
     pieces = Tokenizer.train(TokenizerConfig(type="words"), ["X Y"])
-    with pytest.raises(UserError, match="with a tokenizer of characters and a space, not with words"):
+    with pytest.raises(
+        UserError, match="with a tokenizer of characters or phones and a space, not with words"
+    ):
         load_language_model(tmp_path / "words.arpa", pieces)
 
 
@@ -239,7 +241,7 @@ FAULTS = {
     "words between": (WHOLE.replace("\n\\2-grams", "hello\n\\2-grams"), "'hello', but expected a log10"),
     "order left out": (WHOLE.replace("\\2-grams:", "\\3-grams:"), "but expected a log10"),
     "no beginning": (WHOLE.replace("A </s>", "B </s>"), "not its beginning, 'B'"),
-    "words": (WHOLE.replace("A", "HELLO"), "tokenizer of characters and a space"),
+    "words": (WHOLE.replace("A", "HELLO"), "tokenizer of characters or phones and a space"),
 }  # fmt: skip
 TOKENIZER = Tokenizer.train(TokenizerConfig(), ["AB"])
 

@@ -379,10 +379,14 @@ def test_fsdd_damaged(
 # --- speechocean762 -----------------------------------------------------------------------------
 
 
+AS_SPOKEN = ("IH0_B T_I S_E", "EY0_S", "B_B EH0_I R_E")  # IT'S A BEAR
+
+
 @pytest.fixture
 def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     """Two utterances of each of three speakers a split, in the publisher's layout."""
     root = tmp_path / "speechocean762"
+    spoken: list[str] = []
     for split, speakers in {"train": ["0001", "0005", "0006"], "test": ["0003", "0007", "0009"]}.items():
         names = {f"{speaker}{number:05}": speaker for speaker in speakers for number in (11, 35)}
         tables = {
@@ -397,6 +401,10 @@ def speechocean762(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Rec
             (root / split / name).write_text("".join(f"{line}\n" for line in lines))
         for name, speaker in names.items():
             write_noise(root / "WAVE" / f"SPEAKER{speaker}" / f"{name}.WAV", 16_000, 0.1)
+        spoken += [f"{name}.{place}\t{phones}" for name in names for place, phones in enumerate(AS_SPOKEN)]
+    (root / "resource").mkdir()
+    (root / "resource/lexicon.txt").write_text("A\tAH0\nA\tEY0\nBEAR\tB EH1 R\nIT'S\tIH1 T S\n")
+    (root / "resource/text-phone").write_text("".join(f"{line}\n" for line in spoken))
     recipe = load("speechocean762")
     words = {"train": 18, "test": 18}
     replace_constants(recipe, monkeypatch, NUM_UTTERANCES=6, NUM_WORDS=words, NUM_DEV_SPEAKERS=1)
@@ -417,6 +425,10 @@ def test_speechocean762(speechocean762: tuple[Recipe, Path], tmp_path: Path) -> 
     assert first.audio == str(root / "WAVE/SPEAKER0003/000300011.WAV")
     assert first.extras == {"gender": "female", "age": 13, "group": "child"}
     assert {u.extras["group"] for u in splits["test"]} == {"child", "adult"}
+    dictionary = (tmp_path / "out" / "pronunciations.txt").read_text().splitlines()
+    assert dictionary == ["A EY0", "A AH0", "BEAR B EH1 R", "IT'S IH1 T S"], (
+        "the pronunciation in use comes first"
+    )
 
 
 @pytest.mark.parametrize(
@@ -432,6 +444,11 @@ def test_speechocean762(speechocean762: tuple[Recipe, Path], tmp_path: Path) -> 
         (
             lambda root: (root / "train/text").write_text("000010011\n"),
             "text:1: expected a new key and its value",
+        ),
+        (lambda root: (root / "resource/lexicon.txt").unlink(), "lexicon.txt"),
+        (
+            lambda root: (root / "resource/lexicon.txt").write_text("A\n"),
+            "lexicon.txt:1: expected a word and",
         ),
     ],
 )

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--units",
         choices=("tokens", "words"),
         default="tokens",
-        help="of tokens, for any speech model, or of words, for one of characters (%(default)s)",
+        help="of tokens, for any speech model, or of words, for one of characters or phones (%(default)s)",
     )
     parser.add_argument(
         "--output", metavar="FILE", help="where to write it (default: UNITS-Ngram.arpa in output_dir)"

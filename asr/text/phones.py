@@ -15,7 +15,7 @@ SPACE = " "
 MAX_DICTIONARY_BYTES = 20_000_000  # CMUdict has 4 MB
 _COMMENT = re.compile(r"\A;;;.*|\s#.*")  # of CMUdict's two formats
 _VARIANT = re.compile(r"\(\d+\)\Z")  # CMUdict: READ(2)
-_STRESSED = re.compile(r"([A-Z]{2})[0-2]")  # ARPAbet's vowels: AH0; a1 is a tone
+_STRESSED = re.compile(r"\A([A-Z]{2})[0-2]\Z")  # ARPAbet's vowels: AH0; a1 is a tone
 _PHONE = re.compile(r"[^\s<>#/]+")
 _NUMBER = re.compile(r"[\d.eE+-]*\d[\d.eE+-]*")
 
@@ -53,8 +53,8 @@ class Phones:
             counts.update(text.split())
         if missing := sorted(counts.keys() - dictionary.keys()):
             raise UserError(
-                f"{path}: no pronunciation of {len(missing):,} words of the training texts, {missing[0]!r} for "
-                f"one{_suggest(missing[0], dictionary)}; expected a line with the word and its phones for each"
+                f"{path}: no pronunciation of {len(missing):,} words of the training texts, {missing[0]!r} "
+                f"for one{_suggest(missing[0], dictionary)}; expected for each a line WORD PHONE PHONE"
             )
         words = sorted(dictionary, key=lambda word: (-counts[word], word))
         spellings = _mark_homophones({word: dictionary[word] for word in words})

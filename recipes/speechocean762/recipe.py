@@ -68,8 +68,11 @@ def _list_pronunciations(root: Path, train: list[Utterance]) -> list[str]:
             phones = spoken.get(f"{utterance.id}.{place}", "").split()
             uses[word, " ".join(phone.partition("_")[0] for phone in phones)] += 1  # AH0_B: at the beginning
     entries = []
-    for _, _, line in read_lines(root / "resource" / "lexicon.txt"):
-        word, *phones = line.decode("utf-8", errors="replace").split()
+    path = root / "resource" / "lexicon.txt"
+    for number, _, line in read_lines(path):
+        word, *phones = line.decode("utf-8", errors="replace").split() or [""]
+        if not phones:
+            raise UserError(f"{path}:{number}: expected a word and its phones, found {line[:60]!r}")
         entries.append((word, " ".join(phones)))
     entries.sort(key=lambda entry: (entry[0], -uses[entry]))
     return [f"{word} {phones}" for word, phones in entries]
