@@ -25,6 +25,7 @@ PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 TUTORIALS = [
     "transcribe.md",
     "own-corpus.md",
+    "phones.md",
     "shards.md",
     "compare.md",
     "new-encoder.md",
