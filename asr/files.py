@@ -119,6 +119,18 @@ def usual_mode(path: Path) -> Iterator[None]:
     path.chmod(mode)
 
 
+def read_limited(path: str | Path, max_bytes: int, reason: str) -> bytes:
+    """The whole content. A file of more bytes is refused, for this reason, and never held in memory."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror})") from None
+    if len(content) > max_bytes:
+        raise UserError(f"{path}: over {max_bytes:,} bytes, {reason}")
+    return content
+
+
 def hash_file(path: str | Path) -> str:
     """SHA-256 of the content."""
     digest = hashlib.sha256()

@@ -6,9 +6,9 @@ import collections
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import read_limited
 from asr.text.units import UNK_ID, UNKNOWN_MARK, TokenizerConfig, Words, check_texts
 
 SPACE = " "
@@ -91,17 +91,7 @@ def read_dictionary(path: str) -> dict[str, Spelling]:
     Each line has a word and its phones; further pronunciations of a word, `READ(2)` or simply on further
     lines, are not used.
     """
-    try:
-        if not Path(path).is_file():
-            raise UserError(
-                f"{path}: no such file; expected a pronunciation dictionary (tokenizer.pronunciations)"
-            )
-        with open(path, "rb") as file:
-            content = file.read(MAX_DICTIONARY_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read this dictionary ({error.strerror})") from None
-    if len(content) > MAX_DICTIONARY_BYTES:
-        raise UserError(f"{path}: over {MAX_DICTIONARY_BYTES:,} bytes; a pronunciation dictionary is smaller")
+    content = read_limited(path, MAX_DICTIONARY_BYTES, "which a pronunciation dictionary never has")
     return _parse_dictionary(_decode(content, path), path)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
+from asr.files import read_limited
 from asr.whisper.ggml import MappedFile
 from asr.whisper.huggingface import MAX_JSON_BYTES
 from asr.whisper.naming import Checkpoint, check_weight, expected_shapes, find_names
@@ -23,12 +24,12 @@ from asr.whisper.sections import WhisperConfig
 from asr.whisper.vocabulary import (
     END,
     MAX_BYTES,
+    TOO_LARGE,
     Vocabulary,
     in_order,
     parse_json,
     read_huggingface_vocabulary,
     read_json,
-    read_limited,
     to_bytes,
 )
 
@@ -142,7 +143,7 @@ def _read_vocabulary(folder: Path) -> Vocabulary | None:
     if (path := folder / "vocabulary.json").is_file():
         tokens = parse_json(path, MAX_BYTES)
     elif (path := folder / "vocabulary.txt").is_file():
-        tokens = read_limited(path, MAX_BYTES).decode("utf-8", errors="replace").split("\n")
+        tokens = read_limited(path, MAX_BYTES, TOO_LARGE).decode("utf-8", errors="replace").split("\n")
     else:
         return None
     if not isinstance(tokens, list) or END not in tokens or not all(isinstance(one, str) for one in tokens):

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import replace_file
+from asr.files import read_limited, replace_file
 
 FILE_NAME = "vocabulary.tiktoken"
 END = "<|endoftext|>"
 MAX_BYTES = 20_000_000  # Whisper's own have 0.8 MB, and 2.5 MB as JSON
+TOO_LARGE = "which this file of a Whisper model never has"
 
 Vocabulary = tuple[bytes, ...]
 
@@ -22,7 +23,7 @@ Vocabulary = tuple[bytes, ...]
 def read_ranks(path: Path) -> Vocabulary:
     """Lines of a token in base64, and its id."""
     ids: dict[int, bytes] = {}
-    for number, line in enumerate(read_limited(path, MAX_BYTES).splitlines(), start=1):
+    for number, line in enumerate(read_limited(path, MAX_BYTES, TOO_LARGE).splitlines(), start=1):
         token, _, id = line.rpartition(b" ")
         try:
             # The empty token of the multilingual vocabulary is written as a lone "=".
@@ -44,7 +45,7 @@ def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
     """Read vocab.json and merges.txt, else tokenizer.json; None where there is neither."""
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         path = folder / "merges.txt"
-        lines = read_limited(path, MAX_BYTES).decode("utf-8", errors="replace").splitlines()
+        lines = read_limited(path, MAX_BYTES, TOO_LARGE).decode("utf-8", errors="replace").splitlines()
         merges: Any = [line for line in lines if line and not line.startswith("#version")]
         tokens: Any = read_json(folder / "vocab.json", MAX_BYTES)
     elif (path := folder / "tokenizer.json").is_file():
@@ -82,22 +83,11 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
 
 
 def parse_json(path: Path, max_bytes: int) -> Any:
-    content = read_limited(path, max_bytes)
+    content = read_limited(path, max_bytes, TOO_LARGE)
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
         raise UserError(f"{path}: not JSON, or nested too deep; download it anew") from None
-
-
-def read_limited(path: Path, max_bytes: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(max_bytes + 1)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror})") from None
-    if len(content) > max_bytes:
-        raise UserError(f"{path}: over {max_bytes:,} bytes, which this file of a Whisper model never has")
-    return content
 
 
 def _find_end(added_tokens: Any) -> dict[str, int]:
