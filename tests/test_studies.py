@@ -574,6 +574,17 @@ def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
     assert "greedily, {}, {} and {} %".format(*heads) in part
 
 
+AN4_METHODS = {
+    "CTC, greedy": "ctc_greedy",
+    "decoder alone": "attention",
+    "joint": "joint",
+    "joint, five speeds": "joint+speeds",
+    "joint, lexicon and word 3-grams": "joint+ngrams",
+    "the same, five speeds": "joint+ngrams+speeds",
+    "CTC beam, lexicon and word 3-grams, five speeds": "ctc_beam+ngrams+speeds",
+}
+
+
 def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
     """Dev by study.json, test by the texts."""
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
@@ -583,29 +594,44 @@ def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
         study: json.loads((studies / study / "study.json").read_text("utf-8"))["runs"][0]
         for study in ("attention_guide", "lstm_guide")
     }
-    methods = {
-        "CTC, greedy": "ctc_greedy",
-        "decoder alone": "attention",
-        "joint": "joint",
-        "joint, five speeds": "joint+speeds",
-        "joint, lexicon and word 3-grams": "joint+ngrams",
-        "the same, five speeds": "joint+ngrams+speeds",
-        "CTC beam, lexicon and word 3-grams, five speeds": "ctc_beam+ngrams+speeds",
-    }
     part = page.split("## Attention guide")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \| ([\d.]+ .*) \|$", part, re.MULTILINE)
-    assert [name for name, _ in rows] == list(methods)
+    assert [name for name, _ in rows] == list(AN4_METHODS)
     for name, figures in rows:
         found = []
         for study, run in runs.items():
-            found.append(f"{100 * run['ways']['dev'][methods[name]]['wer']:.2f}")
-            found.append(rate_texts(references, studies / study / f"{run['name']}.{methods[name]}.jsonl"))
-        penalty = ROOT / f"recipes/an4/results/transformer.{methods[name]}.jsonl"
+            found.append(f"{100 * run['ways']['dev'][AN4_METHODS[name]]['wer']:.2f}")
+            found.append(rate_texts(references, studies / study / f"{run['name']}.{AN4_METHODS[name]}.jsonl"))
+        penalty = ROOT / f"recipes/an4/results/transformer.{AN4_METHODS[name]}.jsonl"
         found.append(rate_texts(references, penalty))
         assert figures.replace("*", "") == " | ".join(found)
     assert "As dev chose, {} and {} %".format(*(f"{100 * run['wer']:.2f}" for run in runs.values())) in part
     five = rate_texts(references, studies / "lstm_guide/combination_of_five.jsonl")
     assert "A combination of five" in part and f"has {five} %" in part
+
+
+def test_the_page_of_an4_says_what_phones_have() -> None:
+    references = ROOT / "recipes/an4/results/reference.jsonl"
+    page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
+    studies = ROOT / "recipes/an4/studies"
+    systems = {"guide": studies / "lstm_guide", "phones": studies / "phones"}
+    runs = {
+        name: json.loads((folder / "study.json").read_text())["runs"][0] for name, folder in systems.items()
+    }
+    part = page.split("## Phones")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+ .*) \|$", part, re.MULTILINE)
+    assert [name for name, _ in rows] == list(AN4_METHODS)
+    for name, figures in rows:
+        method, found = AN4_METHODS[name], []
+        for system, folder in systems.items():
+            found.append(f"{100 * runs[system]['ways']['dev'][method]['wer']:.2f}")
+            found.append(rate_texts(references, folder / f"{system}.{method}.jsonl"))
+        assert figures.replace("*", "") == " | ".join(found)
+    assert f"**{rate_texts(references, studies / 'phones/phones.rescoring+speeds.jsonl')}** % on test" in part
+    four = rate_texts(references, studies / "phones/combination_of_four.jsonl")
+    assert f"has {four} %" in part
+    all_948 = rate_texts(references, studies / "lstm_guide/all.ctc_beam+ngrams+speeds.jsonl")
+    assert f"{all_948} % (4.14 to 9.43)" in page
 
 
 def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -> None:
