@@ -740,6 +740,50 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     assert f"{-100 * difference:.1f} points\nless" in page
 
 
+SPEECHOCEAN762_PHONES = {
+    ("phones, dev", "CTC, greedy"): "dev.ctc_greedy",
+    ("phones, dev", "decoder alone"): "dev.attention",
+    ("phones, dev", "joint"): "dev.joint",
+    ("phones, dev", "joint, lexicon and word 3-grams"): "dev.joint+ngrams",
+    ("phones, dev", "the same, five speeds, CTC weight 0.3"): "dev.joint+ngrams+speeds",
+    ("phones, test", "joint, lexicon and word 3-grams"): "phones.joint+ngrams",
+    ("phones, test", "the same, all 2.88 hours"): "test.all.joint+ngrams",
+    ("CTC alone, dev", "CTC beam, lexicon and word 3-grams"): "dev.ctc_phones.ctc_beam+ngrams",
+    ("CTC alone, test", "CTC beam, lexicon and word 3-grams"): "ctc_phones.ctc_beam+ngrams",
+    ("CTC alone, letters, dev", "CTC beam, lexicon and word 3-grams"): "dev.ctc.ctc_beam+ngrams",
+    ("CTC alone, letters, test", "CTC beam, lexicon and word 3-grams"): "ctc.ctc_beam+ngrams",
+}
+
+
+def test_the_page_of_speechocean762_says_what_phones_have() -> None:
+    page = (ROOT / "recipes/speechocean762/README.md").read_text(encoding="utf-8")
+    studies = ROOT / "recipes/speechocean762/studies"
+    part = page.split("### Phones")[1].split("\n### ")[0]
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| ([\d.]+ \| [\d.]+ to [\d.]+ \| [\d.]+) \|$", part, re.MULTILINE
+    )
+    assert [(group, decoding) for group, decoding, _ in rows] == list(SPEECHOCEAN762_PHONES)
+    for group, decoding, figures in rows:
+        split = "dev" if "dev" in group else "test"
+        reference = studies / "lstm_transformer" / f"{split}.reference.jsonl"
+        path = studies / "phones" / f"{SPEECHOCEAN762_PHONES[group, decoding]}.jsonl"
+        found = score_texts(read_texts(reference), read_texts(path))
+        assert found.interval is not None
+        wer, low, high, cer = (
+            100 * rate
+            for rate in (
+                found.error_rate,
+                found.interval.low,
+                found.interval.high,
+                found.character_error_rate,
+            )
+        )
+        assert figures == f"{wer:.2f} | {low:.1f} to {high:.1f} | {cer:.1f}"
+    for split, name in (("dev", "dev.characters.joint+ngrams"), ("test", "test.wide.joint+ngrams+speeds")):
+        reference = studies / "lstm_transformer" / f"{split}.reference.jsonl"
+        assert f"{rate_texts(reference, studies / 'phones' / f'{name}.jsonl')} %" in part
+
+
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:
     return {"name": name, "variant": variant, "seed": seed, "left_out": left_out, "decoding": "joint"}
 
