@@ -585,52 +585,49 @@ AN4_METHODS = {
 }
 
 
-def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
-    """Dev by study.json, test by the texts."""
+def read_an4_table(section: str) -> tuple[str, list[tuple[str, str]]]:
+    """A section of AN4's page, and method and figures of each row of its table."""
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
-    studies = ROOT / "recipes/an4/studies"
-    references = studies / "attention_guide/reference.jsonl"
-    runs = {
-        study: json.loads((studies / study / "study.json").read_text("utf-8"))["runs"][0]
-        for study in ("attention_guide", "lstm_guide")
-    }
-    part = page.split("## Attention guide")[1].split("\n## ")[0]
+    part = page.split(f"## {section}")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \| ([\d.]+ .*) \|$", part, re.MULTILINE)
     assert [name for name, _ in rows] == list(AN4_METHODS)
-    for name, figures in rows:
-        found = []
-        for study, run in runs.items():
-            found.append(f"{100 * run['ways']['dev'][AN4_METHODS[name]]['wer']:.2f}")
-            found.append(rate_texts(references, studies / study / f"{run['name']}.{AN4_METHODS[name]}.jsonl"))
-        penalty = ROOT / f"recipes/an4/results/transformer.{AN4_METHODS[name]}.jsonl"
-        found.append(rate_texts(references, penalty))
+    return part, [(AN4_METHODS[name], figures) for name, figures in rows]
+
+
+def rate_an4_run(folder: Path, method: str) -> list[str]:
+    """WER of the first run of a study: dev by study.json, test by the texts."""
+    run = json.loads((folder / "study.json").read_text("utf-8"))["runs"][0]
+    dev = f"{100 * run['ways']['dev'][method]['wer']:.2f}"
+    return [dev, rate_texts(folder / "reference.jsonl", folder / f"{run['name']}.{method}.jsonl")]
+
+
+def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
+    studies = ROOT / "recipes/an4/studies"
+    references = studies / "attention_guide/reference.jsonl"
+    names = ("attention_guide", "lstm_guide")
+    part, rows = read_an4_table("Attention guide")
+    for method, figures in rows:
+        found = [rate for name in names for rate in rate_an4_run(studies / name, method)]
+        found.append(rate_texts(references, ROOT / f"recipes/an4/results/transformer.{method}.jsonl"))
         assert figures.replace("*", "") == " | ".join(found)
-    assert "As dev chose, {} and {} %".format(*(f"{100 * run['wer']:.2f}" for run in runs.values())) in part
+    runs = [json.loads((studies / name / "study.json").read_text("utf-8"))["runs"][0] for name in names]
+    assert "As dev chose, {} and {} %".format(*(f"{100 * run['wer']:.2f}" for run in runs)) in part
     five = rate_texts(references, studies / "lstm_guide/combination_of_five.jsonl")
     assert "A combination of five" in part and f"has {five} %" in part
 
 
 def test_the_page_of_an4_says_what_phones_have() -> None:
-    references = ROOT / "recipes/an4/results/reference.jsonl"
-    page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
     studies = ROOT / "recipes/an4/studies"
-    systems = {"guide": studies / "lstm_guide", "phones": studies / "phones"}
-    runs = {
-        name: json.loads((folder / "study.json").read_text())["runs"][0] for name, folder in systems.items()
-    }
-    part = page.split("## Phones")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+ .*) \|$", part, re.MULTILINE)
-    assert [name for name, _ in rows] == list(AN4_METHODS)
-    for name, figures in rows:
-        method, found = AN4_METHODS[name], []
-        for system, folder in systems.items():
-            found.append(f"{100 * runs[system]['ways']['dev'][method]['wer']:.2f}")
-            found.append(rate_texts(references, folder / f"{system}.{method}.jsonl"))
+    references = studies / "phones/reference.jsonl"
+    part, rows = read_an4_table("Phones")
+    for method, figures in rows:
+        found = [rate for name in ("lstm_guide", "phones") for rate in rate_an4_run(studies / name, method)]
         assert figures.replace("*", "") == " | ".join(found)
     assert f"**{rate_texts(references, studies / 'phones/phones.rescoring+speeds.jsonl')}** % on test" in part
     four = rate_texts(references, studies / "phones/combination_of_four.jsonl")
     assert f"has {four} %" in part
     all_948 = rate_texts(references, studies / "lstm_guide/all.ctc_beam+ngrams+speeds.jsonl")
+    page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
     assert f"{all_948} % (4.14 to 9.43)" in page
 
 

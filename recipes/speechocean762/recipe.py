@@ -13,7 +13,7 @@ from pathlib import Path
 from asr.audio.reading import read_info
 from asr.data.archives import download as download_archive
 from asr.data.archives import extract
-from asr.data.corpora import find_corpus, require_count
+from asr.data.corpora import find_corpus, read_decoded, require_count
 from asr.data.manifest import Utterance, read_lines, write_manifest
 from asr.errors import UserError
 from asr.files import replace_file
@@ -69,8 +69,8 @@ def _list_pronunciations(root: Path, train: list[Utterance]) -> list[str]:
             uses[word, " ".join(phone.partition("_")[0] for phone in phones)] += 1  # AH0_B: at the beginning
     entries = []
     path = root / "resource" / "lexicon.txt"
-    for number, _, line in read_lines(path):
-        word, *phones = line.decode("utf-8", errors="replace").split() or [""]
+    for number, line in read_decoded(path):
+        word, *phones = line.split()
         if not phones:
             raise UserError(f"{path}:{number}: expected a word and its phones, found {line[:60]!r}")
         entries.append((word, " ".join(phones)))
