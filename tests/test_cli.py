@@ -122,6 +122,7 @@ WITH_SETTINGS = {  # what each such command also needs, and a setting that it ha
     "train": (["CONF"], "train.steps=3"),
     "tokenizer": (["CONF"], "train.steps=3"),
     "ngram": (["CONF"], "train.steps=3"),
+    "pronounce": (["CONF"], "train.steps=3"),
     "info": (["CONF"], "train.steps=3"),
     "serve": ([], "batch_size=4"),
     "recipe": (["run", "yesno"], "train.steps=3"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asr.data import speech_synthesis
-from asr.data.speech_synthesis import list_voices, synthesize
+from asr.data.speech_synthesis import list_voices, pronounce, synthesize
 from asr.errors import UserError
 
 # Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
@@ -69,6 +69,14 @@ def estimate_pitch(audio: np.ndarray, sample_rate: int) -> float:
     correlation = np.fft.irfft(np.abs(spectrum) ** 2)
     shortest, longest = sample_rate // 400, sample_rate // 50
     return sample_rate / (shortest + np.argmax(correlation[shortest:longest]))
+
+
+def test_words_are_pronounced_one_by_one() -> None:
+    """As espeak-ng's own program has them (`espeak-ng -v en-us -q --ipa --sep=_ tomato`), without stress."""
+    words = ["tomato", "READ", "two words", "...", "thing"]
+    spoken = ["t ə m eɪ ɾ oʊ", "ɹ iː d", "t uː w ɜː d z", "", "θ ɪ ŋ"]
+    assert list(pronounce(words, "en-us")) == [tuple(phones.split()) for phones in spoken]
+    assert next(pronounce(["tomato"], "en")) == ("t", "ə", "m", "ɑː", "t", "əʊ")
 
 
 def test_voices_are_listed_by_language() -> None:

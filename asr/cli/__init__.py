@@ -25,6 +25,7 @@ GROUPS = {
         "train": ("train", "train a system, or resume an interrupted training"),
         "tokenizer": ("tokenizer", "train the tokenizer that a config describes"),
         "ngram": ("ngram", "estimate n-grams from the training texts"),
+        "pronounce": ("pronounce", "write a dictionary for a tokenizer of phones, by espeak-ng"),
     },
     "use": {
         "transcribe": ("transcribe", "transcribe recordings, as text, subtitles or tables"),

@@ -11,8 +11,9 @@ import difflib
 import functools
 import importlib
 import locale
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,14 @@ _OUTPUT_SYNCHRONOUS = 2  # the callback runs inside espeak_Synth: no thread, no 
 _DONT_EXIT = 0x8000  # without it a missing data file ends the process
 _POSITION_CHARACTER = 1
 _UTF8 = 1
+_IPA = 0x02 | ord("_") << 8  # phones in IPA, with a character between them
 _PARAMETERS = {"rate": 1, "volume": 2, "pitch": 3, "pitch_range": 4}
 _LIMITS = {"rate": (80, 450), "pitch": (0, 100), "pitch_range": (0, 100)}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 _VOLUME = 30  # of 100, where the loud voices clip; some still do at 50
 _SEED = 1  # of the breath and noise in voices; any number but 0, which stands for the time of day
+
+_NOT_PHONES = re.compile(r"\([a-z-]+\)|[ˈˌ‖_\s]")  # "(fr)", where a word is read as French; stress; pauses
 
 _lock = threading.Lock()  # espeak-ng has one global state
 
@@ -76,6 +80,22 @@ def synthesize(
         )
         _require_success(status, "speaking")
     return np.frombuffer(b"".join(blocks), dtype=np.int16).astype(np.float32) / 32768, sample_rate
+
+
+def pronounce(words: Iterable[str], voice: str = "en-us") -> Iterator[tuple[str, ...]]:
+    """The phones of each word in IPA, without stress, as the voice says it by itself; () for silence."""
+    _require_voice(voice)
+    with _lock, _fresh_library() as (library, _):
+        spell = library.espeak_TextToPhonemes
+        spell.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_int]
+        spell.restype = ctypes.c_char_p
+        _require_success(library.espeak_SetVoiceByName(voice.encode()), f"voice {voice}")
+        for word in words:
+            rest = ctypes.c_char_p(word.lower().encode())  # in capitals, some are read letter by letter
+            phones: list[str] = []
+            while rest.value:  # espeak-ng goes on by a clause
+                phones += _NOT_PHONES.sub(" ", spell(ctypes.byref(rest), _UTF8, _IPA).decode()).split()
+            yield tuple(phones)
 
 
 def list_voices(language: str = "en") -> list[str]:

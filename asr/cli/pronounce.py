@@ -1,0 +1,60 @@
+"""`asr pronounce CONF`: a pronunciation dictionary of the words of a run's texts, by espeak-ng."""
+
+from __future__ import annotations
+
+import argparse
+
+from asr.cli.options import add_config, read_overrides
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, "YAML file of a run: its data and text, and a tokenizer of phones")
+    parser.add_argument(
+        "--voice", default="en-us", help="of espeak-ng: en-us, en, de, fr, cmn and so on (%(default)s)"
+    )
+    parser.add_argument(
+        "--texts",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="words of this manifest or .txt file, too; may be repeated",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write it (default: tokenizer.pronunciations)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import itertools
+    from pathlib import Path
+
+    from asr.data.sentences import read_sentences
+    from asr.data.speech_synthesis import pronounce
+    from asr.errors import UserError
+    from asr.files import replace_file
+    from asr.system.run_config import RunConfig
+    from asr.train.preparation import read_training_texts, require_file
+
+    config = RunConfig.load(args.config, read_overrides(args))
+    output = args.output or config.tokenizer.pronunciations
+    if output is None:
+        raise UserError(
+            "no file to write to: set tokenizer={type: phones, pronunciations: FILE}, or give --output"
+        )
+    if Path(output).exists():
+        raise UserError(f"{output} exists already; remove it, or give another --output")
+    require_file("data.dev", config.data.dev)
+    others = (read_sentences(path, config.text) for path in (config.data.dev, *args.texts))
+    texts = itertools.chain(read_training_texts(config), *others)
+    words = sorted({word for text in texts for word in text.split()})
+    dictionary = dict(zip(words, pronounce(words, args.voice), strict=True))
+    if silent := [word for word, phones in dictionary.items() if not phones]:
+        raise UserError(
+            f"voice {args.voice} does not speak {len(silent):,} of {len(words):,} words, {silent[0]!r} for "
+            "one; leave them out by text.training, or choose another --voice"
+        )
+    with replace_file(output) as file:
+        file.writelines(f"{word} {' '.join(phones)}\n".encode() for word, phones in dictionary.items())
+    num_phones = len({phone for phones in dictionary.values() for phone in phones})
+    print(f"{output}: {len(words):,} words, {num_phones} phones")
+    return 0
