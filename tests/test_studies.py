@@ -716,6 +716,7 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
         ("guide", "attention_guide", one_speed),
         ("wide", "wide_augmentation", speeds),
         ("synthetic", "synthetic_speech", speeds),
+        ("synthetic phones", "synthetic_phones", speeds[1:]),
         ("wide guide", "wide_guide", ("joint+ngrams+speeds", "last.joint+ngrams+speeds")),
     ):
         row = rf"^ *\| {name}, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|"
@@ -776,7 +777,11 @@ def test_the_page_of_speechocean762_says_what_phones_have() -> None:
             )
         )
         assert figures == f"{wer:.2f} | {low:.1f} to {high:.1f} | {cer:.1f}"
-    for split, name in (("dev", "dev.characters.joint+ngrams"), ("test", "test.wide.joint+ngrams+speeds")):
+    for split, name in (
+        ("dev", "dev.characters.joint+ngrams"),
+        ("dev", "dev.espeak.joint+ngrams"),
+        ("test", "test.wide.joint+ngrams+speeds"),
+    ):
         reference = studies / "lstm_transformer" / f"{split}.reference.jsonl"
         assert f"{rate_texts(reference, studies / 'phones' / f'{name}.jsonl')} %" in part
 
