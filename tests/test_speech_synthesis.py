@@ -75,8 +75,8 @@ def test_words_are_pronounced_one_by_one() -> None:
     """As espeak-ng's own program has them (`espeak-ng -v en-us -q --ipa --sep=_ tomato`), without stress."""
     words = ["tomato", "READ", "two words", "...", "thing"]
     spoken = ["t ə m eɪ ɾ oʊ", "ɹ iː d", "t uː w ɜː d z", "", "θ ɪ ŋ"]
-    assert list(pronounce(words, "en-us")) == [tuple(phones.split()) for phones in spoken]
-    assert next(pronounce(["tomato"], "en")) == ("t", "ə", "m", "ɑː", "t", "əʊ")
+    assert pronounce(words, "en-us") == [tuple(phones.split()) for phones in spoken]
+    assert pronounce(["tomato"], "en") == [("t", "ə", "m", "ɑː", "t", "əʊ")]
 
 
 def test_voices_are_listed_by_language() -> None:

@@ -82,9 +82,10 @@ def synthesize(
     return np.frombuffer(b"".join(blocks), dtype=np.int16).astype(np.float32) / 32768, sample_rate
 
 
-def pronounce(words: Iterable[str], voice: str = "en-us") -> Iterator[tuple[str, ...]]:
+def pronounce(words: Iterable[str], voice: str = "en-us") -> list[tuple[str, ...]]:
     """The phones of each word in IPA, without stress, as the voice says it by itself; () for silence."""
     _require_voice(voice)
+    spoken: list[tuple[str, ...]] = []  # no generator: that would hold the lock between two words
     with _lock, _fresh_library() as (library, _):
         spell = library.espeak_TextToPhonemes
         spell.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_int]
@@ -95,7 +96,8 @@ def pronounce(words: Iterable[str], voice: str = "en-us") -> Iterator[tuple[str,
             phones: list[str] = []
             while rest.value:  # espeak-ng goes on by a clause
                 phones += _NOT_PHONES.sub(" ", spell(ctypes.byref(rest), _UTF8, _IPA).decode()).split()
-            yield tuple(phones)
+            spoken.append(tuple(phones))
+    return spoken
 
 
 def list_voices(language: str = "en") -> list[str]:
