@@ -102,6 +102,39 @@ def test_the_tokenizer_of_another_start_is_refused(tiny_run: TinyRun, tones: Pat
         load_or_train_tokenizer(tiny_run(f"start_from={tmp_path}/lower", *lower))
 
 
+def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path
+) -> None:
+    """Its tokens, and so its weights, are those of what it starts from."""
+    words = {word for item in read_manifest(tones / "train.jsonl") for word in (item.text or "").split()}
+    first = tmp_path / "first.dict"
+    first.write_text("".join(f"{word} {' '.join(word)}\n" for word in sorted(words)) + "BAR B AA\n")
+    phones = "tokenizer={{type: phones, pronunciations: {}}}"
+    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first", phones.format(first)), PROCESS)
+    save_checkpoint(tmp_path / "first" / "model", source, {})
+    new = [
+        rewrite(tones / f"{s}.jsonl", tmp_path / f"{s}.jsonl", lambda _: "NEO ENO") for s in ("train", "dev")
+    ]
+    second = tmp_path / "second.dict"
+    second.write_text("ENO E N O\nNEO N E O\nONE O N E\n")
+    settings = (f"start_from={tmp_path}/first", *new)
+    run = tiny_run(*settings, phones.format(second))
+    tokenizer = load_or_train_tokenizer(run)
+    assert tokenizer.tokens == source.tokenizer.tokens
+    assert tokenizer.decode(tokenizer.encode("NEO ONE ENO")) == "NEO ONE ENO"
+    assert tokenizer.find_unknown("NEO ONE BAR") == ["BAR"]
+    assert load_or_train_tokenizer(run) == tokenizer, "the one that is there is its own"
+    before, after = (system.model.state_dict() for system in (source, prepare_system(run, PROCESS)))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    (tmp_path / "run" / "tokenizer.json").unlink()
+    second.write_text("ENO E N O\nNEO N Y O\n")
+    with pytest.raises(
+        UserError, match=r"second\.dict, start_from = .*: words need 'Y', which .*keep_tokenizer=f"
+    ):
+        load_or_train_tokenizer(run)
+    assert not (tmp_path / "run" / "tokenizer.json").exists()
+
+
 def test_missing_texts_are_named_by_their_setting(tiny_run: TinyRun) -> None:
     with pytest.raises(UserError, match=r"^data\.train = no/such/file: not found"):
         read_training_texts(tiny_run("data.train=no/such/file"))

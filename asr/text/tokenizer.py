@@ -93,6 +93,15 @@ class Tokenizer:
             raise UserError("a tokenizer learns from texts, but there are none, or all of them are empty")
         return cls(config.type, SPECIAL_TOKENS + tokens, model, digest.hexdigest())
 
+    def with_words_of(self, other: Tokenizer) -> Tokenizer:
+        """The same tokens for the words of another tokenizer of phones, which may need no token besides."""
+        if missing := [token for token in other.tokens if token not in self.tokens]:
+            raise UserError(
+                f"words need {', '.join(map(repr, missing[:5]))}, which the tokenizer that they should be "
+                f"added to has not; it has {', '.join(self.tokens[len(SPECIAL_TOKENS) + 1 :][:60])}"
+            )
+        return dataclasses.replace(other, tokens=self.tokens)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a normalised text; `UNK_ID` for each character (or word, or phone) without a token."""
         return self._units.encode(text)

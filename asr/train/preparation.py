@@ -253,7 +253,7 @@ def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:
         require_own_tokenizer(config, tokenizer, path, texts)
         report_unknown_tokens(config, tokenizer, texts)
         return tokenizer
-    taken = take_over_tokenizer(config)
+    taken = take_over_own_tokenizer(config, texts)
     tokenizer = train_tokenizer(config, texts) if taken is None else taken
     report_unknown_tokens(config, tokenizer, texts)
     tokenizer.save(path)
@@ -271,7 +271,7 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path, t
         )
     if find_checkpoints(Path(config.output_dir)):
         return  # of the model that is trained there
-    taken = take_over_tokenizer(config)
+    taken = take_over_own_tokenizer(config, texts)
     if taken is not None and taken != tokenizer:
         raise UserError(
             f"{path}: not the tokenizer of start_from = {config.start_from}; delete the file, or take "
@@ -285,6 +285,22 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path, t
             "(sections text and tokenizer); delete the file to learn a new one, or take another output_dir. "
             'To use it as it is, remove "fingerprint" from it'
         )
+
+
+def take_over_own_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
+    """Take the tokenizer of `start_from`, if it is kept; one of phones with the words of the run's own."""
+    taken = take_over_tokenizer(config)
+    if taken is None or not taken.type == config.tokenizer.type == "phones":
+        return taken
+    words = train_tokenizer(config, texts)
+    try:
+        return taken.with_words_of(words)
+    except UserError as error:
+        raise UserError(
+            f"{config.tokenizer.pronunciations}, start_from = {config.start_from}: {error}. Write "
+            f"the words of {config.data.train_name} in these phones, or learn new ones, with new output "
+            "layers, by keep_tokenizer=false"
+        ) from None
 
 
 def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
