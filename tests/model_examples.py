@@ -58,6 +58,11 @@ _TREES: dict[str, dict[str, Any]] = {
         "guided_attention": {"path": "ctc", "sigma": 0.3, "layers": [-1], "heads": [0, 2]},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
+    "transformer-clock": {
+        "encoder": _TRANSFORMER,
+        "decoder": _DECODER | {"positions": {"type": "rotary"}, "window": 3},
+        "attention_clock": {"width": 1.5, "reach": 8},
+    },
     "transformer-window": {
         "encoder": {
             **(_TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "activation": "swiglu", "window": [5, 3]}),
@@ -132,6 +137,7 @@ _TREES: dict[str, dict[str, Any]] = {
             **{"type": "intra_attention", "dim": 24, "num_layers": 1, "dropout": 0.05},
             "attention": {"score": "scaled_dot", "dim": 24},
         },
+        "attention_clock": {},
     },
     "single-summary": {
         "encoder": _LSTM,

@@ -12,7 +12,7 @@ from decoding_examples import build_talker, random_encoded, search
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_examples import SYSTEMS, build_example, make_utterances, mark_relatives
-from test_attention_prior import ATTENDING
+from test_attention_prior import FREE
 from test_ctc_prefix import VOCABULARY, brute_force_times, random_scores
 
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
@@ -29,7 +29,7 @@ from asr.transcription.timestamps import align_by_attention
 HYBRID = "transformer-hybrid"
 GUIDE = AttentionGuideConfig(width=1.5, ctc_threshold=1e9)
 every_guided_decoder = pytest.mark.parametrize(
-    "name", mark_relatives([name for name in ATTENDING if SYSTEMS[name].ctc_weight > 0])
+    "name", mark_relatives([name for name in FREE if SYSTEMS[name].ctc_weight > 0])
 )
 
 

@@ -31,7 +31,9 @@ ATTENDING = [
     and config.decoder.cross_attention != (0, 0)
     and not config.decoder.type.startswith(("parallel", "mask"))
 ]
+FREE = [name for name in ATTENDING if SYSTEMS[name].attention_clock is None]
 every_attending_decoder = pytest.mark.parametrize("name", mark_relatives(ATTENDING))
+every_free_decoder = pytest.mark.parametrize("name", mark_relatives(FREE))
 
 # --- values -------------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ def example(name: str) -> tuple[Decoder, Tensor, tuple[Tensor, Tensor], Tensor]:
     return model.decoder, tokens_RU, (encoded_BTD, lengths_B), bias_RUT
 
 
-@every_attending_decoder
+@every_free_decoder
 @torch.no_grad()
 def test_a_decoder_attends_by_its_scores_and_the_bias(name: str) -> None:
     """Where nothing that was attended to before has a say: weights ~ weights without it * exp(bias)."""

@@ -54,6 +54,7 @@ BASES: dict[str, list[str]] = {
     ],
     "prior": [ENCODER, DECODER, "model.attention_prior={keep_updates: 2, end_updates: 5, trim_silence: false}"],
     "guide": [ENCODER, DECODER, "model.attention_guide={ctc_threshold: 1000}"],
+    "clock": [ENCODER, DECODER, "model.attention_clock={}"],
     "fourier": [ENCODER, DECODER, *(f"model.{part}.positions.type=fourier" for part in ("encoder", "decoder"))],
     "learned": [ENCODER, DECODER, *(f"model.{part}.positions.type=learned" for part in ("encoder", "decoder"))],
     "ctc": [LSTM, "model.ctc_weight=1.0", "model.decoder=null"],
@@ -81,7 +82,7 @@ BASES: dict[str, list[str]] = {
 }  # fmt: skip
 
 # Others try most of what these do.
-RELATIVES = {"linear", "guided", "prior", "guide", "learned", "fourier", "location", "intra", "parallel_end"}
+RELATIVES = {"linear", "guided", "prior", "guide", "clock", "learned", "fourier", "location", "intra", "parallel_end"}
 
 # Values to try, where those that follow from the type are not enough.
 VALUES: dict[str, list[Any]] = {

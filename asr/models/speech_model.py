@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
+from asr.models.attention_clock import AttentionClockConfig, ClockedDecoder
 from asr.models.attention_guide import AttentionGuide, AttentionGuideConfig, follow_texts
 from asr.models.decoder import (
     AnyDecoder,
@@ -64,6 +65,8 @@ class SpeechModelConfig(ModelConfig):
     """Holds cross-attention near the diagonal in the first updates, then lets go; null: none."""
     attention_guide: AttentionGuideConfig | None = None
     """Keeps cross-attention to where CTC has the next token, in training and decoding; null: it is free."""
+    attention_clock: AttentionClockConfig | None = None
+    """Keeps cross-attention to where the decoder itself takes the next token to be; null: it is free."""
     exposure: ExposureConfig = ExposureConfig()
     """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
     frozen: tuple[str, ...] = ()
@@ -97,11 +100,13 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
         if self.decoder is not None and guided is not None:
             check_guided_heads(guided, self.decoder)
-        for name in ("attention_prior", "attention_guide"):
+        for name in ("attention_prior", "attention_guide", "attention_clock"):
             if getattr(self, name) is not None:
                 check_biased(name, self.decoder)
         if self.attention_guide is not None and self.ctc_weight == 0:
             raise ValueError("attention_guide follows the CTC head: set ctc_weight above 0")
+        if self.attention_guide is not None and self.attention_clock is not None:
+            raise ValueError("attention_guide and attention_clock both say where to attend; remove one")
         return self
 
     @property
@@ -201,6 +206,9 @@ class SpeechModel(EncoderModel):
         self.decoder: AnyDecoder | None = None
         if config.decoder is not None:
             self.decoder = build_decoder(config.decoder, dim, vocab_size)
+        if config.attention_clock is not None:
+            assert isinstance(self.decoder, Decoder)
+            self.decoder = ClockedDecoder(config.attention_clock, self.decoder, dim, vocab_size)
         freeze(self, config.frozen)
         if config.lora is not None:
             add_low_rank(self, config.lora)

@@ -1,0 +1,140 @@
+"""The clock of a decoder: where it stands is what all ways of getting there say, token by token and at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import pydantic
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_examples import SYSTEMS, VOCAB_SIZE, build_example, make_utterances
+from test_attention_prior import ATTENDING
+
+from asr.models import SpeechModel, SpeechModelConfig
+from asr.models.attention_clock import ClockedDecoder
+from asr.models.attention_guide import ELSEWHERE
+from asr.text.units import SOS_ID
+
+# B utterances, R rows of beams, U tokens, T encoded steps
+
+CLOCKED = [name for name in ATTENDING if "clock" in name or name == "intra-attention-decoder"]
+every_clocked_decoder = pytest.mark.parametrize("name", CLOCKED)
+
+
+def clocked(name: str = "transformer-clock", seed: int = 0) -> tuple[SpeechModel, ClockedDecoder]:
+    """A model whose clock is sure of what it does, as no new one is."""
+    model = build_example(name)
+    assert isinstance(model.decoder, ClockedDecoder)
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        model.decoder.query.weight.normal_(std=3, generator=random)
+        model.decoder.move.normal_(generator=random)
+    return model, model.decoder
+
+
+def sum_paths(decoder: ClockedDecoder, scores_UT: torch.Tensor) -> list[float]:
+    """Where the last of U tokens is, by listing all places of all of them."""
+    num_tokens, num_steps = scores_UT.shape
+    moves = decoder.move.softmax(0).tolist()
+    weights = [0.0] * num_steps
+    for path in itertools.product(range(num_steps), repeat=num_tokens):
+        weight, last = 1.0, 0
+        for token, place in enumerate(path):
+            distance = place - last
+            weight *= (moves[distance] if 0 <= distance < len(moves) else 0.0) + ELSEWHERE
+            weight *= math.exp(scores_UT[token, place])
+            last = place
+        weights[path[-1]] += weight
+    return [weight / sum(weights) for weight in weights]
+
+
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4))
+@settings(max_examples=25)
+@torch.no_grad()
+def test_the_window_is_where_all_ways_to_the_token_lead(seed: int, num_steps: int, num_tokens: int) -> None:
+    _, decoder = clocked(seed=seed)
+    random = torch.Generator().manual_seed(seed)
+    encoded_BTL = torch.randn(1, num_steps, decoder.key.in_features, generator=random)
+    tokens_RU = torch.randint(VOCAB_SIZE, (1, num_tokens), generator=random)
+    bias_RUT = torch.randn(1, num_tokens, num_steps, generator=random)
+    state = decoder.start(encoded_BTL, torch.tensor([num_steps]))
+    window_UT = decoder.follow(tokens_RU, state, bias_RUT)[0]
+    query_UK, key_TK = decoder.query(tokens_RU)[0], decoder.key(encoded_BTL)[0]
+    scores_UT = query_UK @ key_TK.T / math.sqrt(key_TK.size(1)) + bias_RUT[0]
+    for count in range(1, num_tokens + 1):
+        places = sum_paths(decoder, scores_UT[:count])
+        expected = [
+            math.log(
+                ELSEWHERE + sum(p * math.exp(-((t - s) ** 2) / 2 / 1.5**2) for s, p in enumerate(places))
+            )
+            for t in range(num_steps)
+        ]
+        assert window_UT[count - 1].tolist() == pytest.approx(expected, abs=1e-3)
+
+
+@every_clocked_decoder
+@torch.no_grad()
+def test_beams_that_part_have_each_its_own_place(name: str) -> None:
+    """In two utterances of other lengths, of which one is done first."""
+    model, decoder = clocked(name)
+    batch = make_utterances([90, 60], [5, 3])
+    encoded_BTL, lengths_B = model.encode(*batch[:2])
+    state = decoder.start(encoded_BTL, lengths_B)
+    state.select_beams(torch.tensor([0, 0, 1, 1]))
+    texts_RU = torch.tensor([[SOS_ID, 6, 7], [SOS_ID, 6, 9], [SOS_ID, 8, 8], [SOS_ID, 11, 6]])
+    decoder.step(texts_RU[:, :1], state)
+    decoder.step(texts_RU[:, 1:2], state)
+    state.select_utterances(torch.tensor([1]))
+    state.select_beams(torch.tensor([3, 2]))
+    found_RUV, _ = decoder.step(texts_RU[[3, 2], 2:], state)
+    for row, text in enumerate((3, 2)):
+        alone = (encoded_BTL[1:, : lengths_B[1]], lengths_B[1:])
+        expected_RUV, _ = decoder(texts_RU[text : text + 1], *alone)
+        torch.testing.assert_close(found_RUV[row, 0], expected_RUV[0, 2], rtol=0, atol=1e-4)
+
+
+@every_clocked_decoder
+def test_it_learns_by_the_cross_entropy_alone(name: str) -> None:
+    model, decoder = clocked(name)
+    model.train()(*make_utterances([90, 60], [5, 3])).total.backward()
+    for weight in (decoder.query.weight, decoder.key.weight, decoder.move):
+        assert weight.grad is not None and weight.grad.abs().max() > 0
+
+
+@torch.no_grad()
+def test_attention_keeps_to_the_window() -> None:
+    """Far from where the clock is, no head looks, whatever its scores."""
+    model, decoder = clocked()
+    encoded = model.encode(*make_utterances([400], [4])[:2])
+    decoder.move.copy_(torch.tensor([-50.0, -50.0, -50.0, 0.0] + [-50.0] * 4))
+    decoder.query.weight.zero_()
+    tokens_RU = torch.tensor([[SOS_ID, 6, 7, 8]])
+    weights_RHUT = decoder(tokens_RU, *encoded, {0: (0, 1, 2, 3)})[1][0]
+    for number, weights_HT in enumerate(weights_RHUT[0].unbind(1), start=1):
+        near = weights_HT[:, max(0, 3 * number - 8) : 3 * number + 9].sum(-1)
+        assert (near > 0.99).all(), "three steps a token, a deviation of 1.5"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention_guide": {}}, "attention_guide and attention_clock both say where to attend; remove one"),
+        (
+            {"decoder": None, "ctc_weight": 1.0},
+            "attention_clock needs a decoder that attends .* null; set att",
+        ),
+        ({"decoder": {"type": "single_summary"}}, "attention_clock needs .*type = single_summary does not"),
+        ({"decoder": {"type": "parallel_length"}}, "attention_clock needs .*type = parallel_length does not"),
+        ({"attention_clock": {"reach": 1}}, "reach"),
+        ({"attention_clock": {"width": 0}}, "width"),
+    ],
+)
+def test_what_no_clock_goes_with(change: dict[str, Any], message: str) -> None:
+    tree = SYSTEMS["lstm-hybrid"].model_dump() | {"attention_clock": {}} | change
+    with pytest.raises(pydantic.ValidationError, match=re.compile(message, re.DOTALL)):
+        SpeechModelConfig.model_validate(tree)
