@@ -131,6 +131,9 @@ def test_language_model(talker: str, manifest: str, capsys: pytest.CaptureFixtur
     assert list(fused) == list(plain)[1:]
     assert fused["ctc_beam"]["decoding"]["language_model_weight"] == 0.3
     assert fused["ctc_beam"]["score"] != plain["ctc_beam"]["score"]
+    assert evaluate(talker, manifest, "--decoding", "ctc_greedy", "--language-model", str(path)) == 2
+    message = "asr: decoding method ctc_greedy has no use for a language model; use ctc_beam\n"
+    assert capsys.readouterr().err.endswith(message), "once, and not of each utterance"
 
 
 def test_batch_size(

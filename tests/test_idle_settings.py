@@ -82,7 +82,18 @@ BASES: dict[str, list[str]] = {
 }  # fmt: skip
 
 # Others try most of what these do.
-RELATIVES = {"linear", "guided", "prior", "guide", "clock", "learned", "fourier", "location", "intra", "parallel_end"}
+RELATIVES = {
+    "linear",
+    "guided",
+    "prior",
+    "guide",
+    "clock",
+    "learned",
+    "fourier",
+    "location",
+    "intra",
+    "parallel_end",
+}
 
 # Values to try, where those that follow from the type are not enough.
 VALUES: dict[str, list[Any]] = {

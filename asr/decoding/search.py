@@ -57,15 +57,8 @@ def _find_missing(model: SpeechModel, name: Method) -> str:
     return ""
 
 
-@torch.inference_mode()
-def search_encoded(
-    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None = None
-) -> NBest:
-    """Search for up to `config.nbest` hypotheses for each utterance, best first; always at least one.
-
-    An utterance without encoded steps has the empty text, for certain.
-    """
-    model = encoded.model
+def check_decoding(model: SpeechModel, config: DecodingConfig, language_model: FusionModel | None) -> Method:
+    """The method that is meant; a UserError if this model cannot be decoded so."""
     name = resolve_method(model, config.method)
     if (language_model is None) != (config.language_model_weight == 0):
         raise UserError(
@@ -76,6 +69,19 @@ def search_encoded(
     if language_model is not None and not METHODS[name].fuses_language_model:
         instead = "use ctc_beam" if model.ctc_head is not None else "leave it out"
         raise UserError(f"decoding method {name} has no use for a language model; {instead}")
+    return name
+
+
+@torch.inference_mode()
+def search_encoded(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None = None
+) -> NBest:
+    """Search for up to `config.nbest` hypotheses for each utterance, best first; always at least one.
+
+    An utterance without encoded steps has the empty text, for certain.
+    """
+    model = encoded.model
+    name = check_decoding(model, config, language_model)
     assert not model.training, "decoding wants model.eval(): dropout would change the text"
     has_steps_B = encoded.lengths_B > 0
     some = has_steps_B.nonzero()[:, 0]

@@ -30,8 +30,8 @@ class AttentionClockConfig(Config):
     width: float = pydantic.Field(default=2.0, gt=0)
     """Standard deviation of the window, in encoded steps."""
     reach: int = pydantic.Field(default=64, gt=1)
-    """Encoded steps, fewer than which it moves from token to token, as a rule: a pause may be longer, but is
-    then as good as unknown."""
+    """It moves by fewer encoded steps than this from token to token; after a longer pause it has to find its
+    place anew."""
 
 
 class ClockState(DecoderState):

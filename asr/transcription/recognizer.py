@@ -24,7 +24,7 @@ from asr.decoding.core import DecodedBatch, DecodedUtterance, DecodingSetup, Spe
 from asr.decoding.fusion import FusionModel
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
 from asr.decoding.rescoring import rescore
-from asr.decoding.search import resolve_method
+from asr.decoding.search import check_decoding
 from asr.errors import UserError
 from asr.models.decoder import Decoder
 from asr.models.precision import Precision, quantise_layers
@@ -132,7 +132,7 @@ class Recognizer(Transcriber):
         self.separator = " " if has_spaces(system.tokenizer) else ""
 
     def check(self, request: Request) -> None:
-        resolve_method(self.model, request.decoding.method)
+        check_decoding(self.model, request.decoding, request.language_model)
         if request.options is not None:
             raise UserError(
                 f"{type(request.options).__name__} is for ready models, and this one was trained here; "
