@@ -74,3 +74,10 @@ def test_words_that_the_voice_does_not_speak_are_named(
     assert pronounce(tmp_path, "open - the door", "...", "--output", str(output)) == 2
     assert "voice en-us does not speak 2 of 5 words, '-' for one" in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_there_must_be_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "words.dict"
+    assert pronounce(tmp_path, "", "", "--output", str(output)) == 2
+    assert "train.jsonl: no words, nor in what else was named; give texts" in capsys.readouterr().err
+    assert not output.exists()

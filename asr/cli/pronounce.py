@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     others = (read_sentences(path, config.text) for path in (config.data.dev, *args.texts))
     texts = itertools.chain(read_training_texts(config), *others)
     words = sorted({word for text in texts for word in text.split()})
+    if not words:
+        raise UserError(f"{config.data.train_name}: no words, nor in what else was named; give texts")
     dictionary = dict(zip(words, pronounce(words, args.voice), strict=True))
     if silent := [word for word, phones in dictionary.items() if not phones]:
         raise UserError(
