@@ -543,13 +543,9 @@ def test_the_page_of_the_attention_guide_says_what_its_hypotheses_hold() -> None
     assert "{} and {} % (32 and 31 errors)".format(*dev) in page
 
 
-def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
-    """By study.json, which is scored afresh; and the decoder and CTC alone by their texts."""
-    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
-    folder = ROOT / "recipes/fsdd/studies/attention_guide"
-    published = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+def check_table_of_lengths(part: str, published: dict[str, Any]) -> None:
+    """Rows of each variant: runs, WER of 3 to 7, 10, 15 and 30 digits with a beam of 10, and greedily."""
     by_beam = [published["lengths"][f"WER on test by the number of words, beam {beam}"] for beam in (10, 1)]
-    part = page.split("## The guide in training")[1]
     rows = re.findall(r"^\| (\w+)(?: \(prior alone\))? \| (\d) \| (\d.*) \|$", part, re.MULTILINE)
     assert {name for name, _, _ in rows} == {variant["name"] for variant in published["variants"]}
     for name, runs, figures in rows:
@@ -560,6 +556,34 @@ def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
             found.append(sum(one["errors"] for one in short) / sum(one["words"] for one in short))
             found += [lengths[name][count]["wer"] for count in ("10", "15", "30")]
         assert figures.replace("*", "") == " | ".join(f"{100 * rate:.2f}" for rate in found)
+
+
+def test_the_page_of_the_attention_clock_says_what_its_studies_found() -> None:
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    part = page.split("\n## A clock of its own")[1].split("\n## ")[0]
+    path = ROOT / "recipes/fsdd/studies/attention_clock/study.json"
+    published = json.loads(path.read_text(encoding="utf-8"))
+    check_table_of_lengths(part, published)
+    dev = {run["name"]: f"{100 * run['ways']['dev']['attention']['wer']:.2f}" for run in published["runs"]}
+    for name in ("clock", "clock_windows"):
+        assert "{}, {} and {}".format(*(dev[f"{name}{seed}"] for seed in ("", "-seed-1", "-seed-2"))) in part
+    assert f"the prior alone {dev['prior']}" in part
+    open_words = ROOT / "recipes/speechocean762/studies/attention_clock"
+    found = [
+        rate_texts(open_words / "reference.jsonl", open_words / f"{name}.attention.jsonl")
+        for name in ("clock", "prior")
+    ]
+    assert "has {} % on test in place of {} with the prior alone".format(*found) in part
+
+
+def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
+    """By study.json, which is scored afresh; and the decoder and CTC alone by their texts."""
+    page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/fsdd/studies/attention_guide"
+    published = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    by_beam = [published["lengths"][f"WER on test by the number of words, beam {beam}"] for beam in (10, 1)]
+    part = page.split("## The guide in training")[1].split("\n## ")[0]
+    check_table_of_lengths(part, published)
     five = [f"{100 * lengths['guide_windows']['5']['wer']:.2f}" for lengths in by_beam]
     assert "Five digits have {} and {} %".format(*five) in part
     names = ["guide_windows", "guide_windows-seed-1", "guide_windows-seed-2"]
@@ -679,13 +703,18 @@ def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
         times = " ".join(json.loads(line)["word_times"] for line in lines)
         return np.array(re.findall(r":([0-9.]+)-([0-9.]+)", times), float)
 
-    rows = re.findall(r"^\| (CTC \+ prior|prior, no CTC) \| (\w+) \| (\d.*) \|$", page, re.MULTILINE)
-    runs = {"CTC + prior": "ctc_prior", "prior, no CTC": "prior_100_500"}
-    assert len(rows) == 3
+    rows = re.findall(r"^\| ([\w +]+|[\w ]+, no CTC) \| (CTC|attention) \| ([\d*].*) \|$", page, re.MULTILINE)
+    runs = {
+        "CTC + prior": "ctc_prior",
+        "prior, no CTC": "prior_100_500",
+        "clock and windows, no CTC": "clock_windows",
+    }
+    assert len(rows) == 4
     for run, by, figures in rows:
         errors_W2 = 1000 * abs(read_times(f"{runs[run]}.{by.lower()}") - read_times("reference"))
         found = [np.quantile(errors_W2[:, side], share) for side in (0, 1) for share in (0.5, 0.9)]
-        assert len(errors_W2) == 750 and figures == " | ".join(f"{error:.0f}" for error in found)
+        assert len(errors_W2) == 750
+        assert figures.replace("*", "") == " | ".join(f"{error:.0f}" for error in found)
 
 
 def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
