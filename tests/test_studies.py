@@ -653,6 +653,8 @@ def test_the_page_of_an4_says_what_phones_have() -> None:
     all_948 = rate_texts(references, studies / "lstm_guide/all.ctc_beam+ngrams+speeds.jsonl")
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
     assert f"{all_948} % (4.14 to 9.43)" in page
+    clock = rate_texts(references, studies / "attention_clock/clock.joint+speeds.jsonl")
+    assert f"**{clock}** % (4.91 to 10.52)" in page
 
 
 def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -> None:
@@ -679,13 +681,14 @@ def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -
 
 def test_the_page_of_attention_says_what_other_families_have() -> None:
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
+    part = page.split("### Other families")[1].split("\n## ")[0]
     studies = ROOT / "recipes/fsdd/studies"
     names = (
         "systems/attention_additive",
         "attention_families/additive_prior",
         "attention_families/additive_guide",
     )
-    rows = re.findall(r"^\| (neither|prior|prior and guide) \| (\d[\d.]*) \| (.*) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| (neither|prior|prior and guide) \| (\d[\d.]*) \| (.*) \|$", part, re.MULTILINE)
     for (_, rate, interval), name in zip(rows, names, strict=True):
         found = score_texts(
             read_texts(studies / "systems/reference.jsonl"), read_texts(studies / f"{name}.attention.jsonl")
