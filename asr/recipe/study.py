@@ -135,9 +135,11 @@ def load_variants(study: Study, recipe: Recipe) -> dict[str, SystemConf]:
     for name, own in study.variants.items():
         overrides = (*base.overrides, *study.all, *own)
         variants[name] = SystemConf(path=base.path, overrides=overrides, variant=name)
-        count = count_parameters(load_conf(variants[name]))
+        config, wanted = load_conf(variants[name]), study.parameters
+        if config.start_from is not None and wanted is None:
+            continue  # sizes may come with the weights, when training starts
+        count = count_parameters(config)
         logger.info("%-28s %9s parameters", name, f"{count:,}")
-        wanted = study.parameters
         if wanted is not None and abs(count - wanted) > TOLERANCE * wanted:
             raise UserError(
                 f"variant {name} has {count:,} parameters; expected {wanted:,} give or take {TOLERANCE:.0%}. "
