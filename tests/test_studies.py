@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from asr.recipe.definition import Recipe, SystemConf, load_recipe
 from asr.recipe.experiment import Experiment
 from asr.recipe.figures import read_validations
 from asr.recipe.results import (
+    Texts,
     describe_score,
     pool,
     read_texts,
@@ -687,8 +689,18 @@ def test_the_page_of_attention_says_what_other_families_have() -> None:
         "systems/attention_additive",
         "attention_families/additive_prior",
         "attention_families/additive_guide",
+        "attention_families/additive_clock",
+        "systems/attention_dot",
+        "attention_families/dot_clock",
+        "systems/attention_tanh",
+        "attention_families/tanh_prior",
+        "attention_families/tanh_clock",
+        "systems/convolutional",
+        "attention_families/convolutional_prior",
+        "attention_families/convolutional_clock",
     )
-    rows = re.findall(r"^\| (neither|prior|prior and guide) \| (\d[\d.]*) \| (.*) \|$", part, re.MULTILINE)
+    training = "neither|prior|prior and guide|prior and clock"
+    rows = re.findall(rf"^\|.*\| ({training}) \| (\d[\d.]*) \| (.*) \|$", part, re.MULTILINE)
     for (_, rate, interval), name in zip(rows, names, strict=True):
         found = score_texts(
             read_texts(studies / "systems/reference.jsonl"), read_texts(studies / f"{name}.attention.jsonl")
@@ -920,11 +932,7 @@ def test_the_page_of_fsdd_says_what_wide_augmentation_is_worth() -> None:
     page = (ROOT / "recipes/fsdd/README.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/wide_augmentation"
     references = read_texts(folder / "reference.jsonl")
-    part = page.split("### More updates, wider speeds, noise")[1]
-    rows = {
-        row[0].strip(): row[1:]
-        for row in (line[1:-1].split("|") for line in re.findall(r"^\|.*\|$", part, re.M))
-    }
+    rows = read_rows(page.split("### More updates, wider speeds, noise")[1])
     for column, name in (
         (0, "transformer"),
         (2, "ctc_lstm"),
@@ -932,11 +940,35 @@ def test_the_page_of_fsdd_says_what_wide_augmentation_is_worth() -> None:
         (5, "five_speeds.ctc_lstm"),
     ):
         heard = read_texts(folder / f"{name}-seed-0.left_out.jsonl")
-        for speaker in (*sorted({str(fields["speaker"]) for fields in references.values()}), "all"):
-            own = {id: f for id, f in references.items() if speaker in (f["speaker"], "all")}
-            found = score_texts(own, {id: heard[id] for id in own})
-            shown = f"{100 * found.error_rate:.2f}"
-            if speaker == "all":
-                assert found.interval is not None
-                shown += f" ({100 * found.interval.low:.2f} to {100 * found.interval.high:.2f})"
-            assert rows[speaker][column].strip() == shown
+        for speaker, shown in score_left_out(references, heard):
+            assert rows[speaker][column] == shown
+
+
+def test_the_page_of_fsdd_says_what_whisper_makes_of_voices_left_out() -> None:
+    page = (ROOT / "recipes/fsdd/README.md").read_text(encoding="utf-8")
+    folder = ROOT / "recipes/fsdd/studies/whisper_tiny"
+    rows = read_rows(page.split("### Whisper tiny, trained further")[1])
+    references = read_texts(folder / "reference.jsonl")
+    for column, name in ((0, "all_weights"), (2, "lora")):
+        scores = list(score_left_out(references, read_texts(folder / f"{name}-seed-0.left_out.jsonl")))
+        assert len(scores) == 7
+        assert all(rows[speaker][column] == shown for speaker, shown in scores)
+
+
+def read_rows(part: str) -> dict[str, list[str]]:
+    """The tables up to the next heading: what stands behind the first column, by what stands in it."""
+    lines = re.findall(r"^\|(.*)\|$", part.split("\n### ")[0], re.M)
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return {row[0]: row[1:] for row in cells}
+
+
+def score_left_out(references: Texts, heard: Texts) -> Iterator[tuple[str, str]]:
+    """WER of each speaker, and of all with its interval, as pages show them."""
+    for speaker in (*sorted({str(fields["speaker"]) for fields in references.values()}), "all"):
+        own = {id: f for id, f in references.items() if speaker in (f["speaker"], "all")}
+        found = score_texts(own, {id: heard[id] for id in own})
+        shown = f"{100 * found.error_rate:.2f}"
+        if speaker == "all":
+            assert found.interval is not None
+            shown += f" ({100 * found.interval.low:.2f} to {100 * found.interval.high:.2f})"
+        yield speaker, shown
