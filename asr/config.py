@@ -242,13 +242,14 @@ _Loader.add_implicit_resolver(
 def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The tree, and the line of each dotted key."""
     lines: dict[str, int] = {}
+    too_deep = f"{source}: nested more than {MAX_DEPTH} deep; is it a config?"
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
             _refuse_programs(event, source)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
-                raise UserError(f"{source}: nested more than {MAX_DEPTH} deep; is it a config?")
+                raise UserError(too_deep)
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
@@ -264,6 +265,8 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, int]]
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
         problem = getattr(error, "problem", None) or str(error).split("\n")[0]
+        if "nesting depth" in problem:  # libyaml's own limit, which its look-ahead reaches before ours
+            raise UserError(too_deep) from None
         raise UserError(f"{where}: not valid YAML ({problem})") from None
 
 
