@@ -18,7 +18,7 @@ from corpus_examples import write_text
 from asr.audio.reading import read
 from asr.data.corpora import compute_fingerprint
 from asr.data.manifest import Utterance, read_manifest
-from asr.data.speech_synthesis import ACCENTS, VARIANTS, list_voices
+from asr.data.speech_synthesis import ACCENTS, VARIANTS, list_voices, pronounce
 from asr.errors import UserError
 from asr.recipe.definition import Recipe, find_recipes, load_recipe
 from asr.recipe.experiment import Experiment
@@ -709,3 +709,19 @@ def test_real_corpora(name: str, tmp_path: Path) -> None:
         assert {split: len(names) for split, names in voices.items()} == {"train": 48, "dev": 8, "test": 12}
         timbres = {split: {str(v).split("+")[1] for v in names} for split, names in voices.items()}
         assert not timbres["train"] & (timbres["dev"] | timbres["test"])
+
+
+def test_synthetic_an4_says_each_letter_by_its_name() -> None:
+    """`ay` is read like I, and RUBOUT like a word of French."""
+    recipe = load("an4_synthetic")
+    said = recipe.prepare.__globals__["SAID"]
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    for accent in ("en-us", "en-gb-scotland"):
+        (x,), (q,) = pronounce(["x"], accent), pronounce(["q"], accent)
+        names = pronounce(letters, accent)
+        if accent != "en-us":
+            names[-1] = pronounce(["zee"], accent)[0]  # it would say zed
+        assert len(set(names)) == len(letters)
+        between = [f"x {said.get(letter.upper(), letter)} q" for letter in letters]
+        assert pronounce(between, accent) == [(*x, *name, *q) for name in names]
+    assert pronounce([said["A"], said["RUBOUT"]], "en-us") == [("eɪ",), ("ɹ", "ʌ", "b", "aʊ", "t")]

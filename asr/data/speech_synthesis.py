@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -200,22 +200,50 @@ NOISE_COLOUR = (0.0, 1.0)  # exponent of 1/f in amplitude: 0 white, 1 brown
 PEAK_DB = (-24.0, -1.0)  # of the whole
 
 
+class Voices(Protocol):
+    """Who speaks a corpus."""
+
+    def choose(self, split: str, generator: np.random.Generator) -> str:
+        """One for an utterance of train, dev or test."""
+
+    def speak(self, text: str, voice: str, generator: np.random.Generator) -> np.ndarray:
+        """Speak at SAMPLE_RATE, without a room."""
+
+
+class EspeakVoices:
+    """Those of espeak-ng in English accents; `rates`: words a minute, least and most."""
+
+    def __init__(self, rates: tuple[int, int] = RATES):
+        self._rates = rates
+
+    def choose(self, split: str, generator: np.random.Generator) -> str:
+        variant = int(generator.integers(len(VARIANTS[split])))
+        accent = ACCENTS[(2 * variant + generator.integers(2)) % len(ACCENTS)]
+        return f"{accent}+{VARIANTS[split][variant]}"
+
+    def speak(self, text: str, voice: str, generator: np.random.Generator) -> np.ndarray:
+        bounds = (self._rates, PITCHES, PITCH_RANGES)
+        rate, pitch, pitch_range = (int(generator.integers(low, high, endpoint=True)) for low, high in bounds)
+        spoken, spoken_rate = synthesize(text, voice, rate, pitch, pitch_range)
+        return resample(np.trim_zeros(spoken), spoken_rate, SAMPLE_RATE)
+
+
 def speak_split(
     split: str,
     num_utterances: int,
     folder: Path,
     prefix: str,
     say: Callable[[np.random.Generator], tuple[list[str], str]],
-    rates: tuple[int, int] = RATES,
+    voices: Voices,
 ) -> Iterator[Utterance]:
     """Speak into PREFIX-SPLIT-NUMBER.wav; `say` gives the words of an utterance, and how to speak them."""
     folder.mkdir(parents=True, exist_ok=True)
     for index in tqdm(range(num_utterances), desc=split, disable=None, leave=False):
         # A generator for each utterance: its samples depend on nothing before it.
         generator = np.random.default_rng([index, *split.encode()])
-        voice = choose_voice(split, generator)
+        voice = voices.choose(split, generator)
         words, spoken = say(generator)
-        audio = record(spoken, voice, generator, rates)
+        audio = _record(voices.speak(spoken, voice, generator), generator)
         path = folder / f"{prefix}-{split}-{index:04d}.wav"
         write(path, audio, SAMPLE_RATE)
         yield Utterance(
@@ -228,21 +256,8 @@ def speak_split(
         )
 
 
-def choose_voice(split: str, generator: np.random.Generator) -> str:
-    """One of train, dev or test."""
-    variant = int(generator.integers(len(VARIANTS[split])))
-    accent = ACCENTS[(2 * variant + generator.integers(2)) % len(ACCENTS)]
-    return f"{accent}+{VARIANTS[split][variant]}"
-
-
-def record(
-    text: str, voice: str, generator: np.random.Generator, rates: tuple[int, int] = RATES
-) -> np.ndarray:
-    """The text as a microphone somewhere in a room might hear it; `rates`: words a minute, least and most."""
-    bounds = (rates, PITCHES, PITCH_RANGES)
-    rate, pitch, pitch_range = (int(generator.integers(low, high, endpoint=True)) for low, high in bounds)
-    spoken, spoken_rate = synthesize(text, voice, rate, pitch, pitch_range)
-    speech = resample(np.trim_zeros(spoken), spoken_rate, SAMPLE_RATE)
+def _record(speech: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """The speech as a microphone somewhere in a room might hear it."""
     before, after = (round(generator.uniform(*EDGE_SECONDS) * SAMPLE_RATE) for _ in range(2))
     audio = _add_noise(_add_room(np.pad(speech, (before, after)), generator), generator)
     peak = 10 ** (generator.uniform(*PEAK_DB) / 20)

@@ -34,13 +34,16 @@ def rescore(
     decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
     assert isinstance(decoder, Decoder)
     device = encoded_BTD.device
-    tokens_RU, counts_R = _pad_texts(found, device)
+    tokens_RU, counts_R = pad_texts(found, device)
     start_R1 = tokens_RU.new_full((len(tokens_RU), 1), SOS_ID)
     inputs_RN = torch.cat([start_R1, tokens_RU], dim=1)
     targets_RN = torch.nn.functional.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(
         1, counts_R[:, None], EOS_ID
     )
-    bias_RNT = encoded.model.guide_texts(encoded.ctc_BTV, lengths_B, tokens_RU.unflatten(0, (len(found), -1)))
+    bias_RNT = None
+    if encoded.model.config.attention_guide is not None:  # which has a CTC head
+        tokens_BHU = tokens_RU.unflatten(0, (len(found), -1))
+        bias_RNT = encoded.model.guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU)
     scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
     scores_RNV = scores_RNV.float()
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
@@ -76,7 +79,7 @@ def rescore(
     return ranked
 
 
-def _pad_texts(found: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad_texts(found: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
     """(R, U) tokens and (R,) counts, as many rows for each utterance; those without a text are empty."""
     per_utterance = max(map(len, found))
     texts = [

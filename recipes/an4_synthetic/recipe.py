@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from asr.data.manifest import write_manifest
-from asr.data.speech_synthesis import speak_split
+from asr.data.speech_synthesis import EspeakVoices, speak_split
 from asr.recipe.definition import Recipe
 
 NUM_UTTERANCES = {"train": 5_000, "dev": 200, "test": 200}
@@ -42,7 +42,8 @@ NAMES = (
 LETTERS = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z"
 RATES = (80, 180)  # words a minute; each letter is one
 PAUSES = 0.3  # of the sentences have one after each word
-SAID = {"A": "ay", "Z": "zee", "OH": "oh"}  # where espeak-ng would say something else, or some accents would
+# Where a synthesiser would say something else, or some accents would; `ay` would be I.
+SAID = {"A": "eigh", "Z": "zee", "OH": "oh", "RUBOUT": "rub out"}
 
 
 def prepare(
@@ -50,7 +51,9 @@ def prepare(
 ) -> None:
     """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
     for split, count in num_utterances.items():
-        spoken = speak_split(split, count, output_dir / "audio" / split, "an4-synthetic", _say, RATES)
+        spoken = speak_split(
+            split, count, output_dir / "audio" / split, "an4-synthetic", _say, EspeakVoices(RATES)
+        )
         write_manifest(output_dir / f"{split}.jsonl", spoken)
 
 

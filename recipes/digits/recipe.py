@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from asr.data.manifest import write_manifest
-from asr.data.speech_synthesis import speak_split
+from asr.data.speech_synthesis import EspeakVoices, speak_split
 from asr.recipe.definition import Recipe
 
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
@@ -25,7 +25,7 @@ def prepare(
 ) -> None:
     """Speak into audio/ and write train.jsonl, dev.jsonl and test.jsonl."""
     for split, count in num_utterances.items():
-        spoken = speak_split(split, count, output_dir / "audio" / split, "digits", _say)
+        spoken = speak_split(split, count, output_dir / "audio" / split, "digits", _say, EspeakVoices())
         write_manifest(output_dir / f"{split}.jsonl", spoken)
 
 

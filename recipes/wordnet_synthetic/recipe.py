@@ -15,7 +15,7 @@ import numpy as np
 
 from asr.data.corpora import find_corpus, require_count
 from asr.data.manifest import read_lines, write_manifest
-from asr.data.speech_synthesis import speak_split
+from asr.data.speech_synthesis import EspeakVoices, speak_split
 from asr.recipe.definition import Recipe
 
 PARTS = ("noun", "verb", "adj", "adv")
@@ -37,7 +37,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         return sentence.split(), sentence.lower()
 
     for split, count in NUM_UTTERANCES.items():
-        spoken = speak_split(split, count, output_dir / "audio" / split, "wordnet", say, RATES)
+        spoken = speak_split(split, count, output_dir / "audio" / split, "wordnet", say, EspeakVoices(RATES))
         write_manifest(output_dir / f"{split}.jsonl", spoken)
 
 

@@ -1,0 +1,184 @@
+"""Several systems decode a split together: the n-best texts of each are scored by all of them.
+
+A vote on words knows only what each system likes best. Here a text that is the second best of every system
+can win. Log-probabilities of whole texts are added up, so that systems of letters and of phones fit together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from asr.audio.reading import resample
+from asr.data.manifest import Utterance
+from asr.decoding.core import batch_by_length
+from asr.decoding.fusion import FusionModel, score_texts
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
+from asr.decoding.rescoring import pad_texts, rescore
+from asr.decoding.search import search_encoded
+from asr.errors import UserError
+from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
+from asr.models.decoder import Decoder
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.transcription.recognizer import Recognizer
+from asr.transcription.transcriber import WINDOW
+
+STEP_SECONDS = 1  # batches are of recordings whose lengths differ by less
+
+# B utterances, H texts of each, R = B x H, U tokens, T encoded steps, V vocabulary
+
+
+@dataclass(frozen=True)
+class Member:
+    """A system, how it searches, and the language model that counts in its score."""
+
+    recognizer: Recognizer
+    decoding: DecodingConfig
+    """Its `nbest` is how many texts it proposes, at each of its speeds."""
+    language_model: FusionModel | None = None
+
+
+def decode_together(
+    members: Sequence[Member],
+    utterances: Sequence[Utterance],
+    batch_size: int,
+    report: Callable[[float], None] = lambda seconds: None,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Find the text of each utterance that has the highest mean score; and what could not be read, and why.
+
+    `report` is told the seconds of audio that are done.
+    """
+    texts: dict[str, str] = {}
+    faults: dict[str, str] = {}
+    rate = max(member.recognizer.sample_rate for member in members)
+    for items in batch_utterances(utterances, WINDOW * batch_size):
+        read = read_batch(items, rate, faults)
+        lengths = [len(audio) // (STEP_SECONDS * rate) for _, audio in read]
+        for rows in batch_by_length(lengths, batch_size):
+            batch = [read[row] for row in rows]
+            texts |= _decode_read(members, batch, rate, faults)
+            report(sum(len(audio) for _, audio in batch) / rate)
+    return texts, faults
+
+
+def _decode_read(
+    members: Sequence[Member], batch: Sequence[ReadAudio], rate: int, faults: dict[str, str]
+) -> dict[str, str]:
+    try:
+        found = decode_batch(members, [audio for _, audio in batch], rate)
+    except UserError as error:  # one is too long for a model
+        if len(batch) > 1:
+            texts: dict[str, str] = {}
+            for one in batch:
+                texts |= _decode_read(members, [one], rate, faults)
+            return texts
+        faults[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
+        return {}
+    return {item.id: text for (item, _), text in zip(batch, found, strict=True)}
+
+
+@torch.inference_mode()
+def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: int) -> list[str]:
+    """The best text of each recording."""
+    views = [view for member in members for view in _encode(member, audio, rate)]
+    proposed: list[dict[str, None]] = [{} for _ in audio]
+    for member, encoded in views:
+        for own, texts in zip(proposed, _search(member, encoded), strict=True):
+            own |= texts
+    totals: list[dict[str, float]] = [dict.fromkeys(own, 0.0) for own in proposed]
+    for member, encoded in views:
+        share = 1 / len(member.decoding.speeds)
+        for total, scores in zip(
+            totals, _score(member, encoded, [list(own) for own in proposed]), strict=True
+        ):
+            for text in total:
+                total[text] += share * scores.get(text, -np.inf)
+    return [max(total, key=total.__getitem__) if total else "" for total in totals]
+
+
+def _encode(member: Member, audio: Sequence[np.ndarray], rate: int) -> Iterator[tuple[Member, EncodedAudio]]:
+    """Hear the recordings at each speed of a system."""
+    own = [resample(one, rate, member.recognizer.sample_rate) for one in audio]
+    for speed in member.decoding.speeds:
+        yield member, member.recognizer.decoder.encode(own, speed)
+
+
+def _search(member: Member, encoded: EncodedAudio) -> Iterator[dict[str, None]]:
+    """The texts that a system proposes for each utterance."""
+    decoder = member.recognizer.decoder
+    with decoder.arithmetic():
+        found = search_encoded(encoded, member.decoding, member.language_model)
+    for hypotheses, length in zip(found, encoded.lengths_B.tolist(), strict=True):
+        yield dict.fromkeys(decoder.tokenizer.decode(one.tokens) for one in hypotheses if length)
+
+
+def _score(
+    member: Member, encoded: EncodedAudio, texts: Sequence[Sequence[str]]
+) -> Iterator[Mapping[str, float]]:
+    """Log-probability of each text that the system can spell, weighted as in its search."""
+    decoder = member.recognizer.decoder
+    spelled = [{text: tuple(decoder.tokenizer.encode(text)) for text in own} for own in texts]
+    found = [
+        [Hypothesis(tokens, 0.0) for tokens in dict.fromkeys(own.values()) if UNK_ID not in tokens]
+        for own in spelled
+    ]
+    if not any(found):
+        yield from ({} for _ in texts)
+        return
+    with decoder.arithmetic():
+        scored = score_hypotheses(encoded, found, member.decoding, member.language_model)
+    for own, hypotheses in zip(spelled, scored, strict=True):
+        score_of = {one.tokens: one.score for one in hypotheses}
+        yield {text: score_of[tokens] for text, tokens in own.items() if tokens in score_of}
+
+
+def score_hypotheses(
+    encoded: EncodedAudio,
+    found: list[list[Hypothesis]],
+    config: DecodingConfig,
+    language_model: FusionModel | None,
+) -> list[list[Hypothesis]]:
+    """Score given texts by all heads that the model has, in any order."""
+    model = encoded.model
+    if model.ctc_head is not None:
+        found = _with_ctc(encoded, found)
+    if isinstance(model.decoder, Decoder):
+        ctc_weight = config.ctc_weight if model.ctc_head is not None else 0.0
+        most = {"nbest": max(map(len, found)), "length_normalization": 0.0, "ctc_weight": ctc_weight}
+        return rescore(encoded, found, config.model_copy(update=most), language_model)
+    language_R = torch.zeros(len(found) * max(map(len, found)), dtype=torch.float64)
+    if language_model is not None and config.language_model_weight > 0:
+        language_R = score_texts(language_model, *pad_texts(found, encoded.lengths_B.device), SOS_ID, EOS_ID)
+    language_BH = language_R.view(len(found), -1).tolist()
+    return [
+        [
+            dataclasses.replace(
+                one,
+                score=one.ctc_log_probability
+                + config.language_model_weight * language
+                + config.length_bonus * len(one.tokens),
+            )
+            for one, language in zip(own, row, strict=False)
+        ]
+        for own, row in zip(found, language_BH, strict=True)
+    ]
+
+
+def _with_ctc(encoded: EncodedAudio, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """The texts with their probabilities under the CTC head, all alignments summed."""
+    tokens_RU, counts_R = pad_texts(found, encoded.lengths_B.device)
+    per_utterance = max(map(len, found))
+    log_probabilities_TRV = encoded.ctc_BTV.float().repeat_interleave(per_utterance, 0).transpose(0, 1)
+    lengths_R: Tensor = encoded.lengths_B.repeat_interleave(per_utterance)
+    losses_R = F.ctc_loss(log_probabilities_TRV, tokens_RU, lengths_R, counts_R, BLANK_ID, "none")
+    losses_BH = losses_R.double().view(len(found), -1).tolist()
+    return [
+        [dataclasses.replace(one, ctc_log_probability=-loss) for one, loss in zip(own, row, strict=False)]
+        for own, row in zip(found, losses_BH, strict=True)
+    ]

@@ -1,0 +1,180 @@
+"""Systems that decode together: texts and scores against those computed one by one, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from decoding_examples import BigramModel, build_talker, ctc_scores, decoder_scores, random_encoded
+from hostile_audio import make_speechlike
+from system_examples import save_talker
+
+from asr.cli import main
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
+from asr.decoding.search import search_encoded
+from asr.evaluation.ensemble import Member, decode_batch, score_hypotheses
+from asr.system.checkpoint import load_system
+from asr.transcription.recognizer import Recognizer
+
+RATE = 16_000
+TEXTS = [[(5, 6), (5,), ()], [(7, 7, 8)]]
+
+
+def load(folder: Path) -> Recognizer:
+    return Recognizer(load_system(folder), "cpu", needs_times=False)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three systems that hear other words in the same audio; the last has no decoder."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [save_talker(folder / str(seed), seed=seed, decoder=seed < 2) for seed in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "ctc_weight"), [("transformer-hybrid", 0.3), ("transformer-attention", 0.0), ("lstm-ctc", 1.0)]
+)
+@pytest.mark.parametrize("language_model_weight", [0.0, 0.7])
+def test_given_texts_are_scored_by_all_heads(
+    name: str, ctc_weight: float, language_model_weight: float
+) -> None:
+    model, bigrams = build_talker(name), BigramModel()
+    encoded_BTD, lengths_B = random_encoded(model, [9, 14])
+    config = DecodingConfig(
+        ctc_weight=0.3, language_model_weight=language_model_weight, length_bonus=0.5, length_normalization=0
+    )
+    found = [[Hypothesis(text, 0.0) for text in own] for own in TEXTS]
+    with torch.inference_mode():
+        scored = score_hypotheses(EncodedAudio(model, encoded_BTD, lengths_B), found, config, bigrams)
+    for row, texts in enumerate(TEXTS):
+        steps_TD = encoded_BTD[row, : lengths_B[row]]
+        expected = np.zeros(len(texts))
+        if ctc_weight:
+            expected += ctc_weight * np.array(ctc_scores(model, steps_TD, texts))
+        if ctc_weight < 1:
+            expected += (1 - ctc_weight) * np.array(decoder_scores(model, steps_TD, texts))
+        expected += [
+            language_model_weight * bigrams.log_probability(text) + 0.5 * len(text) for text in texts
+        ]
+        got = {one.tokens: one.score for one in scored[row]}
+        assert [got[text] for text in texts] == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-3)
+
+
+@torch.inference_mode()
+def test_the_text_with_the_highest_mean_score_of_all_systems_wins(runs: list[Path]) -> None:
+    audio = [make_speechlike(seconds, seed=seed) for seed, seconds in enumerate((1.0, 2.3, 1.6))]
+    config = DecodingConfig(beam=4, nbest=4, speeds=(0.9, 1.0))
+    members = [
+        Member(load(run), config.model_copy(update={"method": method}))
+        for run, method in zip(runs, ("joint", "joint", "ctc_beam"), strict=True)
+    ]
+    together = decode_batch(members, audio, RATE)
+    alone = [decode_batch([member], audio, RATE) for member in members]
+    for row, audio_S in enumerate(audio):
+        totals: dict[str, float] = {}
+        views = [
+            (member, member.recognizer.decoder.encode([audio_S], speed))
+            for member in members
+            for speed in config.speeds
+        ]
+        proposed = {
+            member.recognizer.system.tokenizer.decode(one.tokens)
+            for member, encoded in views
+            for one in search_encoded(encoded, member.decoding, None)[0]
+        }
+        for text in proposed:
+            for member, encoded in views:
+                tokens = tuple(member.recognizer.system.tokenizer.encode(text))
+                model, steps_TD = member.recognizer.model, encoded.encoded_BTD[0, : int(encoded.lengths_B[0])]
+                (by_ctc,) = ctc_scores(model, steps_TD, [tokens])
+                if model.decoder is None:
+                    score = by_ctc
+                else:
+                    score = 0.3 * by_ctc + 0.7 * decoder_scores(model, steps_TD, [tokens])[0]
+                totals[text] = totals.get(text, 0.0) + score / 2
+        ranked = sorted(totals, key=totals.__getitem__, reverse=True)
+        assert together[row] == ranked[0]
+        assert totals[ranked[0]] - totals[ranked[1]] > 1e-2  # or float32 decides
+    assert together not in alone  # not one system outvoted the others everywhere
+
+
+def test_a_system_twice_is_that_system(runs: list[Path]) -> None:
+    audio = [make_speechlike(1.5, seed=3)]
+    member = Member(load(runs[0]), DecodingConfig(method="joint", beam=4, nbest=4))
+    encoded = member.recognizer.decoder.encode(audio)
+    ((best, *_),) = search_encoded(encoded, member.decoding, None)
+    text = member.recognizer.system.tokenizer.decode(best.tokens)
+    assert text and decode_batch([member], audio, RATE) == decode_batch([member] * 2, audio, RATE) == [text]
+
+
+def test_audio_of_no_frame_has_no_text(runs: list[Path]) -> None:
+    member = Member(load(runs[0]), DecodingConfig(beam=2, nbest=2, method="joint"))
+    speech = make_speechlike(1.0)
+    both = decode_batch([member] * 2, [speech, np.zeros(10, np.float32)], RATE)
+    assert both == [*decode_batch([member], [speech], RATE), ""]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    rows = []
+    for number, seconds in enumerate((1.2, 0.6)):
+        soundfile.write(tmp_path / f"{number}.wav", make_speechlike(seconds, seed=number), RATE)
+        rows.append({"id": f"u{number}", "audio": f"{number}.wav", "duration": seconds, "text": "one two"})
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_command_writes_the_texts_in_the_order_of_the_manifest(
+    runs: list[Path], manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "combined.jsonl"
+    command = ["combine", *map(str, runs), "--manifest", str(manifest), "--beam", "4"]
+    assert main([*command, "--output", str(output)]) == 0
+    assert capsys.readouterr().out == f"{output}\n"
+    texts = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [item["id"] for item in texts] == ["u0", "u1"]
+    audio = [soundfile.read(manifest.parent / f"{number}.wav", dtype="float32")[0] for number in range(2)]
+    members = [
+        Member(load(run), DecodingConfig(method=method, beam=4, nbest=4))
+        for run, method in zip(runs, ("joint", "joint", "ctc_beam"), strict=True)
+    ]
+    assert [item["text"] for item in texts] == [decode_batch(members, [one], RATE)[0] for one in audio]
+    assert main(command) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == texts
+
+
+def test_a_file_that_cannot_be_read_costs_its_utterance_alone(
+    runs: list[Path], manifest: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (manifest.parent / "0.wav").write_bytes(b"nothing")
+    assert main(["combine", *map(str, runs[:2]), "--manifest", str(manifest)]) == 1
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["u1"]
+    assert "0.wav" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["{0}", "--manifest", "{manifest}"], "one system has nothing to be combined with; give two or more"),
+        (["{0}", "{1}", "{2}", "--decoding", "joint"], "--decoding is for systems that decode a --manifest"),
+        (["{0}", "{1}", "{2}", "--set", "decoding.beam=3"], "--set is for systems that decode a --manifest"),
+        (["{0}", "{1}", "--manifest", "{manifest}", "--output", "{manifest}"], "is the input as well"),
+        (["{0}", "{2}", "--manifest", "{manifest}", "--decoding", "joint"], "joint"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_work(
+    runs: list[Path],
+    manifest: Path,
+    arguments: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [argument.format(*runs, manifest=manifest) for argument in arguments]
+    assert main(["combine", *given]) == 2
+    printed = capsys.readouterr()
+    assert expected in printed.err and not printed.out and "Traceback" not in printed.err
