@@ -40,7 +40,7 @@ GROUPS = {
             "decode a split by one or several methods: error rates with intervals, speed",
         ),
         "score": ("score", "error rates with intervals, where the errors are, and which system is better"),
-        "combine": ("combine", "one text for each utterance, by vote of three or more systems"),
+        "combine": ("combine", "one text for each utterance, of several systems, by votes or scores"),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
