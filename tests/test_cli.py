@@ -118,6 +118,7 @@ def test_transcribe_shows_ten_options_before_the_rest(capsys: pytest.CaptureFixt
 WITH_SETTINGS = {  # what each such command also needs, and a setting that it has
     "transcribe": (["a.wav", "--model", "MODEL"], "decoding.beam=3"),
     "evaluate": (["MODEL", "test.jsonl"], "decoding.beam=3"),
+    "combine": (["MODEL", "MODEL", "--manifest", "test.jsonl"], "decoding.beam=3"),
     "features": (["a.wav"], "features.num_mels=40"),
     "train": (["CONF"], "train.steps=3"),
     "tokenizer": (["CONF"], "train.steps=3"),

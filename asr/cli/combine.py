@@ -83,8 +83,8 @@ def _decode(args: argparse.Namespace) -> int:
         refuse_to_overwrite(args.manifest, args.output)
     if len(args.hypotheses) < 2:
         raise UserError(f"{args.hypotheses[0]}: one system has nothing to be combined with; give two or more")
-    utterances = read_utterances(args.manifest)
     members = [_load_member(args, name) for name in args.hypotheses]
+    utterances = read_utterances(args.manifest)
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         texts, faults = decode_together(members, utterances, args.batch_size, progress.advance)
     for message in faults.values():
