@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with as many votes, that of the earliest file wins: put the system first that is best on "
         "development data. Words are compared as they stand, with case and punctuation. With --manifest the "
         "systems themselves are given, trained here: each proposes its n-best texts, each scores all of "
-        "them, and the text with the highest mean score is taken."
+        "them, and the text with the highest sum is taken."
     )
     parser.add_argument(
         "hypotheses",

@@ -2,6 +2,8 @@
 
 A vote on words knows only what each system likes best. Here a text that is the second best of every system
 can win. Log-probabilities of whole texts are added up, so that systems of letters and of phones fit together.
+Each system hears an utterance at the one of its speeds at which it finds its own best text likeliest, as it
+does alone.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def decode_together(
     batch_size: int,
     report: Callable[[float], None] = lambda seconds: None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Find the text of each utterance that has the highest mean score; and what could not be read, and why.
+    """Find the text of each utterance with the highest sum of scores; and what could not be read, and why.
 
     `report` is told the seconds of audio that are done.
     """
@@ -86,36 +88,43 @@ def _decode_read(
 @torch.inference_mode()
 def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: int) -> list[str]:
     """The best text of each recording."""
-    views = [view for member in members for view in _encode(member, audio, rate)]
     proposed: list[dict[str, None]] = [{} for _ in audio]
-    for member, encoded in views:
-        for own, texts in zip(proposed, _search(member, encoded), strict=True):
-            own |= texts
+    heard = []
+    for member in members:
+        best: list[tuple[float, int]] = [(-np.inf, 0)] * len(audio)
+        at_speeds = _encode(member, audio, rate)
+        for number, encoded in enumerate(at_speeds):
+            for row, hypotheses in enumerate(_search(member, encoded)):
+                tokenizer = member.recognizer.decoder.tokenizer
+                proposed[row] |= dict.fromkeys(tokenizer.decode(one.tokens) for one in hypotheses)
+                if hypotheses:
+                    best[row] = max(best[row], (hypotheses[0].likelihood, -number))
+        heard.append((member, at_speeds, [-number for _, number in best]))
     totals: list[dict[str, float]] = [dict.fromkeys(own, 0.0) for own in proposed]
-    for member, encoded in views:
-        share = 1 / len(member.decoding.speeds)
-        for total, scores in zip(
-            totals, _score(member, encoded, [list(own) for own in proposed]), strict=True
-        ):
-            for text in total:
-                total[text] += share * scores.get(text, -np.inf)
+    for member, at_speeds, chosen in heard:
+        for number, encoded in enumerate(at_speeds):
+            rows = [row for row, own in enumerate(chosen) if own == number and proposed[row]]
+            if not rows:
+                continue
+            part = encoded.select(torch.tensor(rows, device=encoded.lengths_B.device))
+            scores = _score(member, part, [list(proposed[row]) for row in rows])
+            for row, score_of in zip(rows, scores, strict=True):
+                for text in totals[row]:
+                    totals[row][text] += score_of.get(text, -np.inf)
     return [max(total, key=total.__getitem__) if total else "" for total in totals]
 
 
-def _encode(member: Member, audio: Sequence[np.ndarray], rate: int) -> Iterator[tuple[Member, EncodedAudio]]:
+def _encode(member: Member, audio: Sequence[np.ndarray], rate: int) -> list[EncodedAudio]:
     """Hear the recordings at each speed of a system."""
     own = [resample(one, rate, member.recognizer.sample_rate) for one in audio]
-    for speed in member.decoding.speeds:
-        yield member, member.recognizer.decoder.encode(own, speed)
+    return [member.recognizer.decoder.encode(own, speed) for speed in member.decoding.speeds]
 
 
-def _search(member: Member, encoded: EncodedAudio) -> Iterator[dict[str, None]]:
-    """The texts that a system proposes for each utterance."""
-    decoder = member.recognizer.decoder
-    with decoder.arithmetic():
+def _search(member: Member, encoded: EncodedAudio) -> list[list[Hypothesis]]:
+    """The texts that a system proposes for each utterance; none where there is no speech to decode."""
+    with member.recognizer.decoder.arithmetic():
         found = search_encoded(encoded, member.decoding, member.language_model)
-    for hypotheses, length in zip(found, encoded.lengths_B.tolist(), strict=True):
-        yield dict.fromkeys(decoder.tokenizer.decode(one.tokens) for one in hypotheses if length)
+    return [own if length else [] for own, length in zip(found, encoded.lengths_B.tolist(), strict=True)]
 
 
 def _score(
