@@ -659,6 +659,35 @@ def test_the_page_of_an4_says_what_phones_have() -> None:
     assert f"**{clock}** % (4.91 to 10.52)" in page
 
 
+def test_the_page_of_an4_says_what_phones_have_after_synthetic_speech() -> None:
+    folder = ROOT / "recipes/an4/studies/synthetic_phones"
+    page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
+    part = page.split("## Synthetic speech, with phones")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([a-zC][^|]+) \| ([\d.]+ .*) \|$", part, re.MULTILINE))
+    methods = {
+        "CTC beam": "ctc_beam",
+        "decoder alone": "attention",
+        "rescoring": "rescoring",
+        "joint": "joint",
+    }
+    assert rows.keys() == methods.keys()
+    for name, method in methods.items():
+        found = [
+            rate_texts(folder / "dev.reference.jsonl", folder / f"dev.{texts}.{method}.jsonl")
+            for texts in ("alone", "an4", "both")
+        ]
+        assert rows[name].replace("*", "") == " | ".join(found)
+    test, references = folder / "test.both.ctc_beam.jsonl", folder / "test.reference.jsonl"
+    assert f"**{rate_texts(references, test)}** % (1.33 to 5.10), 23 of 773 words" in part
+    together = [
+        rate_texts(folder / f"{split}.reference.jsonl", folder / f"{split}.combination.jsonl")
+        for split in ("dev", "test")
+    ]
+    assert "dev has {} % in place of 3.85, test **{}** in place of 2.98".format(*together) in part
+    card = (ROOT / "recipes/an4/pretrained/README.md").read_text(encoding="utf-8")
+    assert f"{rate_texts(references, test)} %, 23 of 773 words" in card
+
+
 def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -> None:
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/an4/studies/joined"

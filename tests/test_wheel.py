@@ -14,7 +14,7 @@ import pytest
 import asr
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_BYTES = 10_000_000
+MAX_BYTES = 12_000_000
 FEW_UPDATES = [
     "train.steps=2",
     "train.validate_every=1",
