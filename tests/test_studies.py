@@ -652,6 +652,12 @@ def test_the_page_of_an4_says_what_phones_have() -> None:
     assert f"**{rate_texts(references, studies / 'phones/phones.rescoring+speeds.jsonl')}** % on test" in part
     four = rate_texts(references, studies / "phones/combination_of_four.jsonl")
     assert f"has {four} %" in part
+    for decoding, shown in (
+        ("rescoring+speeds", "**{}** % (4.14 to 7.89) by rescoring"),
+        ("joint+ngrams+speeds", "{}\n  (3.76 to 5.99), 37 errors"),
+        ("combination_of_four", "{} % (3.07 to 6.78), as many errors"),
+    ):
+        assert shown.format(rate_texts(references, studies / f"phones/all.{decoding}.jsonl")) in part
     all_948 = rate_texts(references, studies / "lstm_guide/all.ctc_beam+ngrams+speeds.jsonl")
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
     assert f"{all_948} % (4.14 to 9.43)" in page
