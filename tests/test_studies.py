@@ -796,6 +796,7 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
         ("wide", "wide_augmentation", speeds),
         ("synthetic", "synthetic_speech", speeds),
         ("synthetic phones", "synthetic_phones", speeds[1:]),
+        ("recorded voices", "recorded_voices", speeds[1:]),
         ("wide guide", "wide_guide", ("joint+ngrams+speeds", "last.joint+ngrams+speeds")),
     ):
         row = rf"^ *\| {name}, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|"
