@@ -656,8 +656,14 @@ def test_the_page_of_an4_says_what_phones_have() -> None:
         ("rescoring+speeds", "**{}** % (4.14 to 7.89) by rescoring"),
         ("joint+ngrams+speeds", "{}\n  (3.76 to 5.99), 37 errors"),
         ("combination_of_four", "{} % (3.07 to 6.78), as many errors"),
+        ("together", "**{}** % (2.93 to 6.45): no gain"),
     ):
         assert shown.format(rate_texts(references, studies / f"phones/all.{decoding}.jsonl")) in part
+    others = [
+        rate_texts(references, studies / f"phones/{name}.joint+ngrams+speeds.jsonl")
+        for name in ("all-seed-1", "all_characters")
+    ]
+    assert "with seed 1 ({}) and with letters ({})".format(*others) in part
     all_948 = rate_texts(references, studies / "lstm_guide/all.ctc_beam+ngrams+speeds.jsonl")
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
     assert f"{all_948} % (4.14 to 9.43)" in page
