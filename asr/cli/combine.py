@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ONLY_RUNS = ("decoding", "beam", "language_model", "lexicon", "set")
+# Options of systems that decode, and what they are unless given.
+ONLY_RUNS = {
+    **{"decoding": None, "beam": None, "language_model": None, "lexicon": None, "threads": None},
+    **{"set": [], "batch_size": 8, "device": "auto"},
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_decoding_options(parser, "utterances")
     add_settings(
         parser,
-        "any other setting of decoding, for all systems, such as decoding.speeds=[0.9,1.0,1.1]; may be "
-        "repeated; decoding.nbest is the beam unless given",
+        "any other setting of decoding, or precision, for all systems, such as decoding.speeds=[0.9,1.0,1.1]; "
+        "may be repeated; decoding.nbest is the beam unless given",
     )
     parser.add_argument(
         "--output", metavar="FILE", help="JSON Lines of ids and texts (default: standard output)"
@@ -52,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.manifest is None:
-        if given := [name for name in ONLY_RUNS if getattr(args, name)]:
+        if given := [name for name, usual in ONLY_RUNS.items() if getattr(args, name) != usual]:
             option = f"--{given[0].replace('_', '-')}"
             raise UserError(f"{option} is for systems that decode a --manifest; to vote on texts, remove it")
         return _vote(args)
@@ -101,13 +105,13 @@ def _load_member(args: argparse.Namespace, name: str) -> Member:
     from asr.system.checkpoint import find_model, load_system
     from asr.system.decoding_resources import find_resources
     from asr.transcription.recognizer import Recognizer
-    from asr.transcription.settings import EvaluationSettings, load_settings
+    from asr.transcription.settings import CombinationSettings, load_settings
 
     folder = find_model(name)
     system = load_system(folder)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
     options = {"decoding.beam": args.beam, "decoding.method": args.decoding}
-    settings = load_settings(EvaluationSettings, options, args.set, resources)
+    settings = load_settings(CombinationSettings, options, args.set, resources)
     recognizer = Recognizer(system, args.device, settings.precision, needs_times=False)
     config = settings.decoding
     most = config.nbest if config.nbest > 1 else config.beam

@@ -46,6 +46,15 @@ class EvaluationSettings(SharedSettings):
     """How the text is found."""
 
 
+class CombinationSettings(Config):
+    """Settings of `asr combine --manifest`: nothing is cut there, and no text rejected."""
+
+    precision: Precision = "auto"
+    """As in `asr evaluate`."""
+    decoding: DecodingConfig = DecodingConfig()
+    """How each system finds its texts."""
+
+
 class ScoringConfig(Config):
     """Normalisation of references and of texts of a ready model, which has no rules of a run."""
 
