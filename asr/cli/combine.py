@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_decoding_options(parser, "utterances")
     add_settings(
         parser,
-        "any other setting of decoding, or precision, for all systems, such as decoding.speeds=[0.9,1.0,1.1]; "
+        "any other setting of decoding, or precision, for all systems, such as decoding.speeds=[0.9,1.0]; "
         "may be repeated; decoding.nbest is the beam unless given",
     )
     parser.add_argument(
