@@ -91,17 +91,8 @@ def _speak_by_flite(text: str, voice: str, stretch: float) -> tuple[np.ndarray, 
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spoken.wav"
-        command = [
-            program,
-            "-voice",
-            voice,
-            "--setf",
-            f"duration_stretch={stretch:.3f}",
-            "-t",
-            text,
-            "-o",
-            str(path),
-        ]
+        settings = ["-voice", voice, "--setf", f"duration_stretch={stretch:.3f}"]
+        command = [program, *settings, "-t", text, "-o", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FLITE_SECONDS, check=False)
         if done.returncode != 0 or not path.exists():
             raise UserError(f"flite failed at {text[:40]!r}: {done.stderr.strip()[:200] or 'no message'}")

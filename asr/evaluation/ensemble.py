@@ -27,6 +27,7 @@ from asr.decoding.search import search_encoded
 from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
 from asr.models.decoder import Decoder
+from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 from asr.transcription.recognizer import Recognizer
 from asr.transcription.transcriber import WINDOW
@@ -44,6 +45,10 @@ class Member:
     decoding: DecodingConfig
     """Its `nbest` is how many texts it proposes, at each of its speeds."""
     language_model: FusionModel | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.recognizer.system.tokenizer
 
 
 def decode_together(
@@ -91,15 +96,12 @@ def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: i
     proposed: list[dict[str, None]] = [{} for _ in audio]
     heard = []
     for member in members:
-        best: list[tuple[float, int]] = [(-np.inf, 0)] * len(audio)
         at_speeds = _encode(member, audio, rate)
-        for number, encoded in enumerate(at_speeds):
-            for row, hypotheses in enumerate(_search(member, encoded)):
-                tokenizer = member.recognizer.decoder.tokenizer
-                proposed[row] |= dict.fromkeys(tokenizer.decode(one.tokens) for one in hypotheses)
-                if hypotheses:
-                    best[row] = max(best[row], (hypotheses[0].likelihood, -number))
-        heard.append((member, at_speeds, [-number for _, number in best]))
+        found = [_search(member, encoded) for encoded in at_speeds]
+        for row, own in enumerate(proposed):
+            for hypotheses in found:
+                own |= dict.fromkeys(member.tokenizer.decode(one.tokens) for one in hypotheses[row])
+        heard.append((member, at_speeds, [_choose_speed(at_row) for at_row in zip(*found, strict=True)]))
     totals: list[dict[str, float]] = [dict.fromkeys(own, 0.0) for own in proposed]
     for member, at_speeds, chosen in heard:
         for number, encoded in enumerate(at_speeds):
@@ -127,12 +129,18 @@ def _search(member: Member, encoded: EncodedAudio) -> list[list[Hypothesis]]:
     return [own if length else [] for own, length in zip(found, encoded.lengths_B.tolist(), strict=True)]
 
 
+def _choose_speed(at_speeds: Sequence[Sequence[Hypothesis]]) -> int:
+    """Number of the speed at which the best text is likeliest, as `DecodedBatch.best` has it."""
+    likelihoods = [found[0].likelihood if found else -np.inf for found in at_speeds]
+    return max(range(len(likelihoods)), key=likelihoods.__getitem__)
+
+
 def _score(
     member: Member, encoded: EncodedAudio, texts: Sequence[Sequence[str]]
 ) -> Iterator[Mapping[str, float]]:
     """Log-probability of each text that the system can spell, weighted as in its search."""
     decoder = member.recognizer.decoder
-    spelled = [{text: tuple(decoder.tokenizer.encode(text)) for text in own} for own in texts]
+    spelled = [{text: tuple(member.tokenizer.encode(text)) for text in own} for own in texts]
     found = [
         [Hypothesis(tokens, 0.0) for tokens in dict.fromkeys(own.values()) if UNK_ID not in tokens]
         for own in spelled
