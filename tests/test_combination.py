@@ -15,7 +15,7 @@ from asr.scoring.combination import combine, combine_files
 from asr.scoring.counting import count_word_errors
 from asr.transcripts.readers import read_transcripts
 
-AN4 = Path(__file__).resolve().parent.parent / "recipes/an4/results"
+AN4 = Path(__file__).resolve().parent.parent / "recipes/an4/results/test.jsonl.gz"
 
 # What `rover -m meth1 -a 1 -c 0` of NIST's SCTK 2.4.10 makes of them. It differs from ours where alignments of like
 # cost put a word into another slot: go home please, go home now please, go now please become "go home please" there.
@@ -71,13 +71,13 @@ def test_the_published_systems_of_an4_are_combined(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["transformer.joint+language_model", "ctc_lstm.ctc_beam+ngrams", "conformer.joint+ngrams"]
-    paths = [str(AN4 / f"{name}+speeds.jsonl") for name in names]
+    paths = [f"{AN4}#{name}+speeds" for name in names]
     assert main(["combine", *paths, "--output", str(tmp_path / "combined.jsonl")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'combined.jsonl'}\n"
     combined = read_transcripts(tmp_path / "combined.jsonl", "hypothesis").entries
-    published = read_transcripts(AN4 / "combination.jsonl", "hypothesis").entries
+    published = read_transcripts(f"{AN4}#combination", "hypothesis").entries
     assert {id: e.text for id, e in combined.items()} == {id: e.text for id, e in published.items()}
-    references = read_transcripts(AN4 / "reference.jsonl").entries
+    references = read_transcripts(AN4).entries
     pairs = [(entry.text or "", combined[id].text or "") for id, entry in references.items()]
     assert count_word_errors(pairs).errors == 36
     assert main(["combine", *paths]) == 0

@@ -53,6 +53,19 @@ def test_formats_with_ids_are_recognised(kind: str, line_end: str, tmp_path: Pat
     assert texts(file) == TEXTS
 
 
+def test_a_field_of_a_table_is_read_by_its_name(tmp_path: Path) -> None:
+    """A record without the field has no text of that system, which is not an empty one."""
+    path = write(
+        tmp_path, jsonl({"id": "a", "text": "x", "run.joint": ""}, {"id": "b", "text": "y", "other": "z"})
+    )
+    assert texts(read_transcripts(f"{path}#run.joint")) == {"a": ""}
+    assert texts(read_transcripts(f"jsonl:{path}#other")) == {"b": "z"}
+    with pytest.raises(UserError, match=r"no field 'nothing'; its fields are other, run\.joint"):
+        read_transcripts(f"{path}#nothing")
+    (tmp_path / "a#b.jsonl").write_text(path.read_text())
+    assert texts(read_transcripts(tmp_path / "a#b.jsonl")) == {"a": "x", "b": "y"}
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_byte_order_marks_tell_the_encoding(kind: str, encoding: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import html.parser
 import json
 import logging
@@ -19,7 +20,7 @@ from asr.cli import main
 from asr.errors import UserError
 from asr.recipe.figures import draw_curves, read_validations
 from asr.recipe.report import SMOKE_WARNING, format_html, format_markdown
-from asr.recipe.results import explain_comparison, read_texts, score_results, write_texts
+from asr.recipe.results import TABLE, explain_comparison, read_table, score_results, write_table
 from asr.recipe.stages import run_recipe
 from asr.scoring.counting import count_word_errors, score
 from asr.scoring.intervals import Interval
@@ -94,16 +95,12 @@ def test_dev_chooses_the_way_of_decoding(done: Path) -> None:
 
 
 def test_the_figures_are_those_of_the_hypotheses(done: Path) -> None:
-    folder = done / "all" / "runs" / "results"
-
-    def texts(name: str) -> dict[str, str]:
-        lines = map(json.loads, (folder / name).read_text().splitlines())
-        return {line["id"]: line["text"] for line in lines}
-
-    references = texts("reference.jsonl")
+    with gzip.open(done / "all" / "runs" / "results" / "test.jsonl.gz", "rt") as file:
+        lines = list(map(json.loads, file))
+    references = {line["id"]: line["text"] for line in lines}
     assert len(references) == 6
     for run in read_results(done)["runs"]:
-        heard = texts(f"{run['name']}.{run['decoding']}.jsonl")
+        heard = {line["id"]: line[f"{run['name']}.{run['decoding']}"] for line in lines}
         assert run["wer"] == count_word_errors((references[name], heard[name]) for name in references).rate
 
 
@@ -114,13 +111,13 @@ def test_further_references_count(copy: Path) -> None:
     for name in ("report.md", "report.html"):
         assert rule in (copy / "all" / "runs" / "report" / name).read_text()
     folder = copy / "all" / "runs" / "results"
-    references = read_texts(folder / "reference.jsonl")
+    references, hypotheses = read_table(folder / TABLE)
     ((first, fields),) = ((id, own) for id, own in references.items() if "reference_2" in own)
     assert results["test"]["references"] == 2 and fields["reference_2"] == fields["text"]
     run = results["runs"][0]
-    heard = read_texts(folder / f"{run['name']}.{run['decoding']}.jsonl")
+    heard = hypotheses[f"{run['name']}.{run['decoding']}"]
     references[first]["reference_2"] = heard[first]["text"]
-    write_texts(folder / "reference.jsonl", references)
+    write_table(folder / TABLE, references, hypotheses)
     del references[first], heard[first]
     pairs = [(references[id]["text"], heard[id]["text"]) for id in references]
     assert (
@@ -192,7 +189,7 @@ def test_publishing_is_asked_for(copy: Path) -> None:
     (published / "notes.md").write_text("mine")
     run_recipe(make_experiment(copy / "recipes", output_dir=copy / "all", publish=True))
     names = {path.name for path in published.iterdir()}
-    assert {"results.json", "reference.jsonl", "transformer.joint.jsonl", "report.md", "notes.md"} <= names
+    assert names == {"results.json", TABLE, "report.md", "notes.md"}
     assert (published / "results.json").read_text() == (copy / "all/runs/results/results.json").read_text()
     assert str(copy) not in (published / "results.json").read_text(), "no private paths"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.recipe.report import format_markdown
-from asr.recipe.results import find_language_model, score_results, write_texts
+from asr.recipe.results import TABLE, Texts, find_language_model, read_table, score_results, write_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = sorted(ROOT.glob("recipes/*/results/results.json"))
@@ -66,11 +66,11 @@ SUMMARIES = [
 @pytest.fixture
 def made_up(tmp_path: Path) -> Path:
     """Results of two systems on ten utterances of two words."""
-    write_texts(tmp_path / "reference.jsonl", {f"u{n}": {"text": "YES NO"} for n in range(10)})
+    hypotheses: dict[str, Texts] = {}
     for name, wrong, count in (("ctc_lstm", "YES", 5), ("transformer", "NO NO", 1)):
-        heard = {f"u{n}": {"text": wrong if n < count else "YES NO"} for n in range(10)}
-        write_texts(tmp_path / f"{name}.joint.jsonl", heard)
-        write_texts(tmp_path / f"{name}.attention.jsonl", {f"u{n}": {"text": "YES"} for n in range(10)})
+        hypotheses[f"{name}.joint"] = {f"u{n}": {"text": wrong if n < count else "YES NO"} for n in range(10)}
+        hypotheses[f"{name}.attention"] = {f"u{n}": {"text": "YES"} for n in range(10)}
+    write_table(tmp_path / TABLE, {f"u{n}": {"text": "YES NO"} for n in range(10)}, hypotheses)
     found = {"baseline": "ctc_lstm", **score_results(tmp_path, "ctc_lstm", SUMMARIES)}
     (tmp_path / "results.json").write_text(json.dumps(found))
     return tmp_path
@@ -96,14 +96,27 @@ def test_figures_of_made_up_results(made_up: Path) -> None:
     assert find_wrong_figures(made_up) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["reference.jsonl", "transformer.joint.jsonl", "ctc_lstm.attention.jsonl", "results.json"]
-)
-def test_a_changed_file_is_noticed(made_up: Path, name: str) -> None:
-    path = made_up / name
-    old, new = ("0.25", "0.2") if name == "results.json" else ("YES", "NO")
-    path.write_text(path.read_text().replace(old, new, 1))
+@pytest.mark.parametrize("name", ["text", "transformer.joint", "ctc_lstm.attention"])
+def test_a_changed_text_is_noticed(made_up: Path, name: str) -> None:
+    references, hypotheses = read_table(made_up / TABLE)
+    texts = references if name == "text" else hypotheses[name]
+    texts["u5"]["text"] = texts["u5"]["text"].replace("YES", "NO")
+    write_table(made_up / TABLE, references, hypotheses)
     assert find_wrong_figures(made_up) != []
+
+
+def test_a_changed_figure_is_noticed(made_up: Path) -> None:
+    path = made_up / "results.json"
+    path.write_text(path.read_text().replace("0.25", "0.2", 1))
+    assert find_wrong_figures(made_up) != []
+
+
+def test_the_table_keeps_texts_and_their_lack(tmp_path: Path) -> None:
+    """Empty is not absent: a fold has texts of its own utterances alone."""
+    references = {"a": {"text": "ja", "speaker": "x", "reference_2": "jo"}, "b": {"text": "", "speaker": "y"}}
+    hypotheses = {"run.joint": {"a": {"text": ""}}, "run.ctc": {"b": {"text": "\u2028ü"}}}
+    write_table(tmp_path / TABLE, references, hypotheses)
+    assert read_table(tmp_path / TABLE) == (references, hypotheses)
 
 
 @pytest.mark.parametrize(

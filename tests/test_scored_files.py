@@ -13,6 +13,7 @@ import pytest
 import asr
 from asr.cli import main
 from asr.errors import UserError
+from asr.scoring.scored_files import score_files
 from asr.scoring.significance import compare
 
 
@@ -179,6 +180,16 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
     first, second = (asr.score({"a": "x"}, {"a": "x"}, alternatives={"a": [text]}) for text in ("y", "z"))
     with pytest.raises(UserError, match="utterance a has two references, 'x / y' for"):
         compare(first, second)
+
+
+def test_systems_in_the_columns_of_one_table(folder: Path) -> None:
+    lines = [{"id": "a", "text": "x y", "one": "x", "two": "x y"}, {"id": "b", "text": "z", "one": "z"}]
+    Path("table.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _, systems, notes = score_files("table.jsonl", ["one", "table.jsonl#two"])
+    assert [(system.name, system.score.counts.errors) for system in systems] == [("one", 1), ("two", 1)]
+    assert any("1 of 2 utterances have no hypothesis" in note for note in notes)
+    with pytest.raises(UserError, match="three: cannot read"):
+        score_files("table.jsonl", ["three"])
 
 
 def test_a_comma_in_the_name_of_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,12 +19,15 @@ from asr.recipe.definition import Recipe, SystemConf, load_recipe
 from asr.recipe.experiment import Experiment
 from asr.recipe.figures import read_validations
 from asr.recipe.results import (
+    TABLE,
     Texts,
     describe_score,
     pool,
+    read_table,
     read_texts,
     score_study,
     score_texts,
+    write_table,
     write_texts,
 )
 from asr.recipe.stages import run_recipe
@@ -34,11 +37,11 @@ from asr.recipe.study import (
     build_cases,
     count_parameters,
     find_speakers,
+    join_left_out,
     load_study,
     load_variants,
     publish_study,
     run_study,
-    write_left_out,
     write_study_report,
 )
 from asr.recipe.study_report import (
@@ -200,7 +203,7 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read_runs(experiment, cases, ("attention",))
     scores = score_lengths(experiment, runs, study.lengths, beam=10)
     assert scores["ctc_lstm"]["5"]["wer"] == pytest.approx(1 / 20), "one word of two runs of ten"
-    test = read_texts(experiment.results_dir / "reference.jsonl")
+    test, _ = read_table(experiment.results_dir / TABLE)
     lengths = {str(len(fields["text"].split())) for fields in test.values()}
     assert set(scores["ctc_lstm"]) == lengths | {"5"}
     words = sum(scores["ctc_lstm"][length]["words"] for length in lengths)
@@ -217,15 +220,12 @@ def test_a_report(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "report" / "attention.png").exists(), "CTC does not look"
     publish_study(experiment, study, tmp_path / "report")
     assert {path.name for path in experiment.published_dir.iterdir()} == {
-        *("study.json", "report.md", "curves.svg", "reference.jsonl", "long.reference.jsonl"),
+        *("study.json", "report.md", "curves.svg", "test.jsonl.gz", "long.jsonl.gz"),
         *(f"lengths_beam_{beam}.svg" for beam in (3, 10)),
-        *(f"{run['name']}.{run['decoding']}.jsonl" for run in runs),
-        *(
-            f"{run['name']}.{name}.ctc_greedy.jsonl"
-            for run in runs
-            for name in ("long", "long_beam_3", "test_beam_3")
-        ),
     }
+    _, longer = read_table(experiment.published_dir / "long.jsonl.gz")
+    names = [run["name"] for run in runs]
+    assert set(longer) == {f"{name}{beam}.ctc_greedy" for name in names for beam in ("", "_beam_3")}
     for run in runs:  # the checkpoint reads as the log says
         folder = experiment.runs_dir / run["name"]
         for line in read_validations(folder / "log.jsonl"):
@@ -377,7 +377,7 @@ def test_cross_validation(tones: Path, tmp_path: Path, monkeypatch: pytest.Monke
     known = [
         u for split in ("train", "dev") for u in read_manifest(tmp_path / f"data/tones-folds/{split}.jsonl")
     ]
-    assert read_texts(published_dir / "reference.jsonl").keys() == {utterance.id for utterance in known}
+    assert read_table(published_dir / TABLE)[0].keys() == {utterance.id for utterance in known}
     words = sum(len((utterance.text or "").split()) for utterance in known)
     assert [variant["words"] for variant in published["variants"]] == [2 * words] * 2, "two seeds"
     for variant in ("long", "short"):
@@ -470,15 +470,14 @@ def find_wrong_figures(folder: Path) -> list[str]:
 def score_published_lengths(folder: Path, runs: list[dict[str, Any]], beam: int) -> dict[str, object]:
     """The runs of a variant, one for each seed, as the studies of lengths have them."""
     by_length: dict[str, dict[str, dict[str, str]]] = {}
-    references, heard = read_texts(folder / "reference.jsonl"), {}
-    others = [(path.name.partition(".")[0], read_texts(path)) for path in folder.glob("*.reference.jsonl")]
-    for _, texts in others:
-        references |= texts
-    for run in runs:
-        suffix = "" if beam == run["decoding_config"]["beam"] else beam_suffix(beam)
-        names = [f"test{suffix}." if suffix else "", *(f"{name}{suffix}." for name, _ in others)]
-        files = [folder / f"{run['name']}.{name}{run['decoding']}.jsonl" for name in names]
-        heard[run["name"]] = {id: fields for file in files for id, fields in read_texts(file).items()}
+    references: Texts = {}
+    heard: dict[str, Texts] = {run["name"]: {} for run in runs}
+    for path in folder.glob("*.jsonl.gz"):
+        own, hypotheses = read_table(path)
+        references |= own
+        for run in runs:
+            suffix = "" if beam == run["decoding_config"]["beam"] else beam_suffix(beam)
+            heard[run["name"]] |= hypotheses[f"{run['name']}{suffix}.{run['decoding']}"]
     for id, fields in references.items():
         by_length.setdefault(str(len(fields["text"].split())), {})[id] = fields
     return {
@@ -515,9 +514,10 @@ def test_published_studies_are_whole_meant_and_small(path: Path) -> None:
     assert sum(file.stat().st_size for file in path.parent.iterdir()) < 2_500_000
 
 
-def rate_texts(*paths: Path) -> str:
-    """WER in percent, as pages have it, of the references and the texts."""
-    texts = ({id: fields["text"] for id, fields in read_texts(path).items()} for path in paths)
+def rate_texts(table: Path, name: str) -> str:
+    """WER in percent, as pages have it, of a system in the table."""
+    references, hypotheses = read_table(table)
+    texts = ({id: fields["text"] for id, fields in own.items()} for own in (references, hypotheses[name]))
     return f"{100 * score(*texts, resamples=0).error_rate:.2f}"
 
 
@@ -527,7 +527,7 @@ def test_the_page_of_the_attention_guide_says_what_its_hypotheses_hold() -> None
     manifests = {"3 to 7": "test", "10": "test_10", "15": "test_15", "30": "test_30"}
 
     def rate(folder: Path, manifest: str, decoding: str) -> str:
-        return rate_texts(folder / f"{manifest}.reference.jsonl", folder / f"{manifest}.{decoding}.jsonl")
+        return rate_texts(folder / f"{manifest}.jsonl.gz", decoding)
 
     rows = re.findall(r"^\| (3 to 7|10|15|30) \| (.+?) \| (.+?) \| (.+?) \| .* \|$", page, re.MULTILINE)
     assert len(rows) == 8
@@ -571,10 +571,7 @@ def test_the_page_of_the_attention_clock_says_what_its_studies_found() -> None:
         assert "{}, {} and {}".format(*(dev[f"{name}{seed}"] for seed in ("", "-seed-1", "-seed-2"))) in part
     assert f"the prior alone {dev['prior']}" in part
     open_words = ROOT / "recipes/speechocean762/studies/attention_clock"
-    found = [
-        rate_texts(open_words / "reference.jsonl", open_words / f"{name}.attention.jsonl")
-        for name in ("clock", "prior")
-    ]
+    found = [rate_texts(open_words / TABLE, f"{name}.attention") for name in ("clock", "prior")]
     assert "has {} % on test in place of {} with the prior alone".format(*found) in part
 
 
@@ -590,13 +587,13 @@ def test_the_page_of_the_attention_guide_says_what_its_study_found() -> None:
     assert "Five digits have {} and {} %".format(*five) in part
     names = ["guide_windows", "guide_windows-seed-1", "guide_windows-seed-2"]
 
-    def rate(file: str) -> str:
-        return rate_texts(folder / "reference.jsonl", folder / file)
+    def rate(name: str) -> str:
+        return rate_texts(folder / TABLE, name)
 
-    alone = [rate(f"{name}.attention.jsonl") for name in names]
+    alone = [rate(f"{name}.attention") for name in names]
     assert "has {}, {} and {} % at 3 to 7 digits".format(*alone) in part
-    assert f"free it has {rate('free.attention.jsonl')} %" in part
-    heads = [rate(f"{name}.ctc_greedy.jsonl") for name in names]
+    assert f"free it has {rate('free.attention')} %" in part
+    heads = [rate(f"{name}.ctc_greedy") for name in names]
     assert "greedily, {}, {} and {} %".format(*heads) in part
 
 
@@ -624,33 +621,32 @@ def rate_an4_run(folder: Path, method: str) -> list[str]:
     """WER of the first run of a study: dev by study.json, test by the texts."""
     run = json.loads((folder / "study.json").read_text("utf-8"))["runs"][0]
     dev = f"{100 * run['ways']['dev'][method]['wer']:.2f}"
-    return [dev, rate_texts(folder / "reference.jsonl", folder / f"{run['name']}.{method}.jsonl")]
+    return [dev, rate_texts(folder / TABLE, f"{run['name']}.{method}")]
 
 
 def test_the_page_of_an4_says_what_the_attention_guide_has() -> None:
     studies = ROOT / "recipes/an4/studies"
-    references = studies / "attention_guide/reference.jsonl"
     names = ("attention_guide", "lstm_guide")
     part, rows = read_an4_table("Attention guide")
     for method, figures in rows:
         found = [rate for name in names for rate in rate_an4_run(studies / name, method)]
-        found.append(rate_texts(references, ROOT / f"recipes/an4/results/transformer.{method}.jsonl"))
+        found.append(rate_texts(ROOT / "recipes/an4/results" / TABLE, f"transformer.{method}"))
         assert figures.replace("*", "") == " | ".join(found)
     runs = [json.loads((studies / name / "study.json").read_text("utf-8"))["runs"][0] for name in names]
     assert "As dev chose, {} and {} %".format(*(f"{100 * run['wer']:.2f}" for run in runs)) in part
-    five = rate_texts(references, studies / "lstm_guide/combination_of_five.jsonl")
+    five = rate_texts(studies / "lstm_guide" / TABLE, "combination_of_five")
     assert "A combination of five" in part and f"has {five} %" in part
 
 
 def test_the_page_of_an4_says_what_phones_have() -> None:
     studies = ROOT / "recipes/an4/studies"
-    references = studies / "phones/reference.jsonl"
+    phones = studies / "phones" / TABLE
     part, rows = read_an4_table("Phones")
     for method, figures in rows:
         found = [rate for name in ("lstm_guide", "phones") for rate in rate_an4_run(studies / name, method)]
         assert figures.replace("*", "") == " | ".join(found)
-    assert f"**{rate_texts(references, studies / 'phones/phones.rescoring+speeds.jsonl')}** % on test" in part
-    four = rate_texts(references, studies / "phones/combination_of_four.jsonl")
+    assert f"**{rate_texts(phones, 'phones.rescoring+speeds')}** % on test" in part
+    four = rate_texts(phones, "combination_of_four")
     assert f"has {four} %" in part
     for decoding, shown in (
         ("rescoring+speeds", "**{}** % (4.14 to 7.89) by rescoring"),
@@ -658,16 +654,13 @@ def test_the_page_of_an4_says_what_phones_have() -> None:
         ("combination_of_four", "{} % (3.07 to 6.78), as many errors"),
         ("together", "**{}** % (2.93 to 6.45): no gain"),
     ):
-        assert shown.format(rate_texts(references, studies / f"phones/all.{decoding}.jsonl")) in part
-    others = [
-        rate_texts(references, studies / f"phones/{name}.joint+ngrams+speeds.jsonl")
-        for name in ("all-seed-1", "all_characters")
-    ]
+        assert shown.format(rate_texts(phones, f"all.{decoding}")) in part
+    others = [rate_texts(phones, f"{name}.joint+ngrams+speeds") for name in ("all-seed-1", "all_characters")]
     assert "with seed 1 ({}) and with letters ({})".format(*others) in part
-    all_948 = rate_texts(references, studies / "lstm_guide/all.ctc_beam+ngrams+speeds.jsonl")
+    all_948 = rate_texts(studies / "lstm_guide" / TABLE, "all.ctc_beam+ngrams+speeds")
     page = (ROOT / "recipes/an4/README.md").read_text(encoding="utf-8")
     assert f"{all_948} % (4.14 to 9.43)" in page
-    clock = rate_texts(references, studies / "attention_clock/clock.joint+speeds.jsonl")
+    clock = rate_texts(studies / "attention_clock" / TABLE, "clock.joint+speeds")
     assert f"**{clock}** % (4.91 to 10.52)" in page
 
 
@@ -685,19 +678,15 @@ def test_the_page_of_an4_says_what_phones_have_after_synthetic_speech() -> None:
     assert rows.keys() == methods.keys()
     for name, method in methods.items():
         found = [
-            rate_texts(folder / "dev.reference.jsonl", folder / f"dev.{texts}.{method}.jsonl")
-            for texts in ("alone", "an4", "both")
+            rate_texts(folder / "dev.jsonl.gz", f"{texts}.{method}") for texts in ("alone", "an4", "both")
         ]
         assert rows[name].replace("*", "") == " | ".join(found)
-    test, references = folder / "test.both.ctc_beam.jsonl", folder / "test.reference.jsonl"
-    assert f"**{rate_texts(references, test)}** % (1.33 to 5.10), 23 of 773 words" in part
-    together = [
-        rate_texts(folder / f"{split}.reference.jsonl", folder / f"{split}.combination.jsonl")
-        for split in ("dev", "test")
-    ]
+    test = rate_texts(folder / TABLE, "both.ctc_beam")
+    assert f"**{test}** % (1.33 to 5.10), 23 of 773 words" in part
+    together = [rate_texts(folder / f"{split}.jsonl.gz", "combination") for split in ("dev", "test")]
     assert "dev has {} % in place of 3.85, test **{}** in place of 2.98".format(*together) in part
     card = (ROOT / "recipes/an4/pretrained/README.md").read_text(encoding="utf-8")
-    assert f"{rate_texts(references, test)} %, 23 of 773 words" in card
+    assert f"{test} %, 23 of 773 words" in card
 
 
 def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -> None:
@@ -715,10 +704,7 @@ def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -
     assert len(rows) == 6
     for name, *shown in rows:
         decoding = decodings.get(name) or heads.pop(0)
-        found = [
-            rate_texts(folder / f"{test}.reference.jsonl", folder / f"{test}.{decoding}.jsonl")
-            for test in ("test_30s", "test_60s")
-        ]
+        found = [rate_texts(folder / f"{test}.jsonl.gz", decoding) for test in ("test_30s", "test_60s")]
         assert [figure.strip("*") for figure in shown] == found
 
 
@@ -743,9 +729,9 @@ def test_the_page_of_attention_says_what_other_families_have() -> None:
     training = "neither|prior|prior and guide|prior and clock"
     rows = re.findall(rf"^\|.*\| ({training}) \| (\d[\d.]*) \| (.*) \|$", part, re.MULTILINE)
     for (_, rate, interval), name in zip(rows, names, strict=True):
-        found = score_texts(
-            read_texts(studies / "systems/reference.jsonl"), read_texts(studies / f"{name}.attention.jsonl")
-        )
+        study, _, system = name.partition("/")
+        references, hypotheses = read_table(studies / study / TABLE)
+        found = score_texts(references, hypotheses[f"{system}.attention"])
         assert found.interval is not None and rate == f"{100 * found.error_rate:.2f}"
         assert interval == f"{100 * found.interval.low:.2f} to {100 * found.interval.high:.2f}"
 
@@ -754,9 +740,10 @@ def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/word_times"
 
+    rows_by_id = read_texts(folder / "word_times.jsonl.gz")
+
     def read_times(name: str) -> np.ndarray:
-        lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        times = " ".join(json.loads(line)["word_times"] for line in lines)
+        times = " ".join(fields[name] for fields in rows_by_id.values())
         return np.array(re.findall(r":([0-9.]+)-([0-9.]+)", times), float)
 
     rows = re.findall(r"^\| ([\w +]+|[\w ]+, no CTC) \| (CTC|attention) \| ([\d*].*) \|$", page, re.MULTILINE)
@@ -775,7 +762,7 @@ def test_the_page_of_attention_says_how_far_word_times_are_off() -> None:
 
 def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     page = (ROOT / "recipes/speechocean762/README.md").read_text(encoding="utf-8")
-    folder = ROOT / "recipes/speechocean762/studies/lstm_transformer"
+    studies = ROOT / "recipes/speechocean762/studies"
     decodings = {
         "CTC, greedy": "ctc_greedy",
         "joint": "joint",
@@ -785,16 +772,17 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     row = r"^\| (\w[^|]*) \| (\d+\.\d\d \| [\d.]+ to [\d.]+) \|"
     rows = dict(re.findall(row, page.split("### Attention")[0], re.MULTILINE))
     assert rows.keys() == decodings.keys()
-    shown = {rows[name]: ("dev", decoding) for name, decoding in decodings.items()}
+    first = "lstm_transformer"
+    shown = {rows[name]: (first, "dev", decoding) for name, decoding in decodings.items()}
     test, whisper = re.findall(r"\*\*([\d.]+) %\*\*, ([\d.]+ to [\d.]+)", page)
-    shown[" | ".join(test)] = ("test", "joint+ngrams")
-    shown[" | ".join(whisper)] = ("fifth_of_test", "whisper_tiny")
+    shown[" | ".join(test)] = (first, "test", "joint+ngrams")
+    shown[" | ".join(whisper)] = (first, "fifth_of_test", "whisper_tiny")
     further = re.findall(
         r"^\| (dev|test) \| ([^|]*) (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|", page, re.MULTILINE
     )
     assert len(further) == 3
     for part, decoding, figures in further:
-        shown[figures[2:]] = (part, f"../whisper_tiny/{part}.{decoding.replace(' ', '_')}")
+        shown[figures[2:]] = ("whisper_tiny", part, decoding.replace(" ", "_"))
     speeds = ("joint", "joint+ngrams", "joint+ngrams+speeds", "joint+ngrams+speeds")
     one_speed = ("ctc_greedy", "attention", "joint", "joint+ngrams", "joint+ngrams")
     for name, study, decoded in (
@@ -807,17 +795,16 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
     ):
         row = rf"^ *\| {name}, (dev|test) \| [^|]* (\| \d+\.\d\d \| [\d.]+ to [\d.]+) \|"
         for (part, figures), decoding in zip(re.findall(row, page, re.MULTILINE), decoded, strict=True):
-            shown[figures[2:]] = (part, f"../{study}/{part}.{decoding}")
-    for figures, (part, decoding) in shown.items():
-        name = decoding if "/" in decoding else f"{part}.{decoding}"
-        found = score_texts(
-            read_texts(folder / f"{part}.reference.jsonl"), read_texts(folder / f"{name}.jsonl")
-        )
+            shown[figures[2:]] = (study, part, decoding)
+    for figures, (study, part, decoding) in shown.items():
+        references, hypotheses = read_table(studies / study / f"{part}.jsonl.gz")
+        found = score_texts(references, hypotheses[decoding])
         assert found.interval is not None
         low, high = 100 * found.interval.low, 100 * found.interval.high
         assert figures == f"{100 * found.error_rate:.2f} | {low:.1f} to {high:.1f}"
-    names = [str(folder / f"../whisper_tiny/test.{name}.jsonl") for name in ("base_en", "beam_5")]
-    _, systems, _ = score_files(str(folder / "test.reference.jsonl"), names, normalize="english")
+    table = str(studies / "whisper_tiny" / TABLE)
+    columns = [f"{table}#{name}" for name in ("base_en", "beam_5")]
+    _, systems, _ = score_files(table, columns, normalize="english")
     for system in systems:
         assert f"{100 * system.score.error_rate:.2f} %" in page
     difference = systems[1].score.error_rate - systems[0].score.error_rate
@@ -825,16 +812,16 @@ def test_the_page_of_speechocean762_says_what_its_hypotheses_hold() -> None:
 
 
 SPEECHOCEAN762_PHONES = {
-    ("phones, dev", "CTC, greedy"): "dev.ctc_greedy",
-    ("phones, dev", "decoder alone"): "dev.attention",
-    ("phones, dev", "joint"): "dev.joint",
-    ("phones, dev", "joint, lexicon and word 3-grams"): "dev.joint+ngrams",
-    ("phones, dev", "the same, five speeds, CTC weight 0.3"): "dev.joint+ngrams+speeds",
+    ("phones, dev", "CTC, greedy"): "ctc_greedy",
+    ("phones, dev", "decoder alone"): "attention",
+    ("phones, dev", "joint"): "joint",
+    ("phones, dev", "joint, lexicon and word 3-grams"): "joint+ngrams",
+    ("phones, dev", "the same, five speeds, CTC weight 0.3"): "joint+ngrams+speeds",
     ("phones, test", "joint, lexicon and word 3-grams"): "phones.joint+ngrams",
-    ("phones, test", "the same, all 2.88 hours"): "test.all.joint+ngrams",
-    ("CTC alone, dev", "CTC beam, lexicon and word 3-grams"): "dev.ctc_phones.ctc_beam+ngrams",
+    ("phones, test", "the same, all 2.88 hours"): "all.joint+ngrams",
+    ("CTC alone, dev", "CTC beam, lexicon and word 3-grams"): "ctc_phones.ctc_beam+ngrams",
     ("CTC alone, test", "CTC beam, lexicon and word 3-grams"): "ctc_phones.ctc_beam+ngrams",
-    ("CTC alone, letters, dev", "CTC beam, lexicon and word 3-grams"): "dev.ctc.ctc_beam+ngrams",
+    ("CTC alone, letters, dev", "CTC beam, lexicon and word 3-grams"): "ctc.ctc_beam+ngrams",
     ("CTC alone, letters, test", "CTC beam, lexicon and word 3-grams"): "ctc.ctc_beam+ngrams",
 }
 
@@ -849,9 +836,8 @@ def test_the_page_of_speechocean762_says_what_phones_have() -> None:
     assert [(group, decoding) for group, decoding, _ in rows] == list(SPEECHOCEAN762_PHONES)
     for group, decoding, figures in rows:
         split = "dev" if "dev" in group else "test"
-        reference = studies / "lstm_transformer" / f"{split}.reference.jsonl"
-        path = studies / "phones" / f"{SPEECHOCEAN762_PHONES[group, decoding]}.jsonl"
-        found = score_texts(read_texts(reference), read_texts(path))
+        references, hypotheses = read_table(studies / "phones" / f"{split}.jsonl.gz")
+        found = score_texts(references, hypotheses[SPEECHOCEAN762_PHONES[group, decoding]])
         assert found.interval is not None
         wer, low, high, cer = (
             100 * rate
@@ -864,12 +850,11 @@ def test_the_page_of_speechocean762_says_what_phones_have() -> None:
         )
         assert figures == f"{wer:.2f} | {low:.1f} to {high:.1f} | {cer:.1f}"
     for split, name in (
-        ("dev", "dev.characters.joint+ngrams"),
-        ("dev", "dev.espeak.joint+ngrams"),
-        ("test", "test.wide.joint+ngrams+speeds"),
+        ("dev", "characters.joint+ngrams"),
+        ("dev", "espeak.joint+ngrams"),
+        ("test", "wide.joint+ngrams+speeds"),
     ):
-        reference = studies / "lstm_transformer" / f"{split}.reference.jsonl"
-        assert f"{rate_texts(reference, studies / 'phones' / f'{name}.jsonl')} %" in part
+        assert f"{rate_texts(studies / 'phones' / f'{split}.jsonl.gz', name)} %" in part
 
 
 def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[str, object]:
@@ -880,13 +865,14 @@ def make_run(name: str, variant: str, seed: int, left_out: str | None) -> dict[s
 def made_up(tmp_path: Path) -> Path:
     """Two speakers with two utterances each, of two words."""
     said = {f"{who}{n}": {"text": "YES NO", "speaker": who} for who in ("ann", "bob") for n in (0, 1)}
-    write_texts(tmp_path / "reference.jsonl", said)
+    write_table(tmp_path / TABLE, said, {})
     return tmp_path
 
 
 def write_heard(folder: Path, run: dict[str, object], texts: dict[str, str]) -> dict[str, object]:
-    heard = {id: {"text": texts.get(id, "YES NO")} for id in read_texts(folder / "reference.jsonl")}
-    write_texts(folder / f"{run['name']}.joint.jsonl", heard)
+    references, hypotheses = read_table(folder / TABLE)
+    heard = {id: {"text": texts.get(id, "YES NO")} for id in references}
+    write_table(folder / TABLE, references, hypotheses | {f"{run['name']}.joint": heard})
     return run
 
 
@@ -911,14 +897,13 @@ def test_figures_of_folds(made_up: Path) -> None:
 
 
 def test_what_is_heard_of_speakers_left_out(made_up: Path) -> None:
-    """One file that scores as the folds together."""
+    """Texts that score as the folds together."""
     runs = [
         write_heard(made_up, make_run("x_ann", "x", 0, "ann"), {"ann0": "YES", "bob0": "MAYBE"}),
         write_heard(made_up, make_run("x_bob", "x", 0, "bob"), {"ann0": "MAYBE", "bob1": "NO"}),
     ]
-    write_left_out(made_up, runs)
-    texts = read_texts(made_up / "x-seed-0.left_out.jsonl")
-    assert {id: fields["text"] for id, fields in texts.items()} == {
+    (joined,) = join_left_out(*read_table(made_up / TABLE), runs).values()
+    assert {id: fields["text"] for id, fields in joined.items()} == {
         "ann0": "YES",
         "ann1": "YES NO",
         "bob0": "YES NO",
@@ -973,7 +958,7 @@ def test_the_first_validation_below_a_rate(tmp_path: Path) -> None:
 def test_the_page_of_fsdd_says_what_wide_augmentation_is_worth() -> None:
     page = (ROOT / "recipes/fsdd/README.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/wide_augmentation"
-    references = read_texts(folder / "reference.jsonl")
+    references, hypotheses = read_table(folder / TABLE)
     rows = read_rows(page.split("### More updates, wider speeds, noise")[1])
     for column, name in (
         (0, "transformer"),
@@ -981,7 +966,7 @@ def test_the_page_of_fsdd_says_what_wide_augmentation_is_worth() -> None:
         (4, "five_speeds.transformer"),
         (5, "five_speeds.ctc_lstm"),
     ):
-        heard = read_texts(folder / f"{name}-seed-0.left_out.jsonl")
+        heard = hypotheses[f"{name}-seed-0.left_out"]
         for speaker, shown in score_left_out(references, heard):
             assert rows[speaker][column] == shown
 
@@ -990,9 +975,9 @@ def test_the_page_of_fsdd_says_what_whisper_makes_of_voices_left_out() -> None:
     page = (ROOT / "recipes/fsdd/README.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/fsdd/studies/whisper_tiny"
     rows = read_rows(page.split("### Whisper tiny, trained further")[1])
-    references = read_texts(folder / "reference.jsonl")
+    references, hypotheses = read_table(folder / TABLE)
     for column, name in ((0, "all_weights"), (2, "lora")):
-        scores = list(score_left_out(references, read_texts(folder / f"{name}-seed-0.left_out.jsonl")))
+        scores = list(score_left_out(references, hypotheses[f"{name}-seed-0.left_out"]))
         assert len(scores) == 7
         assert all(rows[speaker][column] == shown for speaker, shown in scores)
 

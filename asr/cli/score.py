@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "counts, of equals the first; BLEU takes all",
     )
     parser.add_argument(
-        "hypotheses", metavar="HYP", nargs="+", help="the texts of a system; a file for each system"
+        "hypotheses",
+        metavar="HYP",
+        nargs="+",
+        help="the texts of a system: a file, or a field of REF's records that holds them",
     )
     parser.add_argument(
         "--by",

@@ -30,8 +30,8 @@ from asr.recipe.results import (
     describe_hypotheses,
     describe_references,
     find_language_model,
-    hypotheses_name,
     score_texts,
+    setup_name,
     write_texts,
 )
 from asr.recipe.systems import Run, find_all_runs
@@ -243,7 +243,7 @@ class Split:
 
     def keep(self, setup: str, decoded: DecodedSplit) -> dict[str, float]:
         """Write the texts; return WER, CER, speed, and how many texts the checks rejected."""
-        write_texts(self.folder / hypotheses_name(self.name, setup), self.describe(decoded))
+        write_texts(self.folder / f"{setup_name(self.name, setup)}.jsonl", self.describe(decoded))
         found = self.score(decoded)
         return {
             "wer": found.error_rate,

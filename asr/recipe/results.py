@@ -1,11 +1,13 @@
 """Score and compare the runs of a recipe, and the variants of a study, each with all its runs.
 
-Every figure of results.json and study.json follows from the texts beside it. Anyone can compute them again;
-tests do so with what is published.
+Every figure of results.json and study.json follows from the table beside it, test.jsonl.gz: a line for each
+utterance with its reference and the hypothesis of each run. Anyone can compute the figures again; tests do so
+with what is published.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +25,7 @@ from asr.scoring.intervals import Interval
 from asr.scoring.significance import compare
 from asr.text.normalization import TextConfig, normalize_for_scoring
 
-RESULTS, REFERENCES = "results.json", "reference.jsonl"
+RESULTS, TABLE = "results.json", "test.jsonl.gz"
 AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
 SIGNIFICANCE_TEST = "matched pairs of segments (MAPSSWE), two-sided"
 
@@ -50,30 +52,29 @@ def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
                 "their error rates cannot be compared; give both the same rules"
             )
-    folder = experiment.results_dir
-    _remove_results(folder)
-    write_texts(folder / REFERENCES, references)
     summaries = [read_record(run.summary_path) for run in runs]
-    for run, summary in zip(runs, summaries, strict=True):
-        for setup in summary["ways"]["test"]:
-            texts = read_texts(run.evaluation_dir / hypotheses_name("test", setup))
-            write_texts(folder / hypotheses_name(run.name, setup), texts)
+    hypotheses = {
+        setup_name(run.name, setup): read_texts(run.evaluation_dir / f"{setup_name('test', setup)}.jsonl")
+        for run, summary in zip(runs, summaries, strict=True)
+        for setup in summary["ways"]["test"]
+    }
+    write_table(experiment.results_dir / TABLE, references, hypotheses)
     baseline = experiment.recipe.baseline
     if not any(run.system == baseline for run in runs):
         baseline = runs[0].system
     about = {"smoke": experiment.smoke, "command": experiment.command, "baseline": baseline}
-    scores = score_results(folder, baseline, summaries)
+    scores = score_results(experiment.results_dir, baseline, summaries)
     write_record(experiment.results_path, {"corpus": experiment.recipe.name, **about, **scores})
 
 
 def score_results(folder: Path, baseline: str, summaries: Sequence[Record]) -> dict[str, Any]:
-    """Compute the figures of results.json from the texts in `folder`, and add them to the summaries."""
-    references = read_texts(folder / REFERENCES)
+    """Compute the figures of results.json from the table in `folder`, and add them to the summaries."""
+    references, hypotheses = read_table(folder / TABLE)
     runs, chosen = [], {}
     for summary in summaries:
         name, setups = summary["name"], {}
         for setup, known in summary["ways"]["test"].items():
-            texts = read_texts(folder / hypotheses_name(name, setup))
+            texts = hypotheses[setup_name(name, setup)]
             found = score_texts(choose_tested(summary, references, texts), texts)
             setups[setup] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
             if setup == summary["decoding"]:
@@ -117,11 +118,9 @@ def _find_opponent(run: Record, baseline: str, summaries: Sequence[Record]) -> s
 
 
 def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> dict[str, Any]:
-    """Compute the figures of study.json from the texts in `folder`, and add them to the runs."""
-    references = read_texts(folder / REFERENCES)
-    hypotheses = {
-        run["name"]: read_texts(folder / hypotheses_name(run["name"], run["decoding"])) for run in runs
-    }
+    """Compute the figures of study.json from the table in `folder`, and add them to the runs."""
+    references, columns = read_table(folder / TABLE)
+    hypotheses = {run["name"]: columns[setup_name(run["name"], run["decoding"])] for run in runs}
     variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
     scores = {name: pool(own, references, hypotheses) for name, own in variants.items()}
     comparisons = []
@@ -182,35 +181,24 @@ def read_results(experiment: Experiment) -> dict[str, Any]:
 
 
 def publish_results(experiment: Experiment) -> None:
-    """Copy results.json, all that it names, and the table to the folder of the recipe."""
+    """Copy results.json, its texts and its page to the folder of the recipe."""
     if read_results(experiment)["smoke"]:
         raise UserError(
             f"{experiment.results_dir}: results of a smoke run mean nothing and are not published"
         )
     folder = experiment.published_dir
-    _remove_results(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (*_results_files(experiment.results_dir), experiment.report_dir / "report.md"):
+    texts = experiment.results_dir / TABLE
+    for path in (experiment.results_path, texts, experiment.report_dir / "report.md"):
         shutil.copyfile(path, folder / path.name)
-
-
-def _remove_results(folder: Path) -> None:
-    """Remove the files of an earlier comparison; what else lies there stays."""
-    for path in _results_files(folder):
-        path.unlink(missing_ok=True)
-
-
-def _results_files(folder: Path) -> list[Path]:
-    runs = read_record(folder / RESULTS).get("runs", [])
-    hypotheses = [hypotheses_name(run["name"], setup) for run in runs for setup in run["ways"]["test"]]
-    return [folder / name for name in (RESULTS, REFERENCES, *hypotheses)]
 
 
 # --- scores -------------------------------------------------------------------------------------
 
 
-def hypotheses_name(run: str, setup: str) -> str:
-    return f"{run}.{setup}.jsonl"
+def setup_name(run: str, setup: str) -> str:
+    """Name the texts of a run, or of a split, that were decoded in one way."""
+    return f"{run}.{setup}"
 
 
 def find_language_model(setup: str) -> str | None:
@@ -242,8 +230,9 @@ def score_texts(references: Texts, hypotheses: Texts) -> Score:
 
 def score_run(folder: Path, run: Record) -> Score:
     """Score what a run wrote by its chosen setup."""
-    hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
-    return score_texts(choose_tested(run, read_texts(folder / REFERENCES), hypotheses), hypotheses)
+    references, columns = read_table(folder / TABLE)
+    hypotheses = columns[setup_name(run["name"], run["decoding"])]
+    return score_texts(choose_tested(run, references, hypotheses), hypotheses)
 
 
 def describe_score(found: Score) -> dict[str, Any]:
@@ -315,16 +304,44 @@ def describe_hypotheses(texts: Mapping[str, str], rules: TextConfig) -> Texts:
     return {name: {"text": normalize_for_scoring(text, rules)} for name, text in texts.items()}
 
 
+def write_table(path: Path, references: Texts, hypotheses: Mapping[str, Texts]) -> None:
+    """Write a line for each utterance: id, reference, speaker, and the text of each system."""
+    with replace_file(path) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        for id, fields in references.items():
+            texts = {name: own[id]["text"] for name, own in hypotheses.items() if id in own}
+            packed.write(_format_line({"id": id, **fields, **texts}))
+
+
+def read_table(path: Path) -> tuple[Texts, dict[str, Texts]]:
+    """Read the references, and the hypotheses of each system by its name."""
+    references: Texts = {}
+    hypotheses: dict[str, Texts] = {}
+    for id, fields in read_texts(path).items():
+        own = {"text", "speaker", *find_more_references(fields)}
+        references[id] = {name: text for name, text in fields.items() if name in own}
+        for name, text in fields.items():
+            if name not in own:
+                hypotheses.setdefault(name, {})[id] = {"text": text}
+    return references, hypotheses
+
+
 def write_texts(path: Path, texts: Texts) -> None:
     """Write JSON Lines that `asr score` reads."""
     with replace_file(path) as file:
-        for name, fields in texts.items():
-            file.write(json.dumps({"id": name, **fields}, ensure_ascii=False).encode() + b"\n")
+        for id, fields in texts.items():
+            file.write(_format_line({"id": id, **fields}))
+
+
+def _format_line(record: Mapping[str, str]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
 def read_texts(path: Path) -> Texts:
+    """Read JSON Lines, packed by gzip or not, by their ids."""
     try:
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        records = [json.loads(line) for line in content.splitlines()]
         return {record.pop("id"): record for record in records}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); run the stage evaluate again") from None

@@ -8,6 +8,7 @@ hypotheses that they follow from.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import shutil
@@ -32,14 +33,15 @@ from asr.recipe.definition import Recipe, SystemConf
 from asr.recipe.experiment import Experiment
 from asr.recipe.figures import choose_utterances, draw_curves, draw_lengths, draw_maps
 from asr.recipe.results import (
-    REFERENCES,
+    TABLE,
     Record,
     Texts,
     choose_tested,
-    hypotheses_name,
+    read_table,
     read_texts,
     score_study,
-    write_texts,
+    setup_name,
+    write_table,
 )
 from asr.recipe.stages import build_tasks, check_only, choose_stages, run_recipe
 from asr.recipe.study_report import add_learning, beam_suffix, format_page, read_runs, score_lengths
@@ -288,29 +290,30 @@ def publish_study(experiment: Experiment, study: Study, report_dir: Path) -> Non
         raise UserError(f"{folder}: has files, but no {FIGURES} of an earlier study; give an empty folder")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(report_dir, folder)
-    shutil.copyfile(experiment.results_dir / REFERENCES, folder / REFERENCES)
     runs = read_record(report_dir / FIGURES)["runs"]
-    others = [name + beam_suffix(beam) for beam in study.length_beams for name in ("test", *study.lengths)]
-    for run in runs:
-        texts = hypotheses_name(run["name"], run["decoding"])
-        shutil.copyfile(experiment.results_dir / texts, folder / texts)
+    references, found = read_table(experiment.results_dir / TABLE)
+    chosen = {name: found[name] for run in runs if (name := setup_name(run["name"], run["decoding"]))}
+    left_out = {} if study.folds is None else join_left_out(references, chosen, runs)
+    tables = {"test": (references, chosen | left_out)}
+    decoded = [(split, "") for split in study.lengths]
+    decoded += itertools.product(("test", *study.lengths), map(beam_suffix, study.length_beams))
+    for run, (split, suffix) in itertools.product(runs, decoded):
         evaluation = experiment.runs_dir / run["name"] / "evaluation"
-        for name in study.lengths:
-            shutil.copyfile(evaluation / f"{name}.jsonl", folder / f"{name}.{REFERENCES}")
-        for name in (*study.lengths, *others):
-            for path in evaluation.glob(f"{name}.*.jsonl"):
-                shutil.copyfile(path, folder / f"{run['name']}.{path.name}")
-    if study.folds is not None:
-        write_left_out(folder, runs)
+        if split not in tables:
+            tables[split] = (read_texts(evaluation / f"{split}.jsonl"), {})
+        for path in evaluation.glob(f"{split}{suffix}.*.jsonl"):
+            tables[split][1][run["name"] + path.stem.removeprefix(split)] = read_texts(path)
+    for split, (split_references, hypotheses) in tables.items():
+        write_table(folder / f"{split}.jsonl.gz", split_references, hypotheses)
 
 
-def write_left_out(folder: Path, runs: Sequence[Record]) -> None:
-    """Write for each variant and seed the texts of all folds, each by the run that left it out."""
-    references = read_texts(folder / REFERENCES)
-    texts: dict[str, Texts] = defaultdict(dict)
+def join_left_out(
+    references: Texts, hypotheses: Mapping[str, Texts], runs: Sequence[Record]
+) -> dict[str, Texts]:
+    """Join for each variant and seed the texts of all folds, each by the run that left it out."""
+    joined: dict[str, Texts] = defaultdict(dict)
     for run in runs:
-        hypotheses = read_texts(folder / hypotheses_name(run["name"], run["decoding"]))
-        own = {id: hypotheses[id] for id in choose_tested(run, references, hypotheses)}
-        texts[hypotheses_name(f"{run['variant']}-seed-{run['seed']}", "left_out")] |= own
-    for name, all_texts in texts.items():
-        write_texts(folder / name, all_texts)
+        texts = hypotheses[setup_name(run["name"], run["decoding"])]
+        own = {id: texts[id] for id in choose_tested(run, references, texts)}
+        joined[setup_name(f"{run['variant']}-seed-{run['seed']}", "left_out")] |= own
+    return joined

@@ -23,10 +23,10 @@ from asr.recipe.results import (
     Record,
     Texts,
     describe_score,
-    hypotheses_name,
     pool,
     read_results,
     read_texts,
+    setup_name,
     write_texts,
 )
 from asr.recipe.systems import spread
@@ -181,7 +181,7 @@ def decode_lengths(
         manifest = experiment.data_dir / f"{name}.jsonl"
         split = Split.read(recognizer, manifest, folder / "evaluation", name)
         references |= split.references
-        path = split.folder / hypotheses_name(name + suffix, config.method)
+        path = split.folder / f"{setup_name(name + suffix, config.method)}.jsonl"
         if not path.exists() or path.stat().st_mtime < model.stat().st_mtime:
             decoded = split.decode({config.method: Request(config)})
             write_texts(path, split.describe(decoded[config.method]))

@@ -52,6 +52,7 @@ def score_files(
 ) -> tuple[TranscriptFile, list[ScoredFile], list[str]]:
     """The references, each file of hypotheses with its score, and what a person should know about them.
 
+    A hypothesis path that is no file may name a field of the references: the column of a system in a table.
     `more_references` are files of other references, which are right too, as are the fields reference_2,
     reference_3 and so on of the first; of each utterance the one with the fewest errors counts.
     `glm` is a global mapping file, whose rules rewrite both sides first. With `speakers_at_once`, all that a
@@ -61,8 +62,13 @@ def score_files(
     change = choose_normalization(normalize)
     if [reference_path, *more_references, *hypothesis_paths].count("-") > 1:
         raise UserError("standard input can be read once only; give files for the others")
-    names = name_systems(hypothesis_paths)
     reference = read_transcripts(reference_path)
+    columns = {field for entry in reference.entries.values() for field in entry.fields}
+    hypothesis_paths = [
+        f"{reference_path}#{path}" if path in columns and not os.path.exists(path) else path
+        for path in hypothesis_paths
+    ]
+    names = name_systems(hypothesis_paths)
     known_ids = () if reference.format == "plain" else reference.entries
     others = [read_transcripts(path, "reference", known_ids) for path in more_references]
     files = [read_transcripts(path, "hypothesis", known_ids) for path in hypothesis_paths]
@@ -139,8 +145,11 @@ def _match_alternatives(
 
 def name_systems(paths: Sequence[str]) -> list[str]:
     """The names of the files; where they are alike, as in */hyp.trn, the whole paths."""
-    plain = [split_format(path)[1] for path in paths]
-    stems = [os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for path in plain]
+    split = [split_format(path) for path in paths]
+    plain = [f"{path}#{field}" if field else path for _, path, field in split]
+    stems = [
+        field or os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for _, path, field in split
+    ]
     names = stems if len(set(stems)) == len(stems) else plain
     if len(set(names)) < len(names):
         raise UserError(

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asr.data.text_lines import Lines, open_lines
@@ -74,10 +74,11 @@ def read_transcripts(
 ) -> TranscriptFile:
     """Read a file of any format. "-" is standard input; a folder is Kaldi's, of which `text` is read.
 
-    Of a record that holds both sides, such as `text` and `pred_text`, `role` chooses. `known_ids` are those
-    of the other file: a line that begins with one of them has an id.
+    Of a record that holds both sides, such as `text` and `pred_text`, `role` chooses. `FILE#FIELD` reads the
+    texts in a field of the records, such as a system's column in a table of several. `known_ids` are those of
+    the other file: a line that begins with one of them has an id.
     """
-    chosen, path_text = split_format(str(path))
+    chosen, path_text, field = split_format(str(path))
     if os.path.isdir(path_text):
         folder, path_text, chosen = path_text, os.path.join(path_text, "text"), "kaldi"
         if not os.path.isfile(path_text):
@@ -90,6 +91,8 @@ def read_transcripts(
         entries = collect(rest.name, READERS[found](rest, role, notes))
     if found == "kaldi":
         entries = add_speakers(path_text, entries, notes)
+    if field:
+        entries = _take_field(lines.name, entries, field)
     if not entries:
         raise UserError(f"{lines.name}: no utterance in it; expected one a line, as {_NAMES}")
     is_guess = found == "plain" and not chosen
@@ -98,12 +101,26 @@ def read_transcripts(
     return TranscriptFile(lines.name, found, entries, tuple(notes), is_guess)
 
 
-def split_format(path: str) -> tuple[Format | None, str]:
-    """`trn:a.txt` is a file whose format is said, unless a file has that whole name."""
+def split_format(path: str) -> tuple[Format | None, str, str]:
+    """Split `trn:a.txt` and `a.jsonl#field` into format, path and field, unless a file has that name."""
+    if os.path.exists(path):
+        return None, path, ""
     name, colon, rest = path.partition(":")
-    if colon and name in FORMATS and not os.path.exists(path):
-        return FORMATS[name], rest
-    return None, path
+    chosen = FORMATS[name] if colon and name in FORMATS else None
+    path = rest if chosen else path
+    if os.path.exists(path):
+        return chosen, path, ""
+    path, _, field = path.partition("#")
+    return chosen, path, field
+
+
+def _take_field(name: str, entries: dict[str, Entry], field: str) -> dict[str, Entry]:
+    """Take the texts from a field of the records; records without it are left out."""
+    taken = {id: replace(e, text=e.fields[field]) for id, e in entries.items() if field in e.fields}
+    if not taken:
+        known = sorted({field for entry in entries.values() for field in entry.fields})
+        raise UserError(f"{name}: no field {shorten(field)}; its fields are {', '.join(known) or 'none'}")
+    return taken
 
 
 def collect(name: str, records: Iterator[Record]) -> dict[str, Entry]:
