@@ -291,6 +291,28 @@ def test_convert_pipes_only_if_allowed(run: Run, corpus: Path) -> None:
     assert next(read_manifest("b.jsonl")).duration == 1.0
 
 
+@pytest.mark.parametrize("source", ["t.csv", "kaldi", "libri"])
+def test_convert_leaves_out_what_cannot_be_read(run: Run, corpus: Path, source: str) -> None:
+    (corpus / "t.csv").write_text("id,path,text\nlost,no.wav,a\ngood,audio/0.wav,b\n")
+    (corpus / "kaldi").mkdir()
+    (corpus / "kaldi" / "wav.scp").write_text("good audio/0.wav\nlost no.wav\n")
+    (corpus / "libri").mkdir()
+    (corpus / "libri" / "a.trans.txt").write_text("good b\nlost a\n")
+    (corpus / "libri" / "good.wav").write_bytes((corpus / "audio" / "0.wav").read_bytes())
+    status, out, err = run("convert", source, "out.jsonl")
+    assert (status, out) == (1, "out.jsonl: 1 utterances\n")
+    assert "left out: " in err and "1 utterances are left out" in err
+    assert [utterance.id for utterance in read_manifest("out.jsonl")] == ["good"]
+
+
+def test_convert_with_a_column_of_texts(run: Run, corpus: Path) -> None:
+    (corpus / "t.csv").write_text("path,verse\naudio/0.wav,a\n")
+    status, _, err = run("convert", "t.csv", "out.jsonl")
+    assert status == 0 and "no utterance has a text; if its column is one of 'path', 'verse'" in err
+    assert run("convert", "t.csv", "out.jsonl", "--text-column", "verse")[0] == 0
+    assert next(read_manifest("out.jsonl")).text == "a"
+
+
 # --- the command itself -------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,47 @@ def test_rows_become_utterances(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert guess_source_kind(path) == guess_source_kind(path.parent) == "parquet"
     with caplog.at_level(logging.WARNING):
         assert main(["manifest", "convert", str(path.parent), str(tmp_path / "out.jsonl")]) == 0
-    folder = tmp_path / "out.audio"
+    folder = tmp_path / "out.jsonl.audio"
+    split = {"split": "train"}
     assert list(read_manifest(tmp_path / "out.jsonl")) == [
-        Utterance(id="1-2", audio=f"{folder}/1-2.flac", duration=0.5, text="A B", speaker="7"),
-        Utterance(id="1-2-1", audio=f"{folder}/1-2-1.wav", duration=0.25, text="C", speaker="8"),
+        Utterance(id="1-2", audio=f"{folder}/1-2.flac", duration=0.5, text="A B", speaker="7", extras=split),
+        Utterance(
+            id="1-2-2", audio=f"{folder}/1-2-2.wav", duration=0.25, text="C", speaker="8", extras=split
+        ),
     ]
     assert (folder / "1-2.flac").read_bytes() == make_audio(0.5, "FLAC")
     assert "1 utterances lose 'words', a list or an object" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["mine/all.jsonl", "mine/all.csv", "mine/cv.hi", "all.jsonl"])
+def test_targets_of_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind = "kaldi" if target == "mine/cv.hi" else target.rpartition(".")[2]
+    names = ("data/train-0.parquet", "data/test-0.parquet", f"{target}2/other.parquet")
+    for name in names:
+        write(Path(name), [ROWS[0] | {"id": name[5:10]}])
+    assert main(["manifest", "convert", "data", target, "--to", kind]) == 0
+    found = list(read_utterances(target, kind))
+    assert [Path(u.audio).read_bytes() for u in found] == [make_audio(0.5, "FLAC")] * 2
+    assert {Path(u.audio).parent for u in found} == {tmp_path / f"{target}.audio"}
+    if kind != "kaldi":
+        assert [u.extras["split"] for u in found] == ["test", "train"]
+
+
+def test_numbers_of_names_as_voxpopuli_has_them(tmp_path: Path) -> None:
+    audio = {"bytes": make_audio(0.5), "path": "a/2018-en_1.wav"}
+    row = {"audio": audio, "language": 1, "raw_text": "", "normalized_text": "we agree", "gender": -1}
+    table = pyarrow.Table.from_pylist([row])
+    names = {"language": {"names": ["en", "de"], "_type": "ClassLabel"}, "gender": {"names": ["f", "m"]}}
+    content = json.dumps({"info": {"features": {"audio": {"_type": "Audio"}, **names}}})
+    parquet.write_table(table.replace_schema_metadata({"huggingface": content}), tmp_path / "a.parquet")
+    (found,) = read_utterances(tmp_path / "a.parquet", "parquet", audio_dir=tmp_path / "audio")
+    assert (found.id, found.text, found.language, found.extras) == (
+        "2018-en_1",
+        "we agree",
+        "de",
+        {"raw_text": ""},
+    )
 
 
 def test_names_stay_in_their_folder(tmp_path: Path) -> None:

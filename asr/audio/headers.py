@@ -31,6 +31,16 @@ _MP3_KILOBITS = (
     (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 )
 
+# What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
+# fmt: off
+AUDIO_SUFFIXES = frozenset((
+    ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".dts", ".flac", ".flv",
+    ".gsm", ".m4a", ".m4b", ".m4v", ".mka", ".mkv", ".mov", ".mp1", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg",
+    ".mts", ".oga", ".ogg", ".ogv", ".opus", ".ra", ".rf64", ".rm", ".snd", ".sph", ".spx", ".tta", ".vob",
+    ".voc", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
+))
+# fmt: on
+
 _LONGEST_OGG_PAGE = 65_307  # bytes
 
 

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 # As in asr.data.interchange, which --help must not import.
 KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")
-SOURCES_ONLY = ("librispeech", "lhotse", "parquet")
+SOURCES_ONLY = ("librispeech", "lhotse", "parquet", "audiofolder", "files")
+MAX_LEFT_OUT_SHOWN = 10
 TOP_NAMES = 10
 BAR_WIDTH = 40
 
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "convert",
             _add_convert,
             _convert,
-            "from and to Kaldi folders, NeMo manifests, CSV and TSV; from LibriSpeech, lhotse and Parquet",
+            "from and to Kaldi folders, NeMo manifests, CSV and TSV; from Hugging Face and others",
         ),
         (
             "pack",
@@ -340,6 +341,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", dest="target_kind", choices=KINDS, help="default: by the suffix (.json is NeMo's)"
     )
+    parser.add_argument("--text-column", metavar="NAME", help="the column, or JSON field, that has the texts")
     parser.add_argument(
         "--allow-pipes",
         action="store_true",
@@ -348,6 +350,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(args: argparse.Namespace) -> int:
+    import os
     from pathlib import Path
 
     from asr.data.interchange import guess_source_kind, guess_target_kind, read_utterances, write_utterances
@@ -356,13 +359,24 @@ def _convert(args: argparse.Namespace) -> int:
     target_kind = args.target_kind or guess_target_kind(args.target)
     logger.info("%s is read as %s, %s is written as %s", args.source, source_kind, args.target, target_kind)
     refuse_to_overwrite(args.source, args.target)
-    audio_dir = Path(args.target).with_suffix(".audio")
-    utterances = read_utterances(args.source, source_kind, args.allow_pipes, audio_dir)
+    left_out: list[Exception] = []
+    utterances = read_utterances(
+        args.source,
+        source_kind,
+        allow_pipes=args.allow_pipes,
+        audio_dir=Path(os.path.abspath(args.target) + ".audio"),
+        text_column=args.text_column,
+        leave_out=left_out.append,
+    )
     count = write_utterances(args.target, target_kind, _with_progress(utterances, args.source))
     print(f"{args.target}: {count:,} utterances")
-    if not count:
+    if not count and not left_out:
         logger.warning("%s: has no utterance in it; is it the right one?", args.source)
-    return 0
+    for error in left_out[:MAX_LEFT_OUT_SHOWN]:
+        logger.warning("left out: %s", error)
+    if left_out:
+        logger.error("%s: %d utterances are left out", args.source, len(left_out))
+    return 1 if left_out else 0
 
 
 def _with_progress(utterances: Iterable[Utterance], path: str) -> Iterator[Utterance]:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from asr.audio.reading import measure_seconds, read_info
+from asr.audio.reading import AudioError, measure_seconds, read_info
 from asr.data.manifest import Utterance, build_utterance, require_line_fits, with_absolute_audio
-from asr.data.records import UniqueNames, warn_of_losses
+from asr.data.records import LeaveOut, UniqueNames, raise_error, warn_of_losses
 from asr.data.text_lines import BLANKS, read_text_lines
 from asr.errors import UserError, shorten
 from asr.files import replace_file
@@ -44,18 +44,20 @@ class _Segment(NamedTuple):
     channel: str | None = None
 
 
-def read_kaldi(folder: str | Path, allow_pipes: bool = False) -> Iterator[Utterance]:
+def read_kaldi(
+    folder: str | Path, allow_pipes: bool = False, leave_out: LeaveOut = raise_error
+) -> Iterator[Utterance]:
     """The utterances of a data folder, in the order of `segments`, or of `wav.scp` where that is all.
 
     A command in wav.scp is an error. With `allow_pipes` the plain forms of sph2pipe, flac, sox, ffmpeg and
     cat are replaced by the file that they decode, which can be read without them. A speaker with the name of
-    the utterance is Kaldi's way to say unknown.
+    the utterance is Kaldi's way to say unknown. `leave_out` is called for audio that cannot be read.
     """
     folder = Path(folder)
     if not (folder / "wav.scp").is_file():
         raise UserError(
-            f"{folder}: not a Kaldi data folder, it has no wav.scp; for recordings with a table "
-            "of their texts give the table"
+            f"{folder}: not a Kaldi data folder, it has no wav.scp; folders of other kinds have Parquet "
+            "tables, metadata.csv or metadata.jsonl, LibriSpeech's .trans.txt, or audio files"
         )
     recordings = _read_recordings(folder / "wav.scp", allow_pipes)
     recording_seconds = _read_optional(folder / "reco2dur", _parse_seconds)
@@ -80,14 +82,17 @@ def read_kaldi(folder: str | Path, allow_pipes: bool = False) -> Iterator[Uttera
             raise UserError(
                 f"{folder}/segments: {name} is part of {segment.recording}, which wav.scp does not have"
             )
-        path = recordings[segment.recording]
-        channel = None
-        if segment.channel is not None:
-            channel = _find_channel(path, f"{folder}/segments: {name}", segment.channel)
+        path, channel_of_pipe = recordings[segment.recording]
         duration = None if in_parts else seconds.get(name)
-        if duration is None:
-            end = segment.end or recording_seconds.get(segment.recording) or _measure(path, folder, name)
-            duration = round(end - segment.start, SECONDS_DIGITS)
+        try:
+            channel = _find_channel(path, f"{folder}: {name}", segment.channel or channel_of_pipe)
+            if duration is None:
+                end = segment.end or recording_seconds.get(segment.recording) or measure_seconds(path)
+                duration = round(end - segment.start, SECONDS_DIGITS)
+        except AudioError as error:
+            where = "relative paths start at the current folder"
+            leave_out(UserError(f"{folder}: {shorten(name)}: {error} ({where})"))
+            continue
         speaker = speakers.get(name)
         gender = genders.get(speaker or name)
         fields = {
@@ -197,16 +202,6 @@ def _parse_segment(value: str) -> _Segment:
     return _Segment(recording, start, None if to_end else end, columns[3] if len(columns) == 4 else None)
 
 
-def _measure(path: str, folder: Path, name: str) -> float:
-    try:
-        return measure_seconds(path)
-    except UserError as error:
-        raise UserError(
-            f"{folder}: the duration of {shorten(name)} is not given, and {error} "
-            "(relative paths start at the current folder)"
-        ) from None
-
-
 def _warn_of_differences(path: Path, table: Mapping[str, object], wanted: Mapping[str, object]) -> None:
     if not table:
         return
@@ -220,11 +215,12 @@ def _warn_of_differences(path: Path, table: Mapping[str, object], wanted: Mappin
 # --- wav.scp ------------------------------------------------------------------------------------
 
 
-def _read_recordings(path: Path, allow_pipes: bool) -> dict[str, str]:
-    """Recording -> absolute path of its audio file."""
+def _read_recordings(path: Path, allow_pipes: bool) -> dict[str, tuple[str, str | None]]:
+    """Recording -> absolute path of its audio file, and the channel, counted from 0, that its pipe takes."""
     resampled: list[str] = []
 
-    def find_audio(value: str) -> str:
+    def find_audio(value: str) -> tuple[str, str | None]:
+        channel = None
         if value.endswith("|"):
             if not allow_pipes:
                 raise UserError(
@@ -233,11 +229,11 @@ def _read_recordings(path: Path, allow_pipes: bool) -> dict[str, str]:
                 )
             value, program, options = parse_pipe(value[:-1])
             if program == "sph2pipe" and "-c" in options:
-                _require_mono(value, options["-c"])
+                channel = str(int(options["-c"]) - 1)
             if options.keys() & {"-r", "-ar"}:
                 resampled.append(value)
         _require_plain_path(value)
-        return os.path.join(os.getcwd(), value)
+        return os.path.join(os.getcwd(), value), channel
 
     recordings = _read_table(path, find_audio)
     if resampled:
@@ -256,24 +252,16 @@ def _require_plain_path(value: str) -> None:
         raise UserError(f"{shorten(value)} is a place inside an archive; only audio files can be read")
 
 
-def _require_mono(path: str, channel: str) -> None:
-    channels = read_info(path).num_channels
-    if channels != 1:
-        raise UserError(
-            f"the command asks for channel {channel} of {path}, which has {channels}; name the channel in "
-            "the fourth column of segments instead, counted from 0"
-        )
-
-
-def _find_channel(path: str, where: str, channel: str) -> int | None:
+def _find_channel(path: str, where: str, channel: str | None) -> int | None:
     """Find the channel, counted from 1; Kaldi counts from 0. None for the only one, whatever its name."""
+    if channel is None:
+        return None
     channels = read_info(path).num_channels
     if channels == 1:
         return None
     if not channel.isdecimal() or int(channel) >= channels:
         raise UserError(
-            f"{where}: asks for channel {channel} of {path}, which has {channels}; "
-            f"expected 0 to {channels - 1}"
+            f"{where}: asks for channel {channel} of {path}, counted from 0; expected 0 to {channels - 1}"
         )
     return int(channel) + 1
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ def find_tables(path: str | Path) -> list[Path]:
 
 
 def read_rows(
-    path: str | Path, audio_dir: Path, losses: Counter[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:row, record) of each row, whose audio is a file in `audio_dir` then, named by its id.
+    path: str | Path, audio_dir: Path, losses: Counter[str], leave_out: Callable[[UserError], None]
+) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """(table, table and row for messages, record) of each row, whose audio is now a file in `audio_dir`.
 
-    `losses` counts columns that a manifest cannot hold.
+    `losses` counts columns that a manifest cannot hold. `leave_out` is called for rows without audio.
     """
     try:
         import pyarrow
@@ -44,19 +45,24 @@ def read_rows(
         try:
             with parquet.ParquetFile(table) as file:
                 column = _find_audio_column(table, file.schema_arrow, pyarrow)
+                labels = _read_labels(file.schema_arrow.metadata or {})
                 for batch in file.iter_batches(BATCH_ROWS):
                     for row in batch.to_pylist():
                         number += 1
                         cell = row.pop(column) or {}
-                        record = keep_scalars(row, losses)
+                        record = _name_labels(keep_scalars(row, losses), labels)
                         id, name = _pop_names(record, cell.get("path"))
                         record["id"] = ids.add(id)
                         source = f"{table}: row {number}"
-                        if cell.get("bytes") is None:
-                            record["audio"] = _find_beside(source, table.parent, name)
-                        else:
+                        if cell.get("bytes") is not None:
                             record["audio"] = _write_audio(audio_dir / record["id"], cell["bytes"])
-                        yield source, record
+                        elif (audio := _find_beside(table.parent, name)) is not None:
+                            record["audio"] = audio
+                        else:
+                            message = "its audio is neither in the table nor a file beside it"
+                            leave_out(UserError(f"{source}: {message}: {shorten(name)}"))
+                            continue
+                        yield table, source, record
         except (pyarrow.ArrowException, OSError) as error:
             raise UserError(f"{table}: not a whole Parquet table ({error}); get it again") from None
 
@@ -77,6 +83,23 @@ def _find_audio_column(table: Path, schema: Any, pyarrow: Any) -> str:
     return found[0] if len(found) == 1 else "audio"
 
 
+def _read_labels(metadata: Mapping[bytes, bytes]) -> dict[str, Sequence[Any]]:
+    """Columns in which Hugging Face stores the number of a name, with these names."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return {name: list(own["names"]) for name, own in features.items() if "names" in own}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # written by others
+
+
+def _name_labels(record: dict[str, Any], labels: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    for name in labels.keys() & record.keys():
+        number = record[name]
+        if isinstance(number, int) and number < len(labels[name]):
+            record[name] = str(labels[name][number]) if number >= 0 else None
+    return record
+
+
 def _pop_names(record: dict[str, Any], path: str | None) -> tuple[str, str]:
     """Take the id out of a record, and the path of its audio on the machine that made the table."""
     names = {"id": "", "audio": path or ""}
@@ -89,11 +112,10 @@ def _pop_names(record: dict[str, Any], path: str | None) -> tuple[str, str]:
     return id.strip(".")[:150] or "utterance", names["audio"]
 
 
-def _find_beside(source: str, folder: Path, name: str) -> str:
+def _find_beside(folder: Path, name: str) -> str | None:
     path = os.path.realpath(folder / name)
-    if not name or not path.startswith(os.path.realpath(folder) + os.sep) or not os.path.isfile(path):
-        raise UserError(f"{source}: its audio is neither in the table nor a file beside it: {shorten(name)}")
-    return path
+    is_inside = name and path.startswith(os.path.realpath(folder) + os.sep)
+    return path if is_inside and os.path.isfile(path) else None
 
 
 def _write_audio(stem: Path, content: bytes) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from asr.data.text_lines import MAX_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
 
 logger = logging.getLogger(__name__)
+
+LeaveOut = Callable[[UserError], None]
+"""Called for an utterance without readable audio: it raises the error, or notes it and the others go on."""
 
 COLUMNS = {
     "id": ("id", "utt_id", "utterance_id", "utt", "key", "segment_id", "utterance"),
@@ -27,13 +31,20 @@ COLUMNS = {
     "end": ("end", "stop"),
     "duration": ("duration", "seconds"),
     "milliseconds": ("duration_ms", "duration[ms]"),
-    "text": ("text", "sentence", "transcript", "transcription", "wrd"),
+    "text": ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text"),
     "speaker": ("speaker", "speaker_id", "spk_id", "client_id"),
     "language": ("language", "lang", "locale"),
 }
 MEANINGS = {name: meaning for meaning, names in COLUMNS.items() for name in names}
 _SCALARS = (str, int, float, type(None))
 _TIMES = ("start", "end", "duration", "milliseconds")
+SEPARATORS = (",", ";", "\t", "|")
+LJSPEECH_COLUMNS = {2: ("id", "text"), 3: ("id", "raw_text", "normalized_text")}
+"""Columns of a table without a header, by their number; an id may be the path of the audio."""
+
+
+def raise_error(error: UserError) -> None:
+    raise error
 
 
 def describe_columns() -> str:
@@ -54,10 +65,17 @@ def read_objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     """The header, then rows as long as it, each with its line.
 
-    Cells of CSV may stand in quotes; in TSV quotes are letters like others, as in Common Voice.
+    `separator` gives way to another one by which the header has more known names. Cells between commas or
+    semicolons may stand in quotes; elsewhere quotes are letters like others, as in Common Voice. A table with
+    | and no known name in its first line has no header, as that of LJSpeech.
     """
-    rows = _split_tabs(lines) if separator == "\t" else _split_commas(lines)
-    number, header = next(rows, (1, []))
+    first = next(((number, line) for number, line in lines.numbered if line.strip()), (1, ""))
+    separator, has_header = _find_separator(first[1], separator)
+    lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
+    rows = _split_quoted(lines, separator) if separator in ",;" else _split_plain(lines, separator)
+    number, header = first[0], list(LJSPEECH_COLUMNS.get(first[1].count("|") + 1, ()))
+    if has_header or not header:
+        number, header = next(rows, (1, []))
     names = [name.strip().strip('"') for name in header]
     if "" in names:
         raise lines.error(number, f"column {names.index('') + 1} has no name; name it or remove it")
@@ -71,13 +89,23 @@ def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
         yield number, row
 
 
-def _split_tabs(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def _find_separator(header: str, default: str) -> tuple[str, bool]:
+    """The separator by which most names of the header are known, and whether any is."""
+    counts = {
+        separator: sum(name.strip(' "\r').lower() in MEANINGS for name in header.split(separator))
+        for separator in (default, *SEPARATORS)
+    }
+    best = max(counts, key=lambda separator: counts[separator])  # of equal ones the first, the default
+    return (best, True) if counts[best] or "|" not in header else ("|", False)
+
+
+def _split_plain(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in lines.numbered:
         if line.strip():
-            yield number, line.rstrip("\r").split("\t")
+            yield number, line.rstrip("\r").split(separator)
 
 
-def _split_commas(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def _split_quoted(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     row_size = 0
 
     def feed() -> Iterator[str]:
@@ -88,7 +116,7 @@ def _split_commas(lines: Lines) -> Iterator[tuple[int, list[str]]]:
                 raise lines.error(number, f"the row is longer than {MAX_LINE_BYTES:,} characters")
             yield line + "\n"
 
-    reader = csv.reader(feed(), strict=True)  # limits a cell to 131,072 characters
+    reader = csv.reader(feed(), delimiter=separator, strict=True)  # limits a cell to 131,072 characters
     try:
         for row in reader:
             row_size = 0
@@ -96,7 +124,8 @@ def _split_commas(lines: Lines) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
     except csv.Error as error:
         raise lines.error(
-            reader.line_num, f'not a row of a CSV table ({error}); expected commas, and " around text'
+            reader.line_num,
+            f'not a row of a CSV table ({error}); expected {separator!r} between cells, and " around text',
         ) from None
 
 
@@ -112,12 +141,15 @@ class NamedFields:
     """Under which name the record has each known field."""
 
 
-def name_fields(record: Mapping[str, Any]) -> NamedFields:
-    """Find the known fields. Of several names of one field, the first in COLUMNS counts."""
+def name_fields(record: Mapping[str, Any], text_column: str | None = None) -> NamedFields:
+    """Find the known fields. Of several names of one field, the first in COLUMNS counts.
+
+    `text_column`: the field that has the text, whatever the others are named.
+    """
     names: dict[str, str] = {}
     own_names = {name.lower(): name for name in reversed(list(record))}
     for meaning, known in COLUMNS.items():
-        for name in known:
+        for name in (text_column.lower(),) if text_column and meaning == "text" else known:
             own = own_names.get(name)
             if own is not None and (meaning == "text" or record[own] not in (None, "")):
                 names.setdefault(meaning, own)
@@ -191,12 +223,12 @@ def keep_scalars(record: Mapping[str, Any], losses: Counter[str], prefix: str = 
 
 
 def require_distinct(lines: Lines, names: Iterable[str]) -> None:
-    """Refuse a table in which two columns mean the same: which of them counts?"""
+    """Refuse a table in which two columns mean the same, but for texts: which of them counts?"""
     seen: dict[str, str] = {}
     has_duration = any(MEANINGS.get(name.lower()) in ("duration", "milliseconds") for name in names)
     for name in names:
         meaning = MEANINGS.get(name.lower(), name)
-        if meaning == "end" and has_duration:
+        if meaning == "text" or (meaning == "end" and has_duration):
             continue
         other = seen.setdefault("duration" if meaning == "milliseconds" else meaning, name)
         if other != name:

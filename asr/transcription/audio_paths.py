@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from asr.audio.headers import AUDIO_SUFFIXES
 from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
 from asr.data.shards import INDEX_NAME, ShardFolder
@@ -20,16 +21,6 @@ logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
-
-# What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
-# fmt: off
-AUDIO_SUFFIXES = frozenset((
-    ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".dts", ".flac", ".flv",
-    ".gsm", ".m4a", ".m4b", ".m4v", ".mka", ".mkv", ".mov", ".mp1", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg",
-    ".mts", ".oga", ".ogg", ".ogv", ".opus", ".ra", ".rf64", ".rm", ".snd", ".sph", ".spx", ".tta", ".vob",
-    ".voc", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
-))
-# fmt: on
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from asr.transcripts.line_formats import Entry, Record, Role
 from asr.transcripts.transcript import Word
 
 ID_COLUMNS = (*COLUMNS["id"], *COLUMNS["audio"])
-TEXT_COLUMNS = (*COLUMNS["text"], "reference", "ref", "normalized_text")
+TEXT_COLUMNS = (*COLUMNS["text"], "reference", "ref")
 HYPOTHESIS_COLUMNS = ("pred_text", "hypothesis", "hyp", "prediction", "predicted_text")
 _KNOWN = {*MEANINGS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, "extras", "segments", "words", "channel"}
 
