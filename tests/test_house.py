@@ -1,0 +1,109 @@
+"""The size of the house, in numbers that may only fall. What comes in brings its budget: see CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import yaml
+from system_examples import save_talker
+
+from asr.config import _known_keys
+from asr.system.run_config import RunConfig
+from asr.transcription.settings import TranscriptionSettings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAX_LINES_OF_ASR = 43_342
+MAX_LINES_OF_TESTS = 44_900
+MAX_TRACKED_FILES = 830
+MAX_UNUSED_SETTINGS = 129
+MAX_MODULES = {"conformer": 144, "shipped": 144}
+MAX_FILES = {"conformer": 76, "shipped": 86}
+
+# Runs the command line and prints which modules of asr are loaded, and in which files functions ran.
+TRACER = """
+import json, os, sys, threading
+import asr.cli
+root, ran = os.path.dirname(asr.__file__) + os.sep, set()
+def note(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_flags & 1 and code.co_filename.startswith(root):  # 1: a function's body
+        ran.add(code.co_filename.removeprefix(root))
+sys.setprofile(note)
+threading.setprofile(note)
+status = asr.cli.main(sys.argv[1:])
+sys.setprofile(None)
+loaded = sorted(name for name in sys.modules if name.split(".")[0] == "asr")
+print(json.dumps({"status": status, "modules": loaded, "files": sorted(ran)}), file=sys.stderr)
+"""
+
+
+def count_lines(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
+
+
+def test_lines() -> None:
+    assert count_lines(ROOT / "asr") <= MAX_LINES_OF_ASR
+    assert count_lines(ROOT / "tests") <= MAX_LINES_OF_TESTS
+
+
+def test_tracked_files() -> None:
+    found = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if found.returncode != 0:
+        pytest.skip("not a git checkout")
+    assert len(found.stdout.splitlines()) <= MAX_TRACKED_FILES
+
+
+def find_keys(tree: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted keys that a conf or study sets, those of its overrides `key=value` too."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield f"{prefix}{name}"
+            yield from find_keys(value, f"{prefix}{name}.")
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from find_keys(value, prefix)
+    elif isinstance(tree, str) and (match := re.match(r"([a-z_.]+)=(.*)", tree)):
+        yield match[1]
+        yield from find_keys(yaml.safe_load(match[2]), f"{match[1]}.")
+
+
+def test_settings_that_nothing_sets() -> None:
+    """One that no conf, study or recipe sets is a constant that has not been written as one."""
+    folders = (ROOT / "conf", ROOT / "recipes")
+    confs = [path for folder in folders for path in folder.rglob("*.yaml")]
+    used = {key for path in confs for key in find_keys(yaml.safe_load(path.read_text(encoding="utf-8")))}
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py"))
+    used |= set(re.findall(r"[a-z_.]+", code))
+    names = {key.rpartition(".")[2] for key in used}
+    unused = [key for key, _ in _known_keys(RunConfig) if key not in used]
+    unused += [key for key, _ in _known_keys(TranscriptionSettings) if key.rpartition(".")[2] not in names]
+    assert len(unused) <= MAX_UNUSED_SETTINGS, unused
+
+
+@pytest.mark.parametrize("kind", ["conformer", "shipped"])
+def test_the_way_from_audio_to_text(kind: str, tmp_path: Path) -> None:
+    """How much a reader of one transcription has to read: modules that are loaded, files whose code runs."""
+    if kind == "conformer":
+        model = save_talker(tmp_path / "model", "model.encoder.type=conformer")
+    else:
+        model = ROOT / "recipes" / "an4" / "pretrained"
+    rng = np.random.default_rng(0)
+    soundfile.write(tmp_path / "noise.wav", rng.normal(scale=0.1, size=16_000).astype("float32"), 16_000)
+    options = ["--model", str(model), "--set", "segmentation.method=none"]
+    command = [sys.executable, "-c", TRACER, "transcribe", str(tmp_path / "noise.wav"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert found["status"] == 0, done.stderr
+    assert len(found["modules"]) <= MAX_MODULES[kind], found["modules"]
+    assert len(found["files"]) <= MAX_FILES[kind], found["files"]
