@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -14,7 +14,6 @@ import pydantic
 import yaml
 
 from asr.errors import UserError, shorten, suggest
-from asr.foreign_names import FOREIGN_NAMES
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -62,16 +61,9 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 
 
 def load_config(
-    config_class: type[ConfigType],
-    path: str | Path,
-    overrides: Sequence[str] = (),
-    find_retired: Callable[[dict[str, Any]], Mapping[str, tuple[Any, str]]] = lambda tree: {},
+    config_class: type[ConfigType], path: str | Path, overrides: Sequence[str] = ()
 ) -> ConfigType:
-    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value.
-
-    `find_retired`: settings that an earlier file may have: the value that stands for none, and why there is
-    no other, for an error; without a reason other values are checked as usual.
-    """
+    """Read `path`, apply overrides such as `train.learning_rate=1e-3`, check every key and value."""
     path = Path(path)
     try:
         size = path.stat().st_size
@@ -87,27 +79,7 @@ def load_config(
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the config as UTF-8") from None
     tree, lines = _parse_yaml(text, str(path))
-    for key, (value, reason) in find_retired(tree).items():
-        found = _remove_retired(tree, key.split("."), value)
-        if found is not None and reason:
-            where = f"{path}:{line}" if (line := _nearest_line(key, lines)) is not None else path
-            raise UserError(
-                f"{where}: {key} = {shorten(found)} is not a setting any more: {reason}. Remove it, or use a "
-                "model that has it with the version of asr that trained it"
-            )
     return _build(config_class, str(path), tree, lines, overrides)
-
-
-def _remove_retired(tree: Any, names: Sequence[str], value: Any) -> Any:
-    """Remove a setting of this value; returns any other that it has."""
-    for name in names[:-1]:
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    if not isinstance(tree, dict) or names[-1] not in tree:
-        return None
-    if tree[names[-1]] != value:
-        return tree[names[-1]]
-    del tree[names[-1]]
-    return None
 
 
 def build_config(config_class: type[ConfigType], overrides: Sequence[str]) -> ConfigType:
@@ -338,7 +310,7 @@ def _explain(
     lines: dict[str, int],
     overridden: set[str],
 ) -> str:
-    known = {key: _first_sentence(field.description or "") for key, field in _known_keys(config_class)}
+    known = dict.fromkeys(key for key, _ in _known_keys(config_class))
     messages = []
     for fault in error.errors(include_url=False):
         key = _dotted_key(fault, tree)
@@ -354,10 +326,10 @@ def _explain(
 def describe_fault(error: pydantic.ValidationError) -> str:
     """Explain the first fault of a record that pydantic built without this module."""
     fault = error.errors(include_url=False)[0]
-    return f"{error.title}: {_explain_fault(fault, '.'.join(map(str, fault['loc'])), {})}"
+    return f"{error.title}: {_explain_fault(fault, '.'.join(map(str, fault['loc'])), ())}"
 
 
-def _explain_fault(fault: Any, key: str, known: dict[str, str]) -> str:
+def _explain_fault(fault: Any, key: str, known: Collection[str]) -> str:
     given = shorten(fault["input"])
     if fault["type"] == "extra_forbidden":
         return f"unknown key {key} (value {given}){_suggest(key, known)}"
@@ -391,10 +363,6 @@ def _dotted_key(fault: Any, tree: dict[str, Any]) -> str:
     return ".".join(names)
 
 
-def _first_sentence(documentation: str) -> str:
-    return re.split(r"(?<=[.;:])\s", " ".join(documentation.split()))[0].rstrip(".;:")
-
-
 def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
     while key:
         if key in lines:
@@ -403,49 +371,16 @@ def _nearest_line(key: str, lines: dict[str, int]) -> int | None:
     return None
 
 
-def _suggest(key: str, known: dict[str, str]) -> str:
-    """Suggest a known key: of this name elsewhere, of this meaning, or of a similar name."""
-    section, _, name = key.rpartition(".")
-    siblings = _by_name(other for other in known if other.rpartition(".")[0] == section)
+def _suggest(key: str, known: Collection[str]) -> str:
+    """Suggest the nearest name in the section of an unknown key; where none is near, list them all."""
     if key in known:
         return "; it belongs to another type of this section"
-    if (same := _find_same(key, known)) is not None:
-        meaning = "" if same.endswith(name) else f" ({known[same]})"
-        return f"; did you mean {same}?{meaning}"
-    for candidates in (siblings, _by_name(known)):
-        if near := difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6):
-            return f"; did you mean {candidates[near[0]]}?"
-    there = f"{section} has" if siblings and section else "the sections are"
-    return f"; {there} {', '.join(siblings or (other for other in known if '.' not in other))}"
-
-
-def find_setting(key: str, config_class: type[Config]) -> str | None:
-    """Find the key of a setting that has this name, in whatever section, or this meaning elsewhere."""
-    known = dict.fromkeys(key for key, _ in _known_keys(config_class))
-    return key if key in known else _find_same(key, known)
-
-
-def _find_same(key: str, known: Collection[str]) -> str | None:
     section, _, name = key.rpartition(".")
-    return _by_name(known).get(name) or _translate(section, name, known)
-
-
-def _by_name(keys: Iterable[str]) -> dict[str, str]:
-    """Map the last part of each key to the first key that has it, the nearest to the root."""
-    found: dict[str, str] = {}
-    for key in sorted(keys, key=lambda key: key.count(".")):
-        found.setdefault(key.rpartition(".")[2], key)
-    return found
-
-
-def _translate(section: str, name: str, known: Iterable[str]) -> str | None:
-    """Find our key for what other toolkits call `name`, of the same section if possible."""
-    for meant in FOREIGN_NAMES.get(name.lower().replace("-", "_"), ()):
-        sibling = f"{section}.{meant.rpartition('.')[2]}"
-        found = [other for other in known if other == meant or other.endswith(f".{meant}")]
-        if found:
-            return sibling if sibling in known and section.endswith(("encoder", "decoder")) else found[0]
-    return None
+    siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
+    if near := difflib.get_close_matches(name, siblings, n=1):
+        return f"; did you mean {section and section + '.'}{near[0]}?"
+    there = f"{section} has" if section and siblings else "the sections are"
+    return f"; {there} {', '.join(siblings or (other for other in known if '.' not in other))}"
 
 
 def _find_example(config_class: type[Config]) -> str:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asr.batches.order import BatchConfig
 from asr.config import load_config
 from asr.errors import UserError
 from asr.system.checkpoint import (
@@ -196,45 +195,3 @@ def test_find_model(folder: Path, tmp_path: Path) -> None:
 def test_config_in_it_is_a_config(folder: Path) -> None:
     assert load_config(RunConfig, folder / "config.yaml") == load_system(folder).config
     assert json.loads((folder / "tokenizer.json").read_text())["format"] == "asr tokenizer"
-
-
-def test_settings_that_are_no_more_are_read_at_their_defaults(tmp_path: Path) -> None:
-    """Saved runs have all settings in config.yaml, those that a later version does without too."""
-    path = tmp_path / "config.yaml"
-    text = (
-        "output_dir: x\ndata: {train: a, dev: b}\nbatches: {feature_cache: VALUE, sort_first_epoch: false}\n"
-    )
-    text += "model: {ctc_weight: 1.0, encoder: {type: lstm, pyramid_layers: 0}}\n"
-    path.write_text(text.replace("VALUE", "null"))
-    assert RunConfig.load(path).batches == BatchConfig()
-    path.write_text(text.replace("VALUE", "a/folder"))
-    with pytest.raises(UserError, match=r":3: batches\.feature_cache = 'a/folder' is not a setting any more"):
-        RunConfig.load(path)
-
-
-def test_a_window_of_intra_attention_is_no_more_and_that_of_a_transformer_is(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    text = "output_dir: x\ndata: {train: a, dev: b}\nmodel: {ctc_weight: 1.0, encoder: {type: TYPE, window: VALUE}}"
-    path.write_text(text.replace("TYPE", "transformer").replace("VALUE", "[3, 3]"))
-    assert RunConfig.load(path).model.encoder.window == (3, 3)  # type: ignore[attr-defined]
-    text = text.replace("TYPE", "intra_attention")
-    path.write_text(text.replace("VALUE", "null"))
-    assert RunConfig.load(path).model.encoder.type == "intra_attention"  # type: ignore[attr-defined]
-    path.write_text(text.replace("VALUE", "5"))
-    with pytest.raises(
-        UserError, match=r"encoder\.window = 5 is not a setting any more: intra-attention sees"
-    ):
-        RunConfig.load(path)
-
-
-def test_low_rank_of_a_ctc_model_is_that_of_its_encoder(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    model = (
-        "{ctc_weight: 1.0, encoder: {type: transformer}, decoder: DECODER, lora: {rank: 2, parts: [encoder]}}"
-    )
-    text = f"output_dir: x\ndata: {{train: a, dev: b}}\nmodel: {model}\n"
-    path.write_text(text.replace("DECODER", "null"))
-    assert RunConfig.load(path).model.lora is not None  # type: ignore[attr-defined]
-    path.write_text(text.replace("DECODER", "{type: transformer}").replace("1.0", "0.3"))
-    with pytest.raises(UserError, match=r"lora\.parts = \['encoder'\] is not a setting any more"):
-        RunConfig.load(path)

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr.config import Config, describe_choices, describe_config, dump_config, load_config
+from asr.config import Config, build_config, describe_choices, describe_config, dump_config, load_config
 from asr.errors import UserError
+from asr.system.run_config import RunConfig
+from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
+
+CONF = Path(__file__).resolve().parents[1] / "conf" / "digits" / "transformer.yaml"
 
 
 class Optimizer(Config):
@@ -83,7 +87,7 @@ def test_overrides(tmp_path: Path, text: str, overrides: list[str], expected: in
 FAULTS = [
     # run file, overrides, what the message must hold
     ("train:\n  learning_rat: 1e-3\n  steps: 3\n", [], "run.yaml:2: unknown key train.learning_rat (value 0.001); did you mean train.learning_rate?"),
-    ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); did you mean train.learning_rate?"),
+    ("train:\n  steps: 3\nlearning_rate: 1\n", [], "run.yaml:3: unknown key learning_rate (value 1); the sections are train, model"),
     ("train:\n  steps: 3\n  zzz: 1\n", [], "unknown key train.zzz (value 1); train has learning_rate, steps, speeds, limit"),
     ("train: {steps: 3}\nzzz: 1\n", [], "unknown key zzz (value 1); the sections are train, model"),
     ("train:\n  steps: 3%s\n" % ("0" * 5000), [], "run.yaml: not a value of a config (Exceeds the limit"),
@@ -217,3 +221,36 @@ def test_any_file_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, 
         load_config(Run, path)
     except UserError as error:
         assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("key", ["beam", "method", "beam_size"])
+def test_a_suggestion_is_in_the_same_section(key: str) -> None:
+    """The nearest name elsewhere may be a setting of another kind of model, which is refused in turn."""
+    with pytest.raises(UserError, match=f"unknown key {key} ") as caught:
+        build_config(TranscriptionSettings, [f"{key}=5"])
+    assert "mean" not in str(caught.value) and "decoding" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings", [RunConfig, TranscriptionSettings, EvaluationSettings, ReadyEvaluationSettings]
+)
+def test_the_example_in_an_error_is_a_setting(settings: type) -> None:
+    def load(overrides: list[str]) -> object:
+        return RunConfig.load(CONF, overrides) if settings is RunConfig else build_config(settings, overrides)
+
+    with pytest.raises(UserError, match="for example") as caught:
+        load(["what"])
+    example = str(caught.value).rpartition("for example ")[2]
+    load([example])
+
+
+def test_info_knows_the_choices_of_every_choice() -> None:
+    choices = describe_choices(RunConfig)
+    assert choices["optim.schedule"] == ["inverse_sqrt", "cosine", "tri_stage", "constant"]
+    assert choices["model.encoder.type"][:3] == ["transformer", "conformer", "lstm"]
+    assert {"type: transformer", "type: mask_ctc", "null"} <= set(choices["model.decoder"])
+    assert (
+        choices["model.guided_attention"][0].startswith("a section of weight")
+        and "null" in choices["model.guided_attention"]
+    )
+    assert "nfkc" in choices["text.training"] and "labels" in choices["tokenizer.type"]

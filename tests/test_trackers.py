@@ -100,11 +100,6 @@ def test_every_name_has_its_tracker(tiny_run: TinyRun) -> None:
         tiny_run("train.loggers=[comet]")
 
 
-def test_runs_of_before_had_tensorboard_alone(tiny_run: TinyRun) -> None:
-    assert tiny_run("train.tensorboard=true").train.loggers == ("tensorboard",)
-    assert tiny_run("train.tensorboard=false").train.loggers == ()
-
-
 # --- the packages themselves --------------------------------------------------------------------
 
 

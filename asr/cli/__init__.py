@@ -46,14 +46,6 @@ GROUPS = {
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
-# What --set of a command changes; of the others that have it, the settings of a run.
-_SETTINGS = {
-    "transcribe": ("asr.transcription.settings", "TranscriptionSettings"),
-    "evaluate": ("asr.transcription.settings", "EvaluationSettings", "ReadyEvaluationSettings"),
-    "serve": ("asr.serve.server_settings", "ServeConfig"),
-}
-
-
 class _Parser(argparse.ArgumentParser):
     """Parser of a command whose errors show its own usage and the nearest option or setting."""
 
@@ -97,31 +89,17 @@ class _Parser(argparse.ArgumentParser):
         options = [option for option in self._option_string_actions if option not in ("-h", "--help")]
         has_settings = "--set" in options
         prefix = "" if any(action.dest == "overrides" for action in self._actions) else "--set "
-        if word[0] != "-" and equals and has_settings:
-            return f"a setting is given as --set {unknown[0]}"
+        if has_settings and ("." in name or (equals and word[0] != "-")):
+            return f"a setting is given as {prefix}{name}={value or '...'}"
         for positional in self._get_positional_actions():
             if name == positional.dest:
                 return f"give {positional.metavar} by itself, without {word}"
-        if has_settings and (setting := self._find_setting(name.replace("-", "_"))):
-            if (option := f"--{setting.rpartition('.')[2].replace('_', '-')}") in options:
-                return f"did you mean {option}?"
-            value = value or next((other for other in unknown[1:] if other[:1] != "-"), "...")
-            return f"a setting is given as {prefix}{setting}={value}"
         if longer := [option for option in options if option.startswith(word)]:
             return f"did you mean {longer[0]}?"
         names = {option.lstrip("-"): option for option in [*options, *self.aliases]}
         if near := difflib.get_close_matches(name, names, n=1):
             return f"did you mean {names[near[0]]}?"
         return f"`{self.prog} --help` shows what there is"
-
-    def _find_setting(self, name: str) -> str | None:
-        from asr.config import find_setting
-
-        default = ("asr.system.run_config", "RunConfig")
-        module, *configs = _SETTINGS.get(self.prog.split()[1], default)
-        loaded = importlib.import_module(module)
-        found = (find_setting(name, getattr(loaded, config)) for config in configs)
-        return next(filter(None, found), None)
 
     def _check_value(self, action, value):  # type: ignore[no-untyped-def]
         try:

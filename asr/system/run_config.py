@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 
@@ -153,15 +153,6 @@ class TrainConfig(Config):
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = pydantic.Field(default=(), strict=False)
     """Trackers that show what log.jsonl has (extra `tracking`); one that fails stops nothing."""
 
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _read_earlier(cls, section: Any) -> Any:
-        """Earlier versions had TensorBoard alone. Behind here a list is one of Python, not of JSON."""
-        if isinstance(section, dict) and isinstance(section.get("tensorboard"), bool):
-            section = {"loggers": ["tensorboard"] if section["tensorboard"] else [], **section}
-            del section["tensorboard"]
-        return section
-
 
 class RunConfig(Config):
     """One YAML file is one run. Each section is declared beside the code that uses it."""
@@ -228,43 +219,4 @@ class RunConfig(Config):
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-        return load_config(cls, find_shipped(path), overrides, _find_retired)
-
-
-_UNUSED = "nothing used it"
-RETIRED: dict[str, tuple[Any, str]] = {
-    "augment.spec_augment.mask_value": ("mean", _UNUSED),
-    "batches.feature_cache": (None, "features that are augmented cannot be kept"),
-    "batches.sort_first_epoch": (False, _UNUSED),
-    "model.attention_dropout": (0.0, _UNUSED),
-    "model.ctc_consistency": (0.0, "error rates did not fall by it (recipes/an4/README.md)"),
-    "model.decoder.attention_dropout": (0.0, _UNUSED),
-    "model.decoder.num_queries": (None, "each encoded step has a query"),
-    "model.decoder.queries_per_step": (1.0, "each encoded step has a query"),
-    "model.decoder.tie_embeddings": (False, _UNUSED),
-    "model.encoder.attention_dropout": (0.0, _UNUSED),
-    "model.encoder.pyramid_layers": (0, _UNUSED),
-    "model.lora.parts": (["encoder", "decoder"], "attention learns so wherever it is"),
-    "model.lora.projections": (
-        ["project_in", "project_out", "project_queries", "project_memory"],
-        "those of attention alone learn so",
-    ),
-    "model.tie_embeddings": (True, "language models always do so"),
-}
-"""Settings of earlier versions, which saved runs have: the value that stands for none, and why they went."""
-
-
-def _find_retired(tree: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    retired = dict(RETIRED)
-    batches, model = tree.get("batches"), tree.get("model")
-    if isinstance(model, dict):
-        if "decoder" in model and model["decoder"] is None:  # without one, lora.parts had to be so
-            retired["model.lora.parts"] = (["encoder"], retired["model.lora.parts"][1])
-        for part in ("encoder", "decoder"):
-            if isinstance(section := model.get(part), dict) and section.get("type") == "intra_attention":
-                retired[f"model.{part}.window"] = (None, "intra-attention sees all its past")
-    if isinstance(batches, dict) and isinstance(model, dict):
-        is_saved = "num_workers" in batches and "window_shards" not in batches  # before that setting
-        if is_saved and model.get("type") != "language":
-            retired["batches.max_tokens"] = (4000, "")  # did nothing then
-    return retired
+        return load_config(cls, find_shipped(path), overrides)
