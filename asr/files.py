@@ -20,6 +20,7 @@ from asr.errors import UserError
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 1 << 20
+LOCK = ".lock"
 # gzip packs text to a tenth, seldom to a hundredth; a bomb has a thousand times its size.
 MAX_EXPANSION = 200
 MAX_FREE_EXPANSION = 10_000_000
@@ -140,26 +141,52 @@ def hash_file(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+_claims: set[tuple[int, str]] = set()
+"""Process and lock file of each claim: to open a file that this process has locked and close it would end the
+lock. A child process starts with a copy, and without the locks."""
+
+
 @contextlib.contextmanager
 def claim_folder(folder: str | Path) -> Iterator[None]:
-    """Refuse another process that claims the folder. A claim ends with its process, however that ends."""
-    path = Path(folder) / ".lock"
+    """Refuse any other claim of the folder. A claim ends with its process, however that ends."""
+    path = Path(folder) / LOCK
+    taken = UserError(
+        f"{folder}: another process is writing there; wait for it, stop it, or take another folder"
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "ab")  # noqa: SIM115
+        claim = os.getpid(), os.path.realpath(path)
+        file = None if claim in _claims else open(path, "ab")  # noqa: SIM115
     except ValueError:
         raise UserError(f"{str(folder)!r}: a path holds no null character; correct it") from None
     except OSError as error:
         raise UserError(f"{path}: cannot write there ({error.strerror})") from None
+    if file is None:
+        raise taken
     with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike that of flock, no child inherits it
         except BlockingIOError:
-            raise UserError(
-                f"{folder}: another process is writing there; wait for it, stop it, or take another folder"
-            ) from None
+            raise taken from None
         except OSError as error:
             logger.warning(
                 "%s: not claimed, since this file system has no locks (%s)", folder, error.strerror
             )
-        yield
+        _claims.add(claim)
+        try:
+            yield
+        finally:
+            _claims.discard(claim)
+
+
+def is_claimed(folder: str | Path) -> bool:
+    """Return whether a process, this one or another, holds `claim_folder`."""
+    path = Path(folder) / LOCK
+    if (os.getpid(), os.path.realpath(path)) in _claims:
+        return True
+    with contextlib.suppress(OSError), open(path, "ab") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

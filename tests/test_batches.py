@@ -19,7 +19,7 @@ import torch
 from asr.audio import reading as audio_files
 from asr.batches.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
 from asr.batches.builder import Batch, Inputs, needed_frames
-from asr.batches.loader import BatchLoader
+from asr.batches.loader import BatchLoader, count_allowed
 from asr.batches.order import BatchConfig, ProcessShare
 from asr.batches.spec_augment import SpecAugmentConfig
 from asr.data.manifest import Manifest, Utterance, write_manifest
@@ -417,11 +417,18 @@ def test_a_batch_of_broken_files_comes_empty(large_manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("mode", ["epoch_batches", "evaluation_batches"])
 def test_too_many_broken_files_stop_the_run(large_manifest: Manifest, mode: str) -> None:
-    break_files(large_manifest, 7, 60)
+    break_files(large_manifest, *range(7, 67, 10))
     arguments = [0] if mode == "epoch_batches" else []
-    with pytest.raises(UserError, match=r"2 of 120 utterances cannot be used, more than 1%.*skipped\.jsonl"):
+    with pytest.raises(UserError, match=r"6 of 120 utterances cannot be used, more than 5.*skipped\.jsonl"):
         list(getattr(build(large_manifest), mode)(*arguments))
-    assert len(large_manifest.paths[0].with_name("skipped.jsonl").read_text().splitlines()) == 2
+    assert len(large_manifest.paths[0].with_name("skipped.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("num_utterances", "allowed"), [(1, 0), (2, 1), (8, 4), (60, 5), (500, 5), (10_000, 100)]
+)
+def test_a_few_broken_files_of_a_small_set_are_left_out(num_utterances: int, allowed: int) -> None:
+    assert count_allowed(num_utterances) == allowed
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

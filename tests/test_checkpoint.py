@@ -195,3 +195,18 @@ def test_find_model(folder: Path, tmp_path: Path) -> None:
 def test_config_in_it_is_a_config(folder: Path) -> None:
     assert load_config(RunConfig, folder / "config.yaml") == load_system(folder).config
     assert json.loads((folder / "tokenizer.json").read_text())["format"] == "asr tokenizer"
+
+
+def test_the_old_folder_goes_when_the_new_one_has_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, removed = load_system(folder), []
+    save_checkpoint(folder, system, {"note": "old"})
+
+    def remove(path: Path, **_: object) -> None:
+        if path.exists():
+            removed.append((load_state(path)["note"], load_state(folder)["note"]))
+
+    monkeypatch.setattr("asr.system.checkpoint.shutil.rmtree", remove)
+    save_checkpoint(folder, system, {"note": "new"})
+    assert removed == [("old", "new")]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.files import claim_folder, replace_file, unpack
+from asr.files import claim_folder, is_claimed, replace_file, unpack
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -68,6 +68,13 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="another process is writing there"), claim_folder(folder):
             pass
         other.kill()
+    with claim_folder(folder):
+        for _ in range(2):
+            with pytest.raises(UserError, match="another process is writing there"), claim_folder(folder):
+                pass
+            assert is_claimed(folder)
+        assert not subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL).stdout
+    assert not is_claimed(folder)
     with pytest.raises(OSError, match="disk"), claim_folder(folder):  # a killed one claims nothing
         raise OSError("disk")  # what goes wrong within is not blamed on the claim
 

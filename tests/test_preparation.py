@@ -229,3 +229,19 @@ def test_a_training_set_in_several_files(tiny_run: TinyRun, tones: Path, tmp_pat
     (tmp_path / "two" / "train.jsonl").write_text("")
     with pytest.raises(UserError, match=r"two/train.jsonl: the manifest has changed"):
         manifest[5]
+
+
+def test_a_gpu_that_is_not_there_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"train\.device = cuda: PyTorch finds no GPU"):
+        train(tiny_run("train.device=cuda"))
+
+
+def test_other_features_are_no_matter_of_the_tokenizer(tiny_run: TinyRun, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "first", prepare_system(tiny_run(), PROCESS), {})
+    with pytest.raises(UserError, match="num_mels = 20 there, 30 here") as caught:
+        prepare_system(
+            tiny_run(f"output_dir={tmp_path}/b", f"start_from={tmp_path}/first", "features.num_mels=30"),
+            PROCESS,
+        )
+    assert "keep_tokenizer" not in str(caught.value)

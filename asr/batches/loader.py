@@ -44,6 +44,7 @@ from asr.errors import UserError
 logger = logging.getLogger(__name__)
 
 MAX_BROKEN_SHARE = 0.01  # of a manifest; beyond it something is wrong with the corpus, not with a file
+MAX_BROKEN = 5  # or half, of a small one
 
 
 class UtteranceLoader:
@@ -278,6 +279,11 @@ def explain_dead_workers() -> Iterator[None]:
         ) from None
 
 
+def count_allowed(num_utterances: int) -> int:
+    """How many utterances of so many may be broken."""
+    return max(int(MAX_BROKEN_SHARE * num_utterances), min(MAX_BROKEN, num_utterances // 2))
+
+
 class SkipLog:
     """Notes the utterances that cannot be used, each once, and stops the run when they are too many.
 
@@ -297,12 +303,13 @@ class SkipLog:
             logger.warning("utterance %s is left out: %s", item.id, item.message)
         if new and self._path is not None:
             self._write(self._path, [json.dumps(item._asdict(), ensure_ascii=False) for item in new.values()])
-        if len(self._messages) > MAX_BROKEN_SHARE * self._num_utterances:
+        if len(self._messages) > count_allowed(self._num_utterances):
             first = "; ".join(list(self._messages.values())[:5])
             place = f"; all of them: {self._path}" if self._path is not None else ""
             raise UserError(
                 f"{self._name}: {len(self._messages)} of {self._num_utterances} utterances cannot be "
-                f"used, more than {MAX_BROKEN_SHARE:.0%}; mend or remove them. The first: {first}{place}"
+                f"used, more than {count_allowed(self._num_utterances)}; mend or remove them. "
+                f"The first: {first}{place}"
             )
 
     def _write(self, path: Path, lines: list[str]) -> None:

@@ -8,7 +8,6 @@ with the rest.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import time
@@ -18,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import replace_file
+from asr.files import is_claimed, replace_file
 
 UNIT_SECONDS = 1800.0
 MAX_ITEMS = 5_000  # of a unit; thousands of tiny files, or of unknown length, are one no longer
 PLAN = "plan.json"
-LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -167,16 +165,6 @@ def read_status(folder: Path) -> JobStatus:
         failed_items,
         total,
         done_seconds,
-        _is_claimed(folder),
+        is_claimed(folder),
         (total - done_seconds) / speed if speed and done_units < len(units) else None,
     )
-
-
-def _is_claimed(folder: Path) -> bool:
-    """Return whether a process holds `claim_folder`."""
-    with contextlib.suppress(OSError), open(folder / LOCK, "ab") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

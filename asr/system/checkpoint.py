@@ -129,10 +129,13 @@ def write_checkpoint(
         (temporary / "state.json").write_text(json.dumps({**versions(), **state}, indent=2), encoding="utf-8")
         for file in temporary.iterdir():
             _flush_to_disk(file)
+        replaced = folder.with_name(f".{folder.name}.replaced.tmp")
+        shutil.rmtree(replaced, ignore_errors=True)
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(replaced)
         temporary.rename(folder)
         _flush_to_disk(folder.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         reason = getattr(error, "strerror", None) or error

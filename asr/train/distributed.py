@@ -41,6 +41,11 @@ def start_process(device: str) -> Process:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     use_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    if use_gpu and not torch.cuda.is_available():
+        raise UserError(
+            "train.device = cuda: PyTorch finds no GPU here; set train.device=auto or cpu, or install a "
+            "driver and a PyTorch that go together"
+        )
     chosen = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
     if use_gpu:
         torch.cuda.set_device(chosen)

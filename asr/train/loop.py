@@ -61,7 +61,7 @@ class Ranked(NamedTuple):
 
     score: float
     step: int
-    loss: float = -math.inf  # of state files of before, in which the earliest of equals came first
+    loss: float
 
     @property
     def rank(self) -> tuple[float, float, int]:
@@ -83,7 +83,7 @@ class TrainingState:
     first_world_size: int = 1
     """Processes that the training was started with, which with train.accumulate give an update's batches."""
     data_hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each file that utterances and texts come from."""
+    """SHA-256 of the files that each setting names for utterances and texts."""
     bad_updates: int = 0
     """In a row, skipped because loss or gradient was not finite."""
     validations_without_gain: int = 0
@@ -171,8 +171,13 @@ def _train(config: RunConfig, process: Process) -> Path:
                             plot_dev_attention(system, data.batch_to_plot(), folder, process)
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
-                    with learner.weights_to_use():
-                        scores = compute_dev_scores(system, data.dev_batches(), process)
+                    try:
+                        with learner.weights_to_use():
+                            scores = compute_dev_scores(system, data.dev_batches(), process)
+                    except UserError:  # the updates so far are not lost
+                        if not learner.is_sharded:
+                            save(output_dir, system, learner, state, writer)
+                        raise
                     spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
                     monitor.record(state.step, "dev", scores | spent)
                     note_score(state, scores, settings.select_by, settings.keep_best)
@@ -211,17 +216,11 @@ def start_or_resume(
         )
     last = checkpoints[-1]
     before = RunConfig.load(last / "config.yaml")
-    require_same_config(system.config, before, last)
     stored = load_state(last)
     names = {field.name for field in dataclasses.fields(TrainingState)}
-    fields = {name: value for name, value in stored.items() if name in names}
-    fields["best"] = [Ranked(_without_nan(score), *rest) for score, *rest in fields["best"]]
-    if "first_world_size" not in fields:  # of an earlier version, which counted the batches of each process
-        fields["first_world_size"] = process.world_size
-        fields["batches_done"] *= process.world_size
-    data_hashes = hash_data(system.config)
-    require_same_data(fields.setdefault("data_hashes", data_hashes), data_hashes, last)
-    state = TrainingState(**fields)
+    state = TrainingState(**{name: value for name, value in stored.items() if name in names})
+    state.best = [Ranked(*ranked) for ranked in state.best[: settings.keep_best]]
+    require_same_training(system.config, before, state.data_hashes, last)
     learner = Learner(system.model, system.config, process, state.precision)
     weights = read_tensors(last / "model.safetensors")
     weights = ((k.removeprefix(MODEL_PREFIX), v) for k, v in weights if k.startswith(MODEL_PREFIX))
@@ -251,10 +250,29 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
         )
 
 
-def require_same_config(config: RunConfig, before: RunConfig, checkpoint: Path) -> None:
-    """Refuse settings other than those that a training was started with, unless they change no update."""
-    free = {"train.device", "train.threads", "train.loggers", "train.log_every", "train.sharded"}
-    free |= {"batches.num_workers", "data.max_unknown"}
+# Settings that a resumed training may change, since no update depends on them.
+FREE_SETTINGS = {
+    "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads", "train.sharded",
+    "train.loggers", "train.log_every", "train.validate_every", "train.save_every", "train.plot_every",
+    "train.keep_best", "train.patience", "train.max_bad_updates",
+}  # fmt: skip
+
+
+def require_same_training(
+    config: RunConfig, before: RunConfig, data_hashes: dict[str, str], checkpoint: Path
+) -> None:
+    """Refuse other data and other settings than a training was started with, if its updates depend on them.
+
+    Files may have moved. Other utterances, or another order, would come twice in an epoch or never.
+    """
+    hashes = hash_data(config)
+    if changed := [key for key in hashes | data_hashes if hashes.get(key) != data_hashes.get(key)]:
+        raise UserError(
+            f"{', '.join(changed)}: the utterances changed since the training of {checkpoint} was started. "
+            "Put back what it was started with, or start afresh in another output_dir (start_from keeps the "
+            "weights)"
+        )
+    free = FREE_SETTINGS | hashes.keys()
     free |= {"train.steps"} if config.train.steps > before.train.steps else set()
     changed = [
         f"{key}: {then!r} then, {now!r} now"
@@ -265,16 +283,6 @@ def require_same_config(config: RunConfig, before: RunConfig, checkpoint: Path) 
         raise UserError(
             f"{checkpoint}: this training was started with other settings ({'; '.join(changed[:5])}). "
             "Go on with those, or start afresh in another output_dir"
-        )
-
-
-def require_same_data(stored: dict[str, str], current: dict[str, str], checkpoint: Path) -> None:
-    """Refuse other utterances: in another order, some would come twice in an epoch, others never."""
-    changed = [path for path, digest in current.items() if stored.get(path) != digest]
-    if changed:
-        raise UserError(
-            f"{', '.join(changed)}: changed since the training of {checkpoint} was started. Put back what it "
-            "was started with, or start afresh in another output_dir (start_from keeps the weights)"
         )
 
 
@@ -338,7 +346,7 @@ def finish(
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
     last = state.best[0]
-    if select_by == "updates" and len(chosen) > 1 and last.loss > -math.inf and scores["loss"] > last.loss:
+    if select_by == "updates" and len(chosen) > 1 and scores["loss"] > last.loss:
         logger.warning(
             "the mean of updates %s has a loss of %.4g on dev, update %d alone %.4g: they may be too far "
             "apart. Use %s, and next time a lower train.keep_best or train.validate_every",

@@ -235,10 +235,22 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:
-    """Hash the files that a training reads its utterances and texts from. Their audio is not hashed, but the
-    index of a folder of shards has the hashes of these."""
-    paths = (*config.data.train_paths, config.data.dev, *config.data.text)
-    return {path: hash_index(path) if is_shards(path) else hash_file(path) for path in paths}
+    """Hash the files that each setting names for utterances and texts.
+
+    Their audio is not hashed, but the index of a folder of shards has the hashes of these.
+    """
+    noise = config.augment.noise.recordings
+    files = {
+        "data.train": config.data.train_paths,
+        "data.dev": (config.data.dev,),
+        "data.text": config.data.text,
+        "augment.noise.recordings": () if noise is None else (noise,),
+    }
+    return {
+        key: " ".join(hash_index(path) if is_shards(path) else hash_file(path) for path in paths)
+        for key, paths in files.items()
+        if paths
+    }
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:

@@ -63,10 +63,11 @@ def _take_over_run(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> Sys
         differing |= find_differences(source.config.tokenizer, config.tokenizer, "tokenizer.")
         differing.pop("tokenizer.pronunciations", None)  # a run of phones has words of its own
     if differing:
+        is_tokenizer = all(key.startswith("tokenizer.") for key in differing)
         hint = "; or learn another tokenizer, with new output layers, by keep_tokenizer=false"
         raise UserError(
             f"start_from = {config.start_from}: set otherwise in {folder / 'config.yaml'}: "
-            f"{_describe_differences(differing)}. Make that the same{hint if config.keep_tokenizer else ''}"
+            f"{_describe_differences(differing)}. Make that the same{hint if is_tokenizer else ''}"
         )
     config = complete(config, source.config.model)
     num_features = source.front_end.num_features
