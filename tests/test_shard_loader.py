@@ -153,6 +153,14 @@ def test_sources_are_mixed_by_their_shares(folder: ShardFolder, tmp_path: Path) 
     assert len(counts) == 70 or len(folder.shards) % 3
 
 
+def test_shares_that_are_no_whole_number_of_shards(tmp_path: Path, folder: ShardFolder) -> None:
+    """They come out over the epochs: 0.25 of 6 shards is 1, 2, 1, 2."""
+    epochs = [sum(map(len, order_shards([6], [0.25], 8, 7, epoch))) for epoch in range(4)]
+    assert epochs == [1, 2, 1, 2]
+    with pytest.raises(UserError, match=r"data\.shares: 0\.001 of .* is less than one of its"):
+        ShardLoader([folder], build_inputs(AugmentConfig()), CONFIG, shares=[0.001], seed=1)
+
+
 def test_order_of_shards_by_hand() -> None:
     """Each epoch takes its share, where the one before stopped; windows are about equal and in order inside."""
     epochs = [order_shards([10, 3], [0.4, 1.0], 3, 7, epoch) for epoch in range(5)]

@@ -409,7 +409,7 @@ def _describe_spans(spans: Sequence[tuple[float, float]]) -> str:
 
 def _describe_mix(request: _Request, decoder: AudioDecoder) -> str:
     if request.channel is not None:
-        return f"of channel {request.channel} "
+        return f"of channel {request.channel + 1} "
     return f"of the mean of its {decoder.num_channels} channels " if decoder.num_channels > 1 else ""
 
 

@@ -158,11 +158,11 @@ def order_shards(
     """
     chosen = []
     for source, (count, share) in enumerate(zip(counts, shares, strict=True)):
-        num_taken = max(1, round(share * count))
-        first = epoch * num_taken
-        for cycle in range(first // count, (first + num_taken - 1) // count + 1):
+        # Fractions of a shard add up over the epochs; 1e-6 is more than the error of the product.
+        first, past = (int(share * count * done + 1e-6) for done in (epoch, epoch + 1))
+        for cycle in range(first // count, (past - 1) // count + 1):
             order = random_stream(seed, "shards", source, cycle).permutation(count)
-            begin, end = max(first - cycle * count, 0), min(first + num_taken - cycle * count, count)
+            begin, end = max(first - cycle * count, 0), min(past - cycle * count, count)
             chosen += [(source, int(shard)) for shard in order[begin:end]]
     shuffled = np.array(chosen, dtype=np.int64)[
         random_stream(seed, epoch, "windows").permutation(len(chosen))

@@ -71,9 +71,14 @@ class ShardLoader(UtteranceLoader):
         self._folders = folders
         self._shares = shares or [1.0] * len(folders)
         self._starts: list[WindowStart] = []
-        for folder in folders:
+        for folder, share in zip(folders, self._shares, strict=True):
             if not len(folder):
                 raise UserError(f"{folder.address}: no utterance in its shards")
+            if share * len(folder.shards) < 1:
+                raise UserError(
+                    f"data.shares: {share:g} of {folder.address} is less than one of its "
+                    f"{len(folder.shards)} shards; give a larger share, or pack smaller shards by --hours"
+                )
 
     @property
     def longest_seconds(self) -> float:

@@ -13,7 +13,7 @@ from asr.data.records import describe_columns
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
-    from asr.data.manifest_checks import Statistics, TextChecks
+    from asr.data.manifest_checks import CheckAudio, Statistics, TextChecks
     from asr.text.normalization import Rule
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,13 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+_EXTENT = {
+    "no": "; audio was not looked at",
+    "header": "; of the audio, only headers were read: --decode also finds what is silent, cut or damaged",
+    "decode": "",
+}
+
+
 def _validate(args: argparse.Namespace) -> int:
     import json
     import os
@@ -105,11 +112,12 @@ def _validate(args: argparse.Namespace) -> int:
             f"{args.manifest}: a table or folder, not a manifest; make one of it by "
             f"`asr manifest convert {args.manifest} OUT.jsonl`"
         )
+    check_audio: CheckAudio = "no" if args.no_audio else "decode" if args.decode else "header"
     faults = list(
         validate(
             args.manifest,
             text_checks=_text_checks(args.tokenizer, args.text_rules, args.frame_ms),
-            check_audio="no" if args.no_audio else "decode" if args.decode else "header",
+            check_audio=check_audio,
             root=args.root,
             progress=True,
         )
@@ -118,7 +126,12 @@ def _validate(args: argparse.Namespace) -> int:
     counts = dict(Counter(fault.kind for fault in faults).most_common())
     total = count_records(args.manifest)
     if args.json:
-        report = {"utterances": total, "counts": counts, "faults": [asdict(fault) for fault in faults]}
+        report = {
+            "utterances": total,
+            "audio": check_audio,
+            "counts": counts,
+            "faults": [asdict(fault) for fault in faults],
+        }
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
         for kind, count in counts.items():
@@ -127,7 +140,7 @@ def _validate(args: argparse.Namespace) -> int:
             name = "" if fault.id is None else f"{fault.id}: "
             print(f"{args.manifest}:{fault.line}: {name}{fault.kind}: {fault.message}")
         faulty = len({fault.line for fault in faults})
-        print(f"{total:,} utterances, {faulty:,} with faults")
+        print(f"{total:,} utterances, {faulty:,} with faults{_EXTENT[check_audio]}")
     return 1 if faults else 0
 
 

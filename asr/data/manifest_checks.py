@@ -32,8 +32,10 @@ LACKING_SECONDS = 0.1
 MAX_UNKNOWN_SHOWN = 20
 FETCHED_TOGETHER = 64  # audio files of shards
 
+CheckAudio = Literal["no", "header", "decode"]
 FaultKind = Literal[
     "unreadable-record",
+    "changed-shard",
     "duplicate-id",
     "outside-root",
     "missing-audio",
@@ -69,15 +71,15 @@ def validate(
     path: str | Path,
     *,
     text_checks: TextChecks | None = None,
-    check_audio: Literal["no", "header", "decode"] = "header",
+    check_audio: CheckAudio = "header",
     root: str | Path | None = None,
     progress: bool = False,
 ) -> Iterator[Fault]:
     """All faults of a manifest or a folder of shards; a bad record never hides those of the rest.
 
     `check_audio` reads the header of each file, or decodes each utterance, which also finds files that are
-    damaged or silent. Audio outside of `root` is reported and not opened. Memory is about 100 bytes a line,
-    for the ids seen.
+    damaged or silent; both check the SHA-256 of shards. Audio outside of `root` is reported and not opened.
+    Memory is about 100 bytes a line, for the ids seen.
     """
     if root is not None and is_shards(path):
         raise UserError(f"{path}: shards hold their audio, which lies nowhere else; leave --root out")
@@ -124,6 +126,11 @@ def _read_lines(path: str | Path) -> Iterator[_Record]:
 def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
     number = 1
     for shard in ShardFolder.open(path).shards:
+        if with_audio:
+            try:
+                shard.check_content()
+            except UserError as error:
+                yield number, Fault(number, None, "changed-shard", str(error)), None
         try:
             items = list(shard.utterances())
         except UserError as error:

@@ -44,6 +44,7 @@ INDEX_NAME = "index.jsonl"
 MAX_FOLDER_INDEX_BYTES = 1_000_000_000  # 3 million shards
 MAX_INDEX_BYTES = 500_000_000  # of one shard: a million utterances
 MAX_SHARD_BYTES = 1 << 46
+BLOCK_BYTES = 1 << 24
 MAX_MEMBER_BYTES = 1_000_000_000
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"  # no part is "..", none is hidden
 
@@ -124,6 +125,18 @@ class TarShard:
                 f"{self.index.address}: not as many utterances as {INDEX_NAME} tells; pack it again"
             )
         return content
+
+    def check_content(self) -> None:
+        """Read all of it; an error if it has another SHA-256 than the index of the folder tells."""
+        digest = hashlib.sha256()
+        for start in range(0, self.info.size, BLOCK_BYTES):
+            size = min(BLOCK_BYTES, self.info.size - start)
+            digest.update(read_range(ByteRange(self.address, start, size, self.info.sha256)))
+        if digest.hexdigest() != self.info.sha256:
+            raise UserError(
+                f"{self.address}: has changed since it was packed (SHA-256 {digest.hexdigest()[:16]}..., "
+                f"expected {self.info.sha256[:16]}...); copy it again, or pack it again"
+            )
 
     def utterances(self) -> Iterator[PackedUtterance]:
         """Read its index."""
