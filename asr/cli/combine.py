@@ -26,7 +26,7 @@ ONLY_RUNS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "The texts of an utterance are aligned, and each word is voted on, as in NIST's ROVER. Of words "
+        "The texts of an utterance are aligned, and each word is voted on, as NIST's rover does. Of words "
         "with as many votes, that of the earliest file wins: put the system first that is best on "
         "development data. Words are compared as they stand, with case and punctuation. With --manifest the "
         "systems themselves are given, trained here: each proposes its n-best texts, each scores all of "

@@ -1,16 +1,19 @@
-"""Combine the texts of several systems by vote, word by word, as NIST's ROVER does.
+"""Combine the texts of several systems by voting on each word, as NIST's ROVER does.
 
-The text of the first system is a row of slots of one word each. Each further text is aligned with the
-slots: a word that a slot has already costs nothing there, another one 4; a word without a slot, which gets a
-new one, or a slot without a word costs 3. Then the systems vote in each slot, and may vote for no word at
-all. Fiscus (1997), "A post-processing system to yield reduced word error rates: Recognizer Output Voting
-Error Reduction (ROVER)".
+The words of the first system are slots of one word each. Each further text is aligned with the slots: a word
+that a slot already has costs nothing there, another word 4, and 1 if a system has no word in that slot. A new
+slot for a word costs 3, and so does a slot without a word of this text, or 0.001 if another system has none
+there either. Then each slot elects a word or none. Fiscus (1997), "A post-processing system to yield reduced
+word error rates: Recognizer Output Voting Error Reduction (ROVER)".
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.matching import compare_styles, find_ids, match_transcripts
@@ -19,8 +22,17 @@ from asr.transcripts.readers import read_transcripts
 
 LEAST_SYSTEMS = 3
 NO_WORD = ""
-SUBSTITUTION, GAP = 4, 3  # costs, as NIST has them
-Slot = tuple[str, ...]  # the word of each system so far, or NO_WORD
+# Costs are added in single precision, as NIST's rover does: how they round decides between equal ones.
+SUBSTITUTION, GAP, BESIDE_NO_WORD, GAP_AT_NO_WORD = map(np.float32, (4, 3, 1, 0.001))
+Slot = tuple[str, ...]  # the word of each system so far, or NO_WORD; the word that made the slot comes first
+
+
+class _Row(NamedTuple):
+    """The cheapest alignments that end at one word of a slot, for each number of words of the new text."""
+
+    costs: list[np.float32]
+    steps: list[tuple[int, int, int]]
+    """Slots and words of the text that the last step takes, and the row of the slot that it comes from."""
 
 
 def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -50,7 +62,11 @@ def combine_files(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def combine(texts: Sequence[str]) -> str:
-    """Vote on the words of one utterance. Of words with as many votes, that of the earliest system wins."""
+    """Vote on the words of one utterance, as `rover -s -m meth1 -a 1 -c 0` does without times.
+
+    Of words with as many votes, the one of the earliest system wins. Where a later system has inserted a
+    word, it also wins against as many systems without one.
+    """
     if len(set(texts)) == 1:  # most are, of good systems
         return " ".join(texts[0].split())
     slots: list[Slot] = [(word,) for word in texts[0].split()]
@@ -62,36 +78,37 @@ def combine(texts: Sequence[str]) -> str:
 
 def _align(slots: Sequence[Slot], words: Sequence[str], num_systems: int) -> list[Slot]:
     """Add the words of one more system to the slots of the first `num_systems`."""
-    costs = [[GAP * column for column in range(len(words) + 1)]]
+    columns = range(len(words) + 1)
+    rows = [_Row([column * GAP for column in columns], [(0, 1, 0)] * len(columns))]
+    table = [rows]
     for slot in slots:
-        above, skip = costs[-1], _cost(slot, NO_WORD)
-        row = [above[0] + skip]
-        for column, word in enumerate(words):
-            row.append(min(above[column] + _cost(slot, word), above[column + 1] + skip, row[column] + GAP))
-        costs.append(row)
+        best = [min((row.costs[column], number) for number, row in enumerate(rows)) for column in columns]
+        rows = [_fill_row(number, word, words, best) for number, word in enumerate(dict.fromkeys(slot))]
+        table.append(rows)
+    _, number = min((row.costs[-1], number) for number, row in enumerate(rows))
     aligned: list[Slot] = []
-    row_number, column = len(slots), len(words)
-    while row_number or column:
-        cost = costs[row_number][column]
-        slot = slots[row_number - 1] if row_number else ()
-        if (
-            row_number
-            and column
-            and cost == costs[row_number - 1][column - 1] + _cost(slot, words[column - 1])
-        ):
-            row_number, column = row_number - 1, column - 1
-            aligned.append((*slot, words[column]))
-        elif row_number and cost == costs[row_number - 1][column] + _cost(slot, NO_WORD):
-            row_number -= 1
-            aligned.append((*slot, NO_WORD))
+    i, j = len(slots), len(words)
+    while i or j:
+        from_slot, from_text, number = table[i][number].steps[j]
+        i, j = i - from_slot, j - from_text
+        if from_slot:
+            aligned.append((*slots[i], words[j] if from_text else NO_WORD))
         else:
-            column -= 1
-            aligned.append((*[NO_WORD] * num_systems, words[column]))
+            aligned.append((words[j], *[NO_WORD] * num_systems))
     return aligned[::-1]
 
 
-def _cost(slot: Slot, word: str) -> int:
-    """Cost of a word, or of none, in a slot."""
-    if word in slot:
-        return 0
-    return GAP if word == NO_WORD else SUBSTITUTION
+def _fill_row(number: int, own: str, words: Sequence[str], best: Sequence[tuple[np.float32, int]]) -> _Row:
+    """Extend the best alignments of the slot before by the word `own`. Of equal costs, a pair comes first."""
+    gap, other = (GAP, SUBSTITUTION) if own != NO_WORD else (GAP_AT_NO_WORD, BESIDE_NO_WORD)
+    row = _Row([best[0][0] + gap], [(1, 0, best[0][1])])
+    for column, word in enumerate(words, start=1):
+        pair = best[column - 1][0] + (np.float32(0) if word == own else other)
+        deletion, insertion = best[column][0] + gap, row.costs[-1] + GAP
+        if pair <= min(deletion, insertion):
+            step = (1, 1, best[column - 1][1])
+        else:
+            step = (1, 0, best[column][1]) if deletion < insertion else (0, 1, number)
+        row.costs.append(min(pair, deletion, insertion))
+        row.steps.append(step)
+    return row
