@@ -58,7 +58,7 @@ def make_speech(seconds: float, seed: int = 0, sample_rate: int = RATE) -> torch
 
 def build(**fields: Any) -> FrontEnd:
     """A front end with those values learnt that it needs."""
-    front_end = FrontEnd(FeaturesConfig.model_validate_json(json.dumps(fields)))
+    front_end = FrontEnd(FeaturesConfig.model_validate_json(json.dumps({"cmvn": "none", **fields})))
     fit_front_end(front_end, [pad([make_speech(2.0, seed=99)])])
     return front_end
 

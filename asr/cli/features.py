@@ -274,8 +274,8 @@ def _draw_mfcc(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfi
 
 
 def _plain_config(config: FeaturesConfig, **changes: Any) -> FeaturesConfig:
-    kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "dither", "cmvn", "reduction"})
-    return type(config)(**{**kept, **changes})
+    kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "dither", "reduction"})
+    return type(config)(**{**kept, "cmvn": "none", **changes})
 
 
 def _frame_times(config: FeaturesConfig, num_frames: int) -> np.ndarray:

@@ -232,6 +232,7 @@ def compute_spectrogram(
         num_mels=min(features.num_mels, 80),
         low_hz=features.low_hz,
         high_hz=features.high_hz,
+        cmvn="none",
     )
     audio_BS = torch.from_numpy(segment.audio_S)[None]
     log_mel_BTM, _ = FrontEnd(config)(audio_BS, torch.tensor([audio_BS.size(1)]))

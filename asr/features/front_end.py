@@ -90,8 +90,8 @@ class FeaturesConfig(Config):
     """Share of the previous sample that is subtracted from each. Default: 0.97; 0 with whisper."""
     dither: float = Field(default=0.0, ge=0)
     """Noise added to training audio: its deviation in steps of 16-bit samples. Kaldi's usual value is 1."""
-    cmvn: Literal["none", "utterance", "global"] = "none"
-    """Subtract mean, divide by deviation: of each utterance, or of the training data."""
+    cmvn: Literal["none", "utterance", "global"] = "utterance"
+    """Subtract mean, divide by deviation: of each utterance, or of the training data. None with whisper."""
     reduction: ReductionConfig = ReductionConfig()
     """Projection of the log_mel or mfcc on fewer dimensions, before deltas and CMVN."""
 
@@ -130,7 +130,7 @@ class FeaturesConfig(Config):
     @classmethod
     def _fill_in_convention(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("convention") == "whisper":
-            return {"low_hz": 0.0, "pre_emphasis": 0.0, **data}
+            return {"low_hz": 0.0, "pre_emphasis": 0.0, "cmvn": "none", **data}
         return data
 
     @model_validator(mode="after")
