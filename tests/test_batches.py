@@ -183,6 +183,17 @@ def test_to_moves_every_tensor(manifest: Manifest) -> None:
     }
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_batches_are_pinned_for_a_gpu(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, is_used: bool
+) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("asr.batches.loader.DataLoader", lambda *_, **given: options.update(given) or [])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
+    assert not list(build(manifest).evaluation_batches())
+    assert options["pin_memory"] == is_used
+
+
 @pytest.mark.gpu
 def test_pin_memory(manifest: Manifest) -> None:
     pinned = next(build(manifest).epoch_batches(0)).pin_memory()

@@ -183,3 +183,8 @@ def test_encoder_shortens_by_its_factor() -> None:
 def test_config_names_what_does_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ConformerEncoderConfig(**options)
+
+
+def test_the_convolution_of_other_devices_keeps_the_precision() -> None:
+    x_BTD = torch.zeros(2, 9, 4, dtype=torch.bfloat16, device="meta")
+    assert DepthwiseConvolution(4, 3).to("meta")(x_BTD).dtype == torch.bfloat16

@@ -50,7 +50,9 @@ def test_gpu(capability: tuple[int, int], has_bf16: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = torch.device("cuda")
     assert is_fast("bf16", device) is has_bf16 and not is_fast("int8", device)
-    assert resolve_precision("auto", device, prefers_int8=True) == "float32"
+    expected = "bf16" if has_bf16 else "fp16"
+    assert resolve_precision("auto", device, prefers_int8=True) == expected
+    assert resolve_precision("float32", device, prefers_int8=True) == "float32"
 
 
 def test_this_processor_has_names_as_in_the_table() -> None:

@@ -41,6 +41,11 @@ def test_the_largest_count_is_found_to_a_sixteenth(limit: int) -> None:
     assert len(tried) <= 2 * math.log2(probe.MAX_UTTERANCES) + 2
 
 
+def test_no_more_utterances_are_tried_than_there_are() -> None:
+    assert [probe.find_largest(lambda _: True, most) for most in (1, 7, 48)] == [1, 7, 48]
+    assert probe.find_largest(lambda count: count < 48, 48) in (46, 47)
+
+
 def hold(frames: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """A memory for so many squared frames of attention; rows and frames of what is tried."""
     tried: list[tuple[int, int]] = []
@@ -74,6 +79,8 @@ def test_every_batch_fits_with_the_lines_that_are_printed(
     for groups in TrainingData(prepare_system(config, process), process).epoch(0, 0):
         assert all(len(batch) * batch.features_BTF.size(1) ** 2 <= frames for batch in groups)
     assert not (tmp_path / "run" / "checkpoints").exists()
+    hold(10**12, monkeypatch)
+    assert yaml.safe_load(probe.probe(tiny_run(), 2))["batches"]["max_utterances"] == 48
 
 
 def test_one_utterance_that_does_not_fit_is_said(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +102,7 @@ def test_memory_is_for_probing(
 
 def test_a_language_model_has_tokens(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        probe, "fits_in_process", lambda trainee, batch, count: count * batch.tokens_BU.size(1) <= 1000
+        probe, "fits_in_process", lambda trainee, batch, count: count * batch.tokens_BU.size(1) <= 400
     )
     (tmp_path / "run.yaml").write_text(
         f"{{output_dir: {tmp_path}/run, data: {{train: {tones}/train.jsonl, dev: {tones}/dev.jsonl}}, "
@@ -103,7 +110,7 @@ def test_a_language_model_has_tokens(tones: Path, tmp_path: Path, monkeypatch: p
         "train: {select_by: loss, device: cpu}}"
     )
     settings = yaml.safe_load(probe.probe(RunConfig.load(tmp_path / "run.yaml"), 2))["batches"]
-    assert set(settings) == {"max_tokens", "max_utterances"} and 900 <= settings["max_tokens"] <= 1000
+    assert set(settings) == {"max_tokens", "max_utterances"} and 360 <= settings["max_tokens"] <= 400
 
 
 @pytest.mark.slow

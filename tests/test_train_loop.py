@@ -9,6 +9,7 @@ import logging
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,13 @@ def run_in_a_group_of_its_own(arguments: list[str], messages: Path) -> None:
     sys.exit(main(arguments))
 
 
+def test_a_training_in_a_thread(tiny_run: TinyRun) -> None:
+    """As in a notebook or a service, where no signal reaches it."""
+    with ThreadPoolExecutor(1) as pool:
+        folder = pool.submit(asr.train, tiny_run("train.steps=1")).result()
+    assert load_state(folder)["step"] == 1
+
+
 def test_an_interrupt_that_is_ignored_stays_so(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +272,34 @@ def test_the_result_is_the_best_on_dev(tiny_run: TinyRun, tmp_path: Path) -> Non
     assert state["dev_scores"]["loss"] <= best[0] + 1e-6
     system = load_system(folder)
     assert system.model.training is False and len(system.tokenizer) > 5
+
+
+def test_a_model_that_has_learned_nothing_is_said(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    panels: dict[str, Any] = {}
+    monkeypatch.setattr(monitor, "draw_learning_curve", lambda path, curves: panels.update(curves))
+    asr.train(tiny_run("train.steps=1", "train.select_by=loss"))
+    assert "WER on dev is 100.0 %" in caplog.text and "learning_curve.png" in caplog.text
+    assert panels.keys() == {"loss", "wer"} and len(panels["wer"]["dev"]) == 1
+    caplog.clear()
+    loop.warn_of_nothing_learned({"loss": 1.0, "wer": 0.3}, tmp_path)
+    loop.warn_of_nothing_learned({"loss": 1.0}, tmp_path)
+    assert not caplog.text
+
+
+def test_lines_have_the_time(tiny_run: TinyRun, tmp_path: Path) -> None:
+    tiny_run()
+    logging.getLogger().handlers, before = (
+        [logging.StreamHandler(stream := io.StringIO())],
+        (logging.getLogger().handlers),
+    )
+    try:
+        main(["train", str(tmp_path / "run.yaml"), "train.steps=1"])
+    finally:
+        logging.getLogger().handlers = before
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d the model has", stream.getvalue(), re.MULTILINE)
+    assert all("T" in line["time"] for line in read_log(tmp_path / "run", "dev"))
 
 
 def test_patience_stops(tiny_run: TinyRun, tmp_path: Path) -> None:
@@ -366,7 +403,8 @@ def test_a_finished_training_is_extended(
     with caplog.at_level(logging.INFO):
         assert_equal_bits(whole, train(tiny_run("train.steps=9", "train.validate_every=3")))
     assert "train.steps: 6 then, 9 now" in caplog.text
-    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+    assert all("hardly learned" in message for message in warnings)
     assert [line["step"] for line in read_log(tmp_path / "run", "dev")] == [3, 6, 9]
     assert [line["step"] for line in read_log(tmp_path / "run", "model")] == [9]
 
@@ -549,7 +587,7 @@ def test_a_bad_update_is_skipped_and_named(
     with caplog.at_level(logging.WARNING):
         folder = train(tiny_run("train.steps=6"))
     assert all(torch.isfinite(tensor).all() for tensor in weights_of(folder).values())
-    messages = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    messages = [record.getMessage() for record in caplog.records if "skipped:" in record.getMessage()]
     assert len(messages) == 2 and "train-" in messages[0] and "update 4 skipped: loss nan" in messages[0]
     assert sum(line["skipped_updates"] for line in read_log(tmp_path / "run", "train")) == 2
 
@@ -880,7 +918,7 @@ def test_a_bar_on_a_terminal_counts_updates_and_is_not_broken_by_lines(
         shown.advance()
         shown.say("saved")
     assert "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue()
-    assert "saved\n" in terminal.getvalue().split("\r")
+    assert [line for line in terminal.getvalue().split("\r") if line.endswith(" saved\n")]
 
 
 def test_the_learning_curve_is_that_of_the_log(
@@ -895,7 +933,7 @@ def test_the_learning_curve_is_that_of_the_log(
         for select_by in ("wer", "updates"):
             monitor.draw_log(tmp_path, select_by)
     losses = {"train": [(1, 3.0), (2, 2.0)], "dev": [(2, 2.5)]}
-    assert drawn == [{"loss": losses, "wer": {"dev": [(2, 0.5)]}}, {"loss": losses}]
+    assert drawn == 2 * [{"loss": losses, "wer": {"dev": [(2, 0.5)]}}]
     (tmp_path / "learning_curve.png").mkdir()
     monitor.draw_log(tmp_path, "wer")
     assert "not a regular file" in caplog.text, "a picture that fails stops nothing"

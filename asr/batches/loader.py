@@ -94,6 +94,7 @@ class UtteranceLoader:
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=self._config.num_workers if num_workers is None else num_workers,
+            pin_memory=torch.cuda.is_initialized(),  # where a GPU is in use, to copy beside its computation
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
         counter = AugmentationCounter(self._inputs.augment)
@@ -119,6 +120,9 @@ class BatchLoader(UtteranceLoader):
     def __init__(self, manifest: Manifest, inputs: Inputs, config: BatchConfig, **options: Any) -> None:
         super().__init__(manifest.name, manifest, len(manifest), inputs, config, **options)
         self._manifest = manifest
+
+    def __len__(self) -> int:
+        return len(self._manifest)
 
     @cached_property
     def training_set(self) -> TrainingSet:

@@ -80,6 +80,9 @@ class ShardLoader(UtteranceLoader):
                     f"{len(folder.shards)} shards; give a larger share, or pack smaller shards by --hours"
                 )
 
+    def __len__(self) -> int:
+        return sum(map(len, self._folders))
+
     @property
     def longest_seconds(self) -> float:
         """Length of the longest training utterance, or the limit of these, at its original speed."""

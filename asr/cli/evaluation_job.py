@@ -225,6 +225,12 @@ def print_table(split: EvaluatedSplit, scores: dict[str, Score], checks: str) ->
     head = ("decoding", "WER %", interval, "CER %", interval, "real-time factor", "rejected")
     rows = [_describe_row(name, scores[name], split.setups[name]) for name in scores]
     print("\n".join(text_table([head, *rows])))
+    for name, score in scores.items():
+        if (count := len(split.setups[name].warnings)) > len(score) / 2:
+            logger.warning(
+                "%s: the checks rejected %d of %d texts; --set checks=off scores the model without them",
+                name, count, len(score),
+            )  # fmt: skip
 
 
 def _describe_row(name: str, score: Score, decoded: DecodedSplit) -> tuple[str, ...]:

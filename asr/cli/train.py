@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
 from asr.cli.options import add_config, read_overrides
 
@@ -25,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.system.run_config import RunConfig
     from asr.train.distributed import is_main_process
     from asr.train.loop import train_and_draw
+    from asr.train.monitor import LINES
 
     try:
         config = RunConfig.load(args.config, read_overrides(args))
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
         print(probe(config, args.memory))
         return 0
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(LINES)
     folder = train_and_draw(config)
     if is_main_process():
         print(folder)

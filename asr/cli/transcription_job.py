@@ -165,6 +165,10 @@ class TranscriptionJob:
             self.counts["out of domain"] += 1
             if self._progress is not None:
                 self._progress.say(f"{recording.path}: {transcript.out_of_domain}", logging.WARNING)
+        if not transcript.text and self._progress is not None:
+            reasons = [warning for segment in transcript.segments for warning in segment.warnings]
+            reason = f"{reasons[0]}; --set checks=off keeps it" if reasons else "no speech was found"
+            self._progress.say(f"{recording.path}: no text ({reason})", logging.WARNING)
         self.counts["doubted"] += sum(bool(segment.warnings) for segment in transcript.segments)
         if transcript.warnings:
             damage = transcript.incomplete

@@ -47,7 +47,7 @@ class DepthwiseConvolution(nn.Module):
         weight_DK = self.weight_DK.to(x_BTD.dtype)
         if x_BTD.device.type != "cpu":
             x_BDT = F.conv1d(x_BTD.mT, weight_DK[:, None], padding=self.kernel // 2, groups=len(weight_DK))
-            return x_BDT.mT + self.bias_D
+            return x_BDT.mT + self.bias_D.to(x_BTD.dtype)
         batch, length, dim = x_BTD.shape
         num_blocks = -(-length // self.block)
         span = self.block + self.kernel - 1

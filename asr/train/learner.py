@@ -8,7 +8,6 @@ import logging
 import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -185,7 +184,7 @@ class Learner:
         self, batches: list[Batch], num_tokens: float, step: int, sends: bool
     ) -> dict[str, float]:
         self.model.train()
-        sums: Counter[str] = Counter()
+        sums: dict[str, Tensor] = {}
         for index, batch in enumerate(batches, start=1):
             batch = batch.to(self.process.device)
             with self.autocast():
@@ -200,10 +199,10 @@ class Learner:
             scaled: Tensor = self.scaler.scale(losses.total * (len(batch) > 0) / num_tokens)
             self.gradient_sum.begin_pass(is_last=sends and index == len(batches))
             scaled.backward()
-            parts = {"total": losses.total.detach()} | losses.parts
-            values = torch.stack([part.double() for part in parts.values()]).tolist()  # one wait for the GPU
-            sums.update(dict(zip(parts, values, strict=True)) if len(batch) else {})
-        return dict(sums)
+            for name, part in ({"total": losses.total.detach()} | losses.parts if len(batch) else {}).items():
+                sums[name] = sums[name] + part.double() if name in sums else part.double()
+        # One wait for the GPU in all.
+        return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
 
     # --- state ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import signal
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, hash_data, prepare_system
 
 logger = logging.getLogger(__name__)
+
+HOPELESS_WER = 0.9
 
 
 class Ranked(NamedTuple):
@@ -317,6 +320,19 @@ def wait_for_checkpoint(writer: BackgroundWriter, process: Process) -> None:
     wait_for_all(process)
 
 
+def warn_of_nothing_learned(scores: dict[str, float], output_dir: Path) -> None:
+    """Warn of a model that gets hardly a word right, and name what to look at."""
+    if scores.get("wer", 0.0) < HOPELESS_WER:
+        return
+    logger.warning(
+        "the model has hardly learned anything: WER on dev is %.1f %%. Look at %s: if the loss still falls, "
+        "train longer (train.steps); if it never fell, try another optim.learning_rate and "
+        "features.cmvn=utterance. If it falls on train alone, there is too little data: use "
+        "augment, start_from, or a smaller model. Do texts and audio belong together (asr align)?",
+        100 * scores["wer"], output_dir / "learning_curve.png",
+    )  # fmt: skip
+
+
 def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
@@ -345,6 +361,7 @@ def finish(
         results.append((rank(scores, select_by, candidate[0]), candidate, scores, weights))
     _, chosen, scores, weights = min(results, key=lambda result: result[0].rank)
     monitor.record(state.step, "model", {"steps": sorted(chosen)} | scores)
+    warn_of_nothing_learned(scores, output_dir)
     last = state.best[0]
     if select_by == "updates" and len(chosen) > 1 and scores["loss"] > last.loss:
         logger.warning(
@@ -374,20 +391,27 @@ class StopSignal:
         self._is_main = is_main
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Python handles signals in the main thread alone: a training in another is not stopped by them.
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM) if is_main_thread else ()
+        self._before = {number: signal.getsignal(number) for number in numbers}
         for number, handler in self._before.items():
             if handler != signal.SIG_IGN:  # as where another process answers Ctrl-C for this one
                 signal.signal(number, self._note)
         return self
 
     def restore_interrupt(self) -> None:
-        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+        self._restore(signal.SIGINT)
+
+    def _restore(self, number: int) -> None:
+        if number in self._before:
+            signal.signal(number, self._before[number])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.restore_interrupt()
-        signal.signal(signal.SIGTERM, self._before[signal.SIGTERM])
+        self._restore(signal.SIGINT)
+        self._restore(signal.SIGTERM)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number

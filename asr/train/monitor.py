@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from asr.train.trackers import Trackers
 
 logger = logging.getLogger(__name__)
 
+LINES = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+
 
 @contextlib.contextmanager
 def show_progress() -> Iterator[None]:
@@ -32,6 +35,7 @@ def show_progress() -> Iterator[None]:
         yield
         return
     handler, level = logging.StreamHandler(), logger.level
+    handler.setFormatter(LINES)
     logger.addHandler(handler)
     if level == logging.NOTSET:
         logger.setLevel(logging.INFO)
@@ -82,7 +86,7 @@ class Monitor:
         """Write one line of log.jsonl; `kind` is train, dev, or the name of an event."""
         if not self.is_main:
             return
-        line = {"step": step, "kind": kind} | dict(values)
+        line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
         shown = ", ".join(f"{name} {_format(value)}" for name, value in values.items())
@@ -93,7 +97,8 @@ class Monitor:
     def say(self, message: str) -> None:
         """Write a line to standard error without breaking the bar."""
         if self._bar is not None and not self._bar.disable:
-            self._bar.write(message, file=self._bar.fp)
+            record = logging.LogRecord(__name__, logging.INFO, "", 0, message, None, None)
+            self._bar.write(LINES.format(record), file=self._bar.fp)
         elif self.is_main:
             logger.info("%s", message)
 
@@ -132,14 +137,15 @@ class Averages:
 
 
 def draw_log(output_dir: Path, select_by: str) -> None:
-    """Draw learning_curve.png from log.jsonl: loss, and the score that chooses checkpoints."""
+    """Draw learning_curve.png from log.jsonl: loss, WER, and the score that chooses checkpoints."""
     path = output_dir / "learning_curve.png"
     text = (output_dir / "log.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     train, dev = ([line for line in lines if line["kind"] == kind] for kind in ("train", "dev"))
     panels = {"loss": {"train": train, "dev": dev}}
-    if select_by not in ("loss", "updates"):
-        panels[select_by] = {"dev": dev}
+    for score in dict.fromkeys(("wer", select_by)):
+        if score != "loss" and any(score in line for line in dev):
+            panels[score] = {"dev": dev}
     curves = {
         name: {
             split: [(line["step"], line[name]) for line in found if name in line]

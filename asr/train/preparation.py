@@ -19,6 +19,7 @@ from torch import Tensor
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader
 from asr.batches.order import BatchConfig, ProcessShare
+from asr.batches.seeding import hash_names
 from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.batches.text_loader import TextLoader
 from asr.data.labels import find_unseen_labels
@@ -32,8 +33,10 @@ from asr.files import hash_file
 from asr.models import LabelModel, Model, build_model
 from asr.models.encoder import make_clock, subsampled_lengths
 from asr.scoring.bleu import load_sacrebleu
+from asr.scoring.counting import count_word_errors
 from asr.system.checkpoint import System, find_checkpoints, load_any_system
 from asr.system.run_config import RunConfig
+from asr.text.normalization import normalize_for_scoring, normalize_for_training
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process, run_on_main_first
@@ -43,6 +46,7 @@ from asr.transcription.families import find_family
 logger = logging.getLogger(__name__)
 
 WARN_UNKNOWN = 0.01  # of the tokens
+MAX_WRONG_BY_RULES = 0.5  # of the words of dev
 # Of each folder of shards, which may be of any size: enough for a tokenizer and the share of unknown tokens,
 # and for the moments of features.
 MAX_SAMPLED_TEXTS = 100_000
@@ -108,6 +112,11 @@ class TrainingData:
         """Length of the longest training utterance; None for a language model."""
         return None if isinstance(self._train, TextLoader) else self._train.longest_seconds
 
+    @property
+    def num_utterances(self) -> int:
+        """Utterances or sentences of the training set."""
+        return len(self._train)
+
     def largest_batch(self) -> Batch:
         return self._train.largest_batch()
 
@@ -169,7 +178,42 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Aud
         folders = [ShardFolder.open(path) for path in paths]
         return ShardLoader(folders, inputs, config.batches, shares=shares, **options)
 
-    return load(config.data.train_paths, config.data.shares), load([config.data.dev])
+    train, dev = load(config.data.train_paths, config.data.shares), load([config.data.dev])
+    if config.model.makes_text:
+        check_rules_of_dev(config)
+    if isinstance(train, BatchLoader) and config.train.select_by != "updates":
+        warn_of_shared_ids(train, config.data.dev)
+    return train, dev
+
+
+def check_rules_of_dev(config: RunConfig) -> None:
+    """Refuse rules of `text` by which even texts as in training would be wrong when they are scored."""
+    texts = [item.text or "" for item in read_data(config.data.dev, max_packed=MAX_SAMPLED_TEXTS)]
+    score = partial(normalize_for_scoring, config=config.text)
+    learnt = (normalize_for_training(text, config.text) for text in texts)
+    counted = count_word_errors(list(zip(map(score, texts), map(score, learnt), strict=True)))
+    share = counted.errors / max(counted.length, 1)
+    message = (
+        f"{config.data.dev}: without any error of the model, WER would be {share:.1%}: text.training changes "
+        "words in a way that text.scoring does not. Give text.scoring the rules of text.training too"
+    )
+    if share > MAX_WRONG_BY_RULES:
+        raise UserError(message)
+    if share:
+        logger.warning("%s", message)
+
+
+def warn_of_shared_ids(train: BatchLoader, dev: str) -> None:
+    """Warn where ids come twice in train, or where dev has some of them: then it does not show new speech."""
+    hashes_N, ids = train.training_set.id_hashes_N, [item.id for item in read_data(dev)]
+    if doubled := len(hashes_N) - len(np.unique(hashes_N)):
+        logger.warning("%s: %d ids come more than once", train.name, doubled)
+    if shared := list(itertools.compress(ids, np.isin(hash_names(ids), hashes_N))):
+        logger.warning(
+            "%s: %d of %d utterances have ids of the training set, such as %s. If they are the same, choose "
+            "others for dev, or set train.select_by=updates",
+            dev, len(shared), len(ids), shared[0],
+        )  # fmt: skip
 
 
 def check_sources(config: RunConfig) -> None:

@@ -61,13 +61,13 @@ def probe(config: RunConfig, gigabytes: float | None = None) -> str:
         trainee = Trainee(
             system.config, len(system.tokenizer), choose_precision(config.train.precision, process), memory
         )
-        fits = []
+        fits, most = [], min(MAX_UTTERANCES, TrainingData(system, process).num_utterances)
         for batch in longest_batches(system, process):
             length = batch.padded_size / len(batch)
             if config.model.reads_audio:
                 length *= config.features.shift_ms / 1000
-            fits.append(Fit(length, find_largest(partial(fits_in_process, trainee, batch))))
-    return describe(fits, config, f"{gigabytes:.1f} GB of {process.device.type}")
+            fits.append(Fit(length, find_largest(partial(fits_in_process, trainee, batch), most)))
+    return describe(fits, most, config, f"{gigabytes:.1f} GB of {process.device.type}")
 
 
 def longest_batches(system: System[Model], process: Process) -> Iterator[Batch]:
@@ -163,18 +163,18 @@ def _report_fit(sender: Connection, trainee: Trainee, batch: Batch, count: int) 
     sender.send(trainee.fits(batch, count))
 
 
-def find_largest(fits: Callable[[int], bool]) -> int:
+def find_largest(fits: Callable[[int], bool], most: int = MAX_UTTERANCES) -> int:
     """Find the largest count that fits, to a sixteenth: doubled until it does not, then halved between."""
     good, bad = 0, 1
-    while bad <= MAX_UTTERANCES and fits(bad):
-        good, bad = bad, 2 * bad
-    while bad <= MAX_UTTERANCES and bad - good > max(1, good // 16):
+    while good < most and fits(bad):
+        good, bad = bad, min(2 * bad, most)
+    while bad - good > max(1, good // 16):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
 
 
-def describe(fits: list[Fit], config: RunConfig, memory: str) -> str:
+def describe(fits: list[Fit], most: int, config: RunConfig, memory: str) -> str:
     """The lines: what was found as comments, then settings with which every batch fits."""
     unit, key = ("s", "max_seconds") if config.model.reads_audio else ("tokens", "max_tokens")
     if not fits[0].count:
@@ -183,7 +183,7 @@ def describe(fits: list[Fit], config: RunConfig, memory: str) -> str:
             "batches.max_utterance_seconds (max_tokens for text), or take a smaller model"
         )
     found = [f"#   {fit.length:.1f} {unit} each: {fit.count} utterances, {fit.size} {unit}" for fit in fits]
-    limited = [fit.size for fit in fits if fit.count < MAX_UTTERANCES] or [max(fit.size for fit in fits)]
+    limited = [fit.size for fit in fits if fit.count < most] or [max(fit.size for fit in fits)]
     settings: dict[str, float] = {key: min(limited), "max_utterances": max(fit.count for fit in fits)}
     if settings[key] < config.batches.max_utterance_seconds and unit == "s":
         settings["max_utterance_seconds"] = math.ceil(10 * fits[0].length) / 10

@@ -65,7 +65,8 @@ def load_model(
     """Load the model of a run or checkpoint (folders), or a ready model (files, or a name on the hub).
 
     Without `source`: what the environment names in ASR_MODEL, else whisper-base. `auto` takes a GPU if there
-    is one. `precision` auto: 8 bits for Whisper on a CPU with instructions for them, else float32.
+    is one. `precision` auto: 16 bits on a GPU, 8 bits for Whisper on a CPU with instructions for them, else
+    float32.
     """
     source = find_default_model() if source is None else source
     recognizer: Transcriber

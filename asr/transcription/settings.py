@@ -36,7 +36,7 @@ class SharedSettings(Config):
     """Where long recordings are cut, and utterances longer than training had them or the model can read."""
     precision: Precision = "auto"
     """Of matrix products; bf16 and fp16 are faster on a GPU, int8 on a CPU, with int8_bf16 for Whisper alone.
-    auto: Whisper by one of these where the processor has instructions for them, and float32 otherwise."""
+    auto: bf16 or fp16 on a GPU; 8 bits for Whisper on a CPU with instructions for them; else float32."""
 
 
 class EvaluationSettings(SharedSettings):
