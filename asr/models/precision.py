@@ -34,8 +34,8 @@ def is_fast(precision: Literal["int8", "bf16"], device: torch.device) -> bool:
 def resolve_precision(wanted: Precision, device: torch.device, prefers_int8: bool) -> Precision:
     """The precision of inference; `prefers_int8`: the model loses nothing by 8 bits, as Whisper does not.
 
-    auto: 16 bits on a GPU; 8 bits for such a model on a CPU with instructions for it; else float32. Others are
-    taken or refused.
+    auto: 16 bits on a GPU; 8 bits for such a model on a CPU with instructions for it; else float32.
+    Others are taken or refused.
     """
     if wanted == "auto" and device.type == "cuda":
         return "bf16" if is_fast("bf16", device) else "fp16"
