@@ -12,6 +12,7 @@ import soundfile
 from hostile_audio import make_speechlike
 from system_examples import save_talker
 
+import asr
 from asr import cli
 from asr.decoding.core import SpeechDecoder
 
@@ -206,3 +207,19 @@ def test_one_of_each_is_singular(talker: str, manifest: str, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith(
         "1 utterance of 1 speaker, 1 word, 0.6 s of audio, checks: on\n"
     )
+
+
+@pytest.mark.parametrize(("num_rejected", "is_said"), [(1, False), (2, True)])
+def test_texts_that_the_checks_rejected_are_said(
+    num_rejected: int, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a weak model seems to have written nothing at all."""
+    from types import SimpleNamespace
+
+    from asr.cli.evaluation_job import print_table
+
+    warnings = {str(number): ["no clear speech"] for number in range(num_rejected)}
+    decoded: Any = SimpleNamespace(warnings=warnings, audio_seconds=2.0, real_time_factor=0.1)
+    score = asr.score(["a b", "c", "d"], ["a b", "", ""])
+    print_table(SimpleNamespace(setups={"joint": decoded}), {"joint": score}, "on")  # type: ignore[arg-type]
+    assert (f"joint: the checks rejected {num_rejected} of 3 texts" in caplog.text) == is_said

@@ -882,3 +882,24 @@ def test_addresses_and_shards_are_as_files(
     filesystem.pipe("/bucket/a.wav", (audio / "b.wav").read_bytes())
     assert transcribe(talker, "memory://bucket/a.wav", *table, "bucket") == 0
     assert (audio / "bucket/a.tsv").stat().st_mtime_ns != before
+
+
+@pytest.mark.parametrize(
+    ("warnings", "reason"),
+    [((), "no speech was found"), (("no clear speech: 'A' was dropped",), "was dropped; --set checks=off")],
+)
+def test_a_recording_without_text_is_said(
+    warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from asr.cli.transcription_job import TranscriptionJob
+    from asr.transcription.audio_paths import Recording
+    from asr.transcripts.transcript import Segment, Transcript
+
+    options: Any = None
+    job = TranscriptionJob(options, lambda recording, transcript: None)
+    segments = tuple(Segment(0, 1, "", warnings=(warning,)) for warning in warnings)
+    with job.show_progress(1.0):
+        job.take(Recording("weak.wav", "weak"), Transcript("", "", 1.0, segments))
+        job.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))
+    (message,) = [record.getMessage() for record in caplog.records if "no text" in record.getMessage()]
+    assert message.startswith("weak.wav: no text (") and reason in message

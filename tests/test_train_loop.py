@@ -592,6 +592,21 @@ def test_a_bad_update_is_skipped_and_named(
     assert sum(line["skipped_updates"] for line in read_log(tmp_path / "run", "train")) == 2
 
 
+def test_losses_of_an_update_are_waited_for_once(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, batches = make_learner(tiny_run())
+    read: list[int] = []
+    original = torch.stack
+
+    def stack(tensors: Any, *rest: Any, **options: Any) -> torch.Tensor:
+        if tensors[0].dtype == torch.float64 and tensors[0].ndim == 0:
+            read.append(len(tensors))
+        return original(tensors, *rest, **options)
+
+    monkeypatch.setattr(torch, "stack", stack)
+    sums = learner.update(batches[:3], 0).sums
+    assert read == [len(sums)] and sums["total"] > 0
+
+
 def test_too_many_bad_updates_stop(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil_losses(monkeypatch, lambda step: step >= 5)
     with pytest.raises(UserError, match="3 updates in a row had no finite loss"):
