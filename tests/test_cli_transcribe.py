@@ -202,7 +202,7 @@ def test_wrong_settings(
 def test_threads(talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)
-    assert transcribe(talker, "a.wav", "--threads", "2") == transcribe(talker, "a.wav", "-t", "0") == 0
+    assert transcribe(talker, "a.wav", "--threads", "2") == transcribe(talker, "a.wav", "--threads", "0") == 0
     assert found == [2]
 
 

@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from asr.errors import UserError, suggest
@@ -48,9 +48,6 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 
 class _Parser(argparse.ArgumentParser):
     """Parser of a command whose errors show its own usage and the nearest option or setting."""
-
-    aliases: Iterable[str] = ()
-    """Other names that are understood."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(allow_abbrev=False, **values)  # --language would be --language-model
@@ -96,7 +93,7 @@ class _Parser(argparse.ArgumentParser):
                 return f"give {positional.metavar} by itself, without {word}"
         if longer := [option for option in options if option.startswith(word)]:
             return f"did you mean {longer[0]}?"
-        names = {option.lstrip("-"): option for option in [*options, *self.aliases]}
+        names = {option.lstrip("-"): option for option in options}
         if near := difflib.get_close_matches(name, names, n=1):
             return f"did you mean {names[near[0]]}?"
         return f"`{self.prog} --help` shows what there is"
@@ -169,9 +166,6 @@ def _run(arguments: list[str]) -> int:
             module = importlib.import_module(f"asr.cli.{module_name}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
-            if name == "transcribe":
-                subparser.aliases = module.RULES
-                arguments = module.translate_options(arguments)
     args = parser.parse_args(arguments)
     if args.version:
         from asr import __version__

@@ -68,7 +68,10 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 def add_decoding_options(parser: argparse._ActionsContainer, items: str) -> None:
     """Add the options of commands that decode. `items`: what a batch is made of, for the help."""
     parser.add_argument(
-        "--beam", type=whole_number(1), metavar="N", help="beam size (default: 10; of Whisper 1)"
+        *("--beam", "--beam-size"),
+        type=whole_number(1),
+        metavar="N",
+        help="beam size (default: 10; of Whisper 1)",
     )
     parser.add_argument(
         "--language-model",

@@ -9,11 +9,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asr.cli.options import add_decoding_options, add_engine, add_settings, find_pool, limit_threads
-from asr.cli.quick_start import import_torch
-from asr.cli.whisper_options import RULES, translate_options
 from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
 
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["RULES", "add_arguments", "run", "translate_options"]
 
 # As in asr.transcripts.writers, which --help must not import.
 FORMATS = ("txt", "json", "jsonl", "srt", "vtt", "lrc", "tsv", "whisper.tsv", "ctm", "stm", "trn")
@@ -59,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=("transcribe", "translate"), help="Whisper: translate into English")
     parser.add_argument(
         "--prompt",
+        "--initial-prompt",
         metavar="TEXT",
         help="Whisper: a text that may have come before, such as names and their spelling",
     )
@@ -70,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="output format; several, or all, with --output-dir (default: txt)",
     )
     parser.add_argument(
-        "--output-dir",
+        *("-o", "--output-dir"),
         metavar="DIR",
         help="write a file for each recording and format there, and skip what an earlier call has finished; "
         "without it, the text goes to standard output",
@@ -83,11 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "any other setting, such as precision=float32 or subtitles.line_width=32; may be repeated; "
         "`--set list` explains them all",
     )
-    more = parser.add_argument_group(
-        "more", "Options of openai-whisper, whisper-ctranslate2, whisperX and whisper.cpp are understood too."
-    )
+    more = parser.add_argument_group("more")
     more.add_argument(
-        "--clip",
+        *("--clip", "--clip-timestamps"),
         metavar="START,END",
         help="only this part, in seconds or as minutes:seconds; without END, to the end",
     )
@@ -118,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="live: read standard input, raw PCM (16 kHz, 16 bits, mono, little-endian) or a format such as "
         "WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)",
     )
+    _add_whisper_options(parser)
     ray = parser.add_argument_group("many recordings", "With --output-dir; see docs/scale.md.")
     add_engine(ray)
     ray.add_argument(
@@ -128,11 +124,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _SetAction(argparse.Action):
+    """Append to --set what the value stands for in `const`, or the setting of `const` with the value."""
+
+    def __call__(self, parser, namespace, value, option_string=None):  # type: ignore[no-untyped-def]
+        meaning: Any = self.const
+        if isinstance(meaning, str):
+            settings = [f"{meaning}={'null' if value == 'None' else value}"]
+        else:
+            settings = meaning[value]
+        namespace.set = [*namespace.set, *settings]
+
+
+# Options of openai-whisper's command line, and the settings that they are here.
+_SEQUENTIAL = ["whisper.windows=sequential", "whisper.condition_on_previous_text=true"]
+_WHISPER_OPTIONS: dict[str, str | dict[str, list[str]]] = {
+    "--fp16": {"True": ["precision=fp16"], "False": ["precision=float32"]},
+    "--condition-on-previous-text": {"True": _SEQUENTIAL, "False": []},
+    "--best-of": "whisper.samples",
+    "--compression-ratio-threshold": "checks.max_compression",
+    "--logprob-threshold": "checks.min_log_probability",
+    "--no-speech-threshold": "whisper.max_no_speech",
+    "--max-line-width": "subtitles.line_width",
+    "--max-line-count": "subtitles.max_lines",
+}
+
+
+def _add_whisper_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of openai-whisper that have another name or another unit there."""
+    group = parser.add_argument_group("openai-whisper", "Options by the names of OpenAI's command line.")
+    group.add_argument(
+        *("-f", "--output-format"),
+        dest="format",
+        metavar="FORMAT",
+        type=lambda name: "whisper.tsv" if name == "tsv" else name,
+        choices=(*FORMATS, "all"),
+        action="append",
+        help="as --format, where tsv is the table that openai-whisper writes (--format whisper.tsv)",
+    )
+    for option, meaning in _WHISPER_OPTIONS.items():
+        if isinstance(meaning, str):
+            shown: dict[str, Any] = {"metavar": "VALUE", "help": f"--set {meaning}=VALUE"}
+        else:
+            settings = " ".join(f"--set {setting}" for setting in meaning["True"])
+            shown = {"choices": tuple(meaning), "help": f"True: {settings}"}
+        group.add_argument(option, dest="set", const=meaning, action=_SetAction, **shown)
+
+
 def run(args: argparse.Namespace) -> int:
     if args.status is not None:
         return _show_status(args)
 
-    import_torch()
     from asr.transcription.audio_paths import find_recordings, require_any
     from asr.transcription.families import find_families
     from asr.transcription.settings import TranscriptionSettings, print_settings
