@@ -15,7 +15,6 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batches.order import BatchConfig, ProcessShare
 from asr.batches.text_loader import TextLoader
-from asr.config import dump_config
 from asr.decoding.fusion import score_texts
 from asr.errors import UserError
 from asr.models import LanguageModel, LanguageModelConfig, SpeechModel, build_model
@@ -280,18 +279,6 @@ def test_wrong_settings_are_refused(text_run: Callable[..., RunConfig], override
 def test_a_model_of_speech_learns_from_no_text(tiny_run: Callable[..., RunConfig]) -> None:
     with pytest.raises(UserError, match=r"data\.text is for a language model"):
         tiny_run("data.text=[a.txt]")
-
-
-def test_speech_models_saved_before_max_tokens_meant_anything_to_them(
-    tiny_run: Callable[..., RunConfig], tmp_path: Path
-) -> None:
-    """They had it as 4000, the default for language models, which must not become a limit of their batches."""
-    text = dump_config(tiny_run("batches.max_tokens=4000"))
-    (tmp_path / "now.yaml").write_text(text)
-    lines = [line for line in text.splitlines(True) if "window_shards" not in line]
-    (tmp_path / "before.yaml").write_text("".join(lines))
-    found = [RunConfig.load(tmp_path / name).batches.max_tokens for name in ("now.yaml", "before.yaml")]
-    assert found == [4000, None]
 
 
 @pytest.fixture
