@@ -25,7 +25,6 @@ from whisper_examples import (
     SIZES,
     VOCABULARY,
     make_weights,
-    write_ctranslate2,
     write_ggml,
     write_huggingface,
     write_huggingface_vocabulary,
@@ -68,8 +67,6 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "hugging face": lambda folder: write_huggingface(folder / "hf", WEIGHTS),
     "hugging face, pickled": lambda folder: write_huggingface(folder / "hf", WEIGHTS, form="pickled"),
     "hugging face, sharded": lambda folder: write_huggingface(folder / "hf", WEIGHTS, form="sharded"),
-    "ctranslate2": lambda folder: write_ctranslate2(folder / "ct2", WEIGHTS),
-    "ctranslate2, float16": lambda folder: write_ctranslate2(folder / "ct2", WEIGHTS, "float16"),
     "own": write_own,
 }
 
@@ -86,37 +83,8 @@ def test_every_form_gives_the_same_model(form: str, tmp_path: Path) -> None:
     assert system.tokenizer.vocabulary == VOCABULARY and not system.tokenizer.is_multilingual
     assert len(system.tokenizer) == system.config.vocab_size
     assert not system.model.training and weights["encoder.norm.weight"].dtype == torch.float32
-    expected_heads = ((1, 0), (2, 1)) if form.startswith(("hugging", "ctranslate2")) else None
+    expected_heads = ((1, 0), (2, 1)) if form.startswith("hugging") else None
     assert system.config.alignment_heads == expected_heads
-
-
-@pytest.mark.parametrize("kind", ["int8", "int16", "bfloat16"])
-def test_rounded_weights_of_ctranslate2(kind: str, tmp_path: Path) -> None:
-    """Off by half a step at most: in 8 bits of the largest in a row, in 16 bits of the largest of all."""
-    checkpoint = read_checkpoint(write_ctranslate2(tmp_path, WEIGHTS, kind))
-    assert checkpoint.kind == "CTranslate2"
-    for name, weight in expected_weights().items():
-        if kind == "bfloat16":
-            assert torch.equal(checkpoint.weights[name], weight.bfloat16())
-            continue
-        error = (checkpoint.weights[name] - weight).abs().reshape(len(weight), -1)
-        rows = weight.abs().reshape(len(weight), -1).amax(1, keepdim=True)
-        step = rows / 127 if kind == "int8" else rows.max() / 1024
-        assert (error <= 0.51 * step).all(), name
-
-
-def test_other_vocabularies_of_ctranslate2(tmp_path: Path) -> None:
-    folder = write_ctranslate2(tmp_path, WEIGHTS)
-    tree = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    tokens = [*sorted(tree, key=tree.__getitem__), "<|endoftext|>", "<|startoftranscript|>"]
-    (folder / "tokenizer.json").unlink()
-    assert read_checkpoint(folder).vocabulary is None
-    (folder / "vocabulary.txt").write_text("\n".join(tokens))
-    assert load_whisper(folder).tokenizer.vocabulary == VOCABULARY
-    (folder / "vocabulary.json").write_text(json.dumps(tokens))
-    assert load_whisper(folder).tokenizer.vocabulary == VOCABULARY
-    (folder / "vocabulary.json").write_text(json.dumps(tokens[:-2]))
-    refuse(folder, "no list of tokens with")
 
 
 def test_back_to_the_names_of_openai(tmp_path: Path) -> None:
@@ -385,31 +353,6 @@ def test_weights_that_are_no_numbers_of_floating_point(tmp_path: Path) -> None:
     for wrong in (torch.ones(32, dtype=torch.int64), torch.ones(33)):
         path = write_openai(tmp_path / "tiny.pt", WEIGHTS | {"decoder.ln.bias": wrong})
         refuse(path, "decoder.ln.bias has shape|would run code .*LongStorage")
-
-
-def test_damaged_files_of_ctranslate2(tmp_path: Path) -> None:
-    folder = write_ctranslate2(tmp_path, WEIGHTS, "int8")
-    whole = (folder / "model.bin").read_bytes()
-    scale = b"conv1/weight_scale"
-    for content, message in (
-        (whole[:1000], "are left; the file is cut off or damaged"),
-        (whole[:-100], "are left; the file is cut off or damaged"),
-        (b"\5" + whole[1:], "convert the original model anew"),
-        (whole.replace(b"WhisperSpec", b"BertEncSpec"), "convert the original model anew"),
-        (whole.replace(scale, b"conv1/weight_scalf"), "whole numbers without a scale"),
-        (
-            whole.replace(b"encoder/conv2/bias", b"encoder/conv2/bios"),
-            "weights are missing, encoder/conv2/bias",
-        ),
-        (whole.replace(b"encoder/num_heads", b"encoder/nam_heads"), "encoder_heads = None"),
-        (
-            whole.replace(b"\0\x02\x20\0\0\0\x20\0\0\0", b"\0\x02\x20\0\0\0\xff\xff\xff\xff"),
-            "the file is damaged",
-        ),
-    ):
-        assert content != whole
-        (folder / "model.bin").write_bytes(content)
-        refuse(folder, message)
 
 
 def test_settings_of_hugging_face_that_do_not_fit(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         help="folder of a run, checkpoint or model; or Whisper: file of OpenAI (.pt) or whisper.cpp "
-        "(ggml-*.bin), folder of Hugging Face or CTranslate2, or a name on the hub",
+        "(ggml-*.bin), folder of Hugging Face, or a name on the hub",
     )
     parser.add_argument("folder", metavar="FOLDER", help="where to write the model; a new folder")
     parser.add_argument(

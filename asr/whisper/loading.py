@@ -1,4 +1,4 @@
-"""A Whisper model of any form: folders of ours, Hugging Face, CTranslate2; files of OpenAI or whisper.cpp.
+"""A Whisper model of any form: folders of ours and Hugging Face; files of OpenAI or whisper.cpp.
 
 Our folder has nothing but numbers and text, mapped into memory as it is loaded:
 
@@ -23,7 +23,6 @@ from asr.config import dump_config, load_config
 from asr.errors import UserError, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.files import replace_file, usual_mode
-from asr.whisper.ctranslate2 import MODEL, is_ctranslate2_folder, read_ctranslate2
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.ggml import is_ggml_file, read_ggml
 from asr.whisper.huggingface import (
@@ -55,7 +54,6 @@ for _name in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
     NAMES[f"distil-{_name}"] = f"distil-whisper/distil-{_name}"
 SHORT_NAME = re.compile(r"whisper-[\w.-]+")  # of OpenAI's own models
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-OTHERS = (PICKLED, MODEL, "vocabulary.txt")  # to fetch where there are no safetensors
 
 
 @dataclass(frozen=True)
@@ -161,11 +159,7 @@ def _find_hub_name(name: str) -> str | None:
 def find_whisper_weights(source: str | Path) -> Path:
     """A file that is another one when the model is."""
     path = find_files(source)
-    return next(iter(_find_any_weights(path)), path / "config.json") if path.is_dir() else path
-
-
-def _find_any_weights(folder: Path) -> list[Path]:
-    return [folder / MODEL] if is_ctranslate2_folder(folder) else find_weights(folder)
+    return next(iter(find_weights(path)), path / "config.json") if path.is_dir() else path
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -199,8 +193,8 @@ def _read(path: Path) -> Checkpoint:
         return read(path)
     if path.is_dir():
         raise UserError(
-            f"{path}: no Whisper model in this folder; expected ours (config.yaml, {FILE_NAME}), one of "
-            "Hugging Face (config.json) or of CTranslate2 (config.json, model.bin)"
+            f"{path}: no Whisper model in this folder; expected ours (config.yaml, {FILE_NAME}), or one "
+            "of Hugging Face (config.json, model.safetensors)"
         )
     raise UserError(
         f"{path}: neither a .pt file of OpenAI nor a ggml file of whisper.cpp, by its first bytes; "
@@ -214,8 +208,8 @@ def _fetch(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, *OTHERS], local_files_only=True))
-        if is_huggingface_folder(folder) and _find_any_weights(folder):
+        folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, PICKLED], local_files_only=True))
+        if is_huggingface_folder(folder) and find_weights(folder):
             return folder
     except HFValidationError:  # such as ../whisper, which is a path
         raise _no_model(name) from None
@@ -225,7 +219,7 @@ def _fetch(name: str) -> Path:
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS]))
         if not find_weights(folder):
-            folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, *OTHERS]))
+            folder = Path(snapshot_download(name, allow_patterns=[*PATTERNS, PICKLED]))
     except Exception as error:  # network, hub and disk fail in many ways
         reason = str(error).split("\n")[0][:200]
         advice = f"With a network run the command again, or `hf download {name}` where there is one."
@@ -284,9 +278,8 @@ def write_folder(folder: Path, checkpoint: Checkpoint) -> None:
         file.write(dump_config(checkpoint.config).encode())
 
 
-FOLDERS = {  # CTranslate2's have a config.json, too
+FOLDERS = {
     is_own_folder: read_folder,
-    is_ctranslate2_folder: read_ctranslate2,
     is_huggingface_folder: read_huggingface,
 }
 FILES = {is_ggml_file: read_ggml, is_torch_file: read_openai}

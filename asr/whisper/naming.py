@@ -30,31 +30,27 @@ class Checkpoint:
     """By our names, in the precision of the file."""
 
 
-Form = Literal["OpenAI", "Hugging Face", "CTranslate2"]
-_FORMS: tuple[Form, ...] = ("OpenAI", "Hugging Face", "CTranslate2")
+Form = Literal["OpenAI", "Hugging Face"]
+_FORMS: tuple[Form, ...] = ("OpenAI", "Hugging Face")
 # Our name of a part of the model, or of a layer, to those of the forms; commas part those that we join.
 _PARTS = {
-    "layers": ("blocks.", "layers.", "layer_"),
-    "positions": ("positional_embedding", "embed_positions.weight", "position_encodings.encodings"),
-    "embedding": ("token_embedding", "embed_tokens", "embeddings"),
-    "convolution_1": ("conv1", "conv1", "conv1"),
-    "convolution_2": ("conv2", "conv2", "conv2"),
-    "encoder.norm": ("ln_post", "layer_norm", "layer_norm"),
-    "decoder.norm": ("ln", "layer_norm", "layer_norm"),
-    "attention_block.norm": ("attn_ln", "self_attn_layer_norm", "self_attention.layer_norm"),
-    "attention.project_in": (
-        *("attn.query,key,value", "self_attn.q_proj,k_proj,v_proj", "self_attention.linear_0"),
-    ),
-    "attention.project_out": ("attn.out", "self_attn.out_proj", "self_attention.linear_1"),
-    "cross_attention_block.norm": ("cross_attn_ln", "encoder_attn_layer_norm", "attention.layer_norm"),
-    "cross_attention.project_queries": ("cross_attn.query", "encoder_attn.q_proj", "attention.linear_0"),
-    "cross_attention.project_memory": (
-        *("cross_attn.key,value", "encoder_attn.k_proj,v_proj", "attention.linear_1"),
-    ),
-    "cross_attention.project_out": ("cross_attn.out", "encoder_attn.out_proj", "attention.linear_2"),
-    "feed_forward_block.norm": ("mlp_ln", "final_layer_norm", "ffn.layer_norm"),
-    "feed_forward.expand": ("mlp.0", "fc1", "ffn.linear_0"),
-    "feed_forward.contract": ("mlp.2", "fc2", "ffn.linear_1"),
+    "layers": ("blocks.", "layers."),
+    "positions": ("positional_embedding", "embed_positions.weight"),
+    "embedding": ("token_embedding", "embed_tokens"),
+    "convolution_1": ("conv1", "conv1"),
+    "convolution_2": ("conv2", "conv2"),
+    "encoder.norm": ("ln_post", "layer_norm"),
+    "decoder.norm": ("ln", "layer_norm"),
+    "attention_block.norm": ("attn_ln", "self_attn_layer_norm"),
+    "attention.project_in": ("attn.query,key,value", "self_attn.q_proj,k_proj,v_proj"),
+    "attention.project_out": ("attn.out", "self_attn.out_proj"),
+    "cross_attention_block.norm": ("cross_attn_ln", "encoder_attn_layer_norm"),
+    "cross_attention.project_queries": ("cross_attn.query", "encoder_attn.q_proj"),
+    "cross_attention.project_memory": ("cross_attn.key,value", "encoder_attn.k_proj,v_proj"),
+    "cross_attention.project_out": ("cross_attn.out", "encoder_attn.out_proj"),
+    "feed_forward_block.norm": ("mlp_ln", "final_layer_norm"),
+    "feed_forward.expand": ("mlp.0", "fc1"),
+    "feed_forward.contract": ("mlp.2", "fc2"),
 }
 # Whisper's keys have no bias. Ours have one, but as it is the same for all keys, no softmax sees it.
 NO_BIAS = ""
