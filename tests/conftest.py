@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +48,16 @@ def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
         return RunConfig.load(path, overrides)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def torchaudio() -> ModuleType:
+    """torchaudio as a reference. Its last release, 2.11, does not load beside a PyTorch without CUDA."""
+    try:
+        import torchaudio
+    except (ImportError, OSError, RuntimeError) as error:
+        pytest.skip(f"torchaudio: {error}")
+    return torchaudio
 
 
 @pytest.fixture(autouse=True)

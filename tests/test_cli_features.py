@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from matplotlib.figure import Figure
 from test_features import make_speech
 
 from asr import cli
@@ -111,6 +112,29 @@ def test_audio_shorter_than_a_window(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main(["features", str(path)]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[1:] == ["0", "x", "80", "0.02", "-", "-"]
     assert cli.main(["features", str(path), "--plot", str(tmp_path / "short.png")]) == 2
+
+
+def test_axes_of_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tone of 1 kHz that sets in after 0.9 s is drawn where the axes say so."""
+    times = np.arange(int(1.5 * 16_000)) / 16_000
+    soundfile.write(tmp_path / "tone.wav", 0.5 * np.sin(2 * np.pi * 1000 * times) * (times > 0.9), 16_000)
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    for convention in ("kaldi", "whisper"):
+        config = write_config(tmp_path, convention=convention)
+        options = ["--config", str(config), "--plot", str(tmp_path / "tone.png")]
+        assert cli.main(["features", str(tmp_path / "tone.wav"), *options]) == 0
+        axes = next(axes for axes in figures[-1].axes if "log-mel" in axes.get_ylabel())
+        (image,) = axes.images
+        levels, (left, right, *_) = image.get_array(), image.get_extent()
+        ticks = {
+            label.get_text(): row
+            for label, row in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+        }
+        assert levels.mean(axis=1).argmax() == pytest.approx(ticks["1000"], abs=0.6)
+        is_loud = levels[levels.mean(axis=1).argmax()] > levels.mean()
+        onset = left + is_loud.argmax() * (right - left) / len(is_loud)
+        assert onset == pytest.approx(0.9, abs=0.025)
 
 
 @pytest.mark.slow

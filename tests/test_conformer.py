@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
-from torchaudio.models.conformer import _FeedForwardModule
 
 from asr.models.conformer import (
     ConformerEncoder,
@@ -142,9 +142,9 @@ def test_layer_equals_a_plain_reference(positions: str) -> None:
         )
 
 
-def test_feed_forward_equals_torchaudio() -> None:
+def test_feed_forward_equals_torchaudio(torchaudio: ModuleType) -> None:
     ours = build_layer()
-    theirs = _FeedForwardModule(16, 24).double().eval()
+    theirs = torchaudio.models.conformer._FeedForwardModule(16, 24).double().eval()
     theirs.sequential[0].load_state_dict(ours.first_norm.state_dict())
     theirs.sequential[1].load_state_dict(ours.first.expand.state_dict())
     theirs.sequential[4].load_state_dict(ours.first.contract.state_dict())

@@ -251,6 +251,16 @@ def test_hugging_face_script(tmp_path: Path) -> None:
     assert [u.text for u in read_manifest(tmp_path / "out" / "train.jsonl")] == ["one", "two"]
 
 
+def test_extras_that_are_named_exist() -> None:
+    """And they are extras of our distribution: `asr` is another project of the package index."""
+    tomllib = pytest.importorskip("tomllib")
+    offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    kinds = ("asr/**/*.py", "docs/**/*.md", "recipes/**/*.md", "deploy/*", "*.md", "pyproject.toml")
+    for path in [path for kind in kinds for path in ROOT.glob(kind)]:
+        for name, extras in re.findall(r"(?<![\w-])(asr|asr-toolkit)\[(\w+(?:,\w+)*)\]", path.read_text()):
+            assert name == "asr-toolkit" and set(extras.split(",")) <= set(offered), path
+
+
 # --- tutorials, as typed ------------------------------------------------------------------------
 
 

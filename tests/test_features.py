@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import kaldi_native_fbank
@@ -16,7 +17,6 @@ import librosa
 import numpy as np
 import pytest
 import torch
-import torchaudio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +106,9 @@ def read_online(computer: Any, audio_S: torch.Tensor, sample_rate: int) -> torch
 
 @pytest.mark.parametrize("fields", KALDI_SETTINGS, ids=str)
 @pytest.mark.parametrize("type", ["log_mel", "mfcc"])
-def test_agrees_with_torchaudio_and_kaldi_native_fbank(type: str, fields: dict[str, Any]) -> None:
+def test_agrees_with_torchaudio_and_kaldi_native_fbank(
+    type: str, fields: dict[str, Any], torchaudio: ModuleType
+) -> None:
     front_end = build(type=type, **fields)
     config = front_end.config
     audio_S = make_speech(1.7, sample_rate=config.sample_rate)
@@ -145,7 +147,7 @@ def test_agrees_with_torchaudio_and_kaldi_native_fbank(type: str, fields: dict[s
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.05], ids=["no offset", "a constant added to the audio"])
-def test_rounds_no_worse_than_torchaudio(offset: float) -> None:
+def test_rounds_no_worse_than_torchaudio(offset: float, torchaudio: ModuleType) -> None:
     audio_S = make_speech(3.0) + offset
     frames = np.lib.stride_tricks.sliding_window_view(audio_S.double().numpy() * 32768, 400)[::160]
     frames = frames - frames.mean(axis=1, keepdims=True)
@@ -160,12 +162,12 @@ def test_rounds_no_worse_than_torchaudio(offset: float) -> None:
 
 
 @pytest.mark.parametrize("audio_S", [torch.zeros(8000), make_speech(0.5) * 1e-7], ids=["silence", "near it"])
-def test_silence_is_kaldis_floor(audio_S: torch.Tensor) -> None:
+def test_silence_is_kaldis_floor(audio_S: torch.Tensor, torchaudio: ModuleType) -> None:
     expected = torchaudio.compliance.kaldi.fbank(audio_S[None] * 32768, num_mel_bins=80, dither=0.0)
     torch.testing.assert_close(compute_alone(build(), audio_S), expected, atol=KALDI_TOLERANCE, rtol=0)
 
 
-def test_filters_are_those_of_torchaudio_and_librosa() -> None:
+def test_filters_are_those_of_torchaudio_and_librosa(torchaudio: ModuleType) -> None:
     kaldi, _ = torchaudio.compliance.kaldi.get_mel_banks(80, 512, 16000.0, 20.0, 0.0, 100.0, -500.0, 1.0)
     ours = compute_kaldi_filters(np.arange(257) * 31.25, 20.0, 8000.0, 80)
     np.testing.assert_allclose(ours[:256].T, kaldi, atol=1e-4)  # torchaudio's are in float32
@@ -358,7 +360,7 @@ def test_dither_is_an_utterances_own() -> None:
         assert not torch.equal(alone, other)
 
 
-def test_dither_is_measured_in_steps_of_16_bits() -> None:
+def test_dither_is_measured_in_steps_of_16_bits(torchaudio: ModuleType) -> None:
     features_BTF, _ = build(dither=3.0)(*pad([torch.zeros(160_000)]), make_generators(1))
     noise_S = 3 * torch.randn(1, 160_000, generator=make_generators(2)[0])
     expected = torchaudio.compliance.kaldi.fbank(noise_S, num_mel_bins=80, dither=0.0)
@@ -381,7 +383,7 @@ def compute_delta_reference(features_TF: np.ndarray, order: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.05, 0.8])
-def test_deltas(seconds: float) -> None:
+def test_deltas(seconds: float, torchaudio: ModuleType) -> None:
     audio_S = make_speech(seconds)
     features = compute_alone(build(deltas=2), audio_S)
     static, first, second = features.split(80, dim=1)
@@ -443,7 +445,7 @@ def test_only_what_is_learnt_is_in_the_weights() -> None:
     assert not build(type="mfcc", deltas=2).state_dict()
 
 
-def test_reduction_is_a_projection_before_deltas() -> None:
+def test_reduction_is_a_projection_before_deltas(torchaudio: ModuleType) -> None:
     front_end, audio_S = build(reduction={"type": "pca", "dim": 5}, deltas=1), make_speech(0.5)
     static, _ = front_end.static_features(*pad([audio_S]))
     reduced = (static[0] - front_end.reduction_mean_F) @ front_end.reduction_FF

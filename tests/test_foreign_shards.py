@@ -149,7 +149,7 @@ def test_cuts_that_do_not_belong_to_their_tar_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_webdataset_opens_ours(manifest: Manifest, tmp_path: Path) -> None:
-    webdataset = pytest.importorskip("webdataset", reason="reads our shards")
+    webdataset = pytest.importorskip("webdataset", reason="the extra formats is not installed")
     pack_noise(manifest, tmp_path, 2)
     paths = [str(path) for path in sorted(tmp_path.glob("shard-*.tar"))]
     samples = list(webdataset.WebDataset(paths, shardshuffle=False).decode())
@@ -164,7 +164,7 @@ def test_webdataset_opens_ours(manifest: Manifest, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_we_read_what_webdataset_writes(manifest: Manifest, tmp_path: Path) -> None:
-    webdataset = pytest.importorskip("webdataset", reason="writes shards for us")
+    webdataset = pytest.importorskip("webdataset", reason="the extra formats is not installed")
     with webdataset.ShardWriter(str(tmp_path / "train-%06d.tar"), maxcount=3) as writer:
         for item in manifest:
             audio = Path(item.audio).read_bytes()
@@ -177,7 +177,7 @@ def test_we_read_what_webdataset_writes(manifest: Manifest, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_lhotse_opens_ours(manifest: Manifest, tmp_path: Path) -> None:
-    lhotse = pytest.importorskip("lhotse", reason="reads our shards")
+    lhotse = pytest.importorskip("lhotse", reason="the extra formats is not installed")
     pack_noise(manifest, tmp_path, 2, layout="shar")
     cuts = list(lhotse.CutSet.from_shar(in_dir=tmp_path / "shar"))
     expected = {item.id: item for item in manifest}
@@ -192,7 +192,7 @@ def test_lhotse_opens_ours(manifest: Manifest, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["flac", "wav"])
 def test_we_read_what_lhotse_writes(manifest: Manifest, tmp_path: Path, format: str) -> None:
-    lhotse = pytest.importorskip("lhotse", reason="writes shards for us")
+    lhotse = pytest.importorskip("lhotse", reason="the extra formats is not installed")
     cuts = []
     for item in manifest:
         cut = lhotse.Recording.from_file(item.audio, recording_id=item.id).to_cut()

@@ -100,7 +100,7 @@ def test_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_those_of_the_real_package(tmp_path: Path) -> None:
-    lhotse = pytest.importorskip("lhotse", reason="lhotse is no development tool here; pip install lhotse")
+    lhotse = pytest.importorskip("lhotse", reason="the extra formats is not installed")
     recording = lhotse.Recording.from_dict(RECORDING)
     supervision = lhotse.SupervisionSegment.from_dict(SUPERVISION)
     lhotse.RecordingSet.from_recordings([recording]).to_file(tmp_path / "recordings.jsonl.gz")

@@ -17,7 +17,7 @@ from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import UserError
 
-pyarrow = pytest.importorskip("pyarrow", reason="no package of ours needs pyarrow; pip install pyarrow")
+pyarrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
 from pyarrow import parquet  # noqa: E402
 
 

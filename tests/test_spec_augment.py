@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-import torchaudio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ def test_masked_share_is_the_expected_one(num_masks: int, max_width: int, size: 
 
 
 @pytest.mark.parametrize("axis", ["time", "frequency"])
-def test_masks_are_distributed_like_those_of_torchaudio(axis: str) -> None:
+def test_masks_are_distributed_like_those_of_torchaudio(axis: str, torchaudio: ModuleType) -> None:
     """Theirs have widths below the parameter, ours up to it."""
     torch.manual_seed(0)
     num_trials, size, width = 4000, 60, 20

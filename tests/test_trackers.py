@@ -89,7 +89,9 @@ def test_a_missing_package_is_said_before_the_first_update(
         ("mlflow", "mlflow"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=rf"train\.loggers has {name}, .* pip install 'asr\[tracking\]'"):
+        with pytest.raises(
+            UserError, match=rf"train\.loggers has {name}, .* pip install 'asr-toolkit\[tracking\]'"
+        ):
             train(tiny_run(f"train.loggers=[{name}]"))
 
 

@@ -49,7 +49,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_wheel_is_whole_and_small(wheel: Path) -> None:
-    assert wheel.name == f"asr-{asr.__version__}-py3-none-any.whl"
+    assert wheel.name == f"asr_toolkit-{asr.__version__}-py3-none-any.whl"
     assert wheel.stat().st_size < MAX_BYTES
     files = [path for path in (ROOT / "asr").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     packed = set(zipfile.ZipFile(wheel).namelist())

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PLOT_SECONDS = 600  # more is neither seen in a picture of this width nor drawn quickly
+MAX_WAVEFORM_POINTS = 4000
+FREQUENCIES_HZ = (0, 250, 500, 1000, 2000, 4000, 8000, 16_000)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +203,6 @@ def _print_row(summary: dict[str, Any], width: int, is_first: bool) -> None:
 
 def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) -> None:
     """Draw waveform, log-mel and MFCC on one time axis, before deltas, reduction and CMVN."""
-    import librosa.display
     from matplotlib.figure import Figure
 
     from asr.files import replace_file
@@ -215,42 +216,44 @@ def _plot(output: Path, name: str, audio: np.ndarray, config: FeaturesConfig) ->
     title = f"{name}  ({seconds:.2f} s at {config.sample_rate / 1000:g} kHz)"
     figure.suptitle(title, fontsize=13, parse_math=False)  # a dollar in a name begins no formula
     grid = figure.subplots(3, 2, width_ratios=[70, 1], height_ratios=[2, 3, 3])
-    librosa.display.waveshow(audio, sr=config.sample_rate, ax=grid[0, 0], color="#31688e", linewidth=0.6)
-    grid[0, 0].set(ylabel="amplitude", xlabel="")
+    _draw_waveform(grid[0, 0], audio, config.sample_rate)
     grid[0, 1].axis("off")
     _draw_log_mel(grid[1, 0], grid[1, 1], audio, config)
     _draw_mfcc(grid[2, 0], grid[2, 1], audio, config)
     for axes in grid[:, 0]:
         axes.set_xlim(0, seconds)
         axes.label_outer()
+    grid[2, 0].set_xlabel("seconds")
     with replace_file(output) as file:
         figure.savefig(file, format="png", dpi=120)
 
 
-def _draw_log_mel(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:
-    import librosa.display
+def _draw_waveform(axes: Axes, audio: np.ndarray, sample_rate: int) -> None:
+    import numpy as np
 
-    log_mel_TM = _compute(_plain_config(config), audio)
+    step = -(-len(audio) // MAX_WAVEFORM_POINTS)
+    blocks = np.pad(audio, (0, -len(audio) % step), mode="edge").reshape(-1, step)
+    seconds = np.arange(len(blocks)) * step / sample_rate
+    axes.fill_between(seconds, blocks.min(axis=1), blocks.max(axis=1), color="#31688e", linewidth=0.6)
+    axes.set_ylabel("amplitude")
+
+
+def _draw_log_mel(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:
+    from asr.features.mel import hz_to_htk_mel, hz_to_slaney_mel
+
     is_whisper = config.convention == "whisper"
-    image = librosa.display.specshow(
-        log_mel_TM.T,
-        x_coords=_frame_times(config, len(log_mel_TM)),
-        x_axis="time",
-        y_axis="mel",
-        sr=config.sample_rate,
-        fmin=config.low_hz,
-        fmax=config.upper_hz,
-        htk=not is_whisper,
-        cmap="magma",
-        ax=axes,
-    )
-    axes.set(ylabel=f"log-mel, {config.num_mels} bands (Hz)", xlabel="")
-    axes.figure.colorbar(image, cax=scale, label="Whisper's scale" if is_whisper else "log energy")
+    label = "Whisper's scale" if is_whisper else "log energy"
+    _draw_frames(axes, scale, _plain_config(config), audio, label, cmap="magma")
+    to_mel = hz_to_slaney_mel if is_whisper else hz_to_htk_mel
+    low, high = to_mel(config.low_hz), to_mel(config.upper_hz)
+    frequencies = [hz for hz in FREQUENCIES_HZ if config.low_hz <= hz <= config.upper_hz]
+    # Bands lie evenly on the mel scale: the first begins at `low`, and the last ends at `high`.
+    rows = [float((to_mel(hz) - low) / (high - low) * (config.num_mels + 1) - 1) for hz in frequencies]
+    axes.set_yticks(rows, [str(hz) for hz in frequencies])
+    axes.set(ylabel=f"log-mel, {config.num_mels} bands (Hz)", ylim=(-0.5, config.num_mels - 0.5))
 
 
 def _draw_mfcc(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfig) -> None:
-    import librosa.display
-
     # The zeroth cepstrum is many times as large as the rest; each in its own deviation, all can be seen.
     changes: dict[str, Any] = {"type": "mfcc", "cmvn": "utterance"}
     if config.convention == "kaldi":
@@ -258,30 +261,26 @@ def _draw_mfcc(axes: Axes, scale: Axes, audio: np.ndarray, config: FeaturesConfi
         mfcc_config = _plain_config(config, **changes)
     else:
         mfcc_config = type(config)(**changes)  # Whisper has no cepstra: Kaldi's
-    mfcc_TF = _compute(mfcc_config, audio)
-    image = librosa.display.specshow(
-        mfcc_TF.T,
-        x_coords=_frame_times(mfcc_config, len(mfcc_TF)),
-        x_axis="time",
-        cmap="RdBu_r",
-        vmin=-3,
-        vmax=3,
-        ax=axes,
-    )
-    axes.set(ylabel=f"MFCC 0 to {mfcc_config.num_ceps - 1}", xlabel="seconds")
+    label = "standard deviations from the mean"
+    _draw_frames(axes, scale, mfcc_config, audio, label, cmap="RdBu_r", vmin=-3, vmax=3)
     axes.set_yticks(range(0, mfcc_config.num_ceps, 2))
-    axes.figure.colorbar(image, cax=scale, label="deviations from the mean", extend="both")
+    axes.set_ylabel(f"MFCC 0 to {mfcc_config.num_ceps - 1}")
+
+
+def _draw_frames(
+    axes: Axes, scale: Axes, config: FeaturesConfig, audio: np.ndarray, label: str, **style: Any
+) -> None:
+    """Draw features, each frame around the middle of its window, and the scale of their colors."""
+    features_TF = _compute(config, audio)
+    num_frames, num_features = features_TF.shape
+    shift = config.shift_samples / config.sample_rate
+    middle = 0.0 if config.convention == "whisper" else config.window_ms / 2000
+    left = middle - shift / 2
+    extent = (left, left + num_frames * shift, -0.5, num_features - 0.5)
+    image = axes.imshow(features_TF.T, origin="lower", aspect="auto", extent=extent, **style)
+    axes.figure.colorbar(image, cax=scale, label=label, extend="both" if "vmax" in style else "neither")
 
 
 def _plain_config(config: FeaturesConfig, **changes: Any) -> FeaturesConfig:
     kept = config.model_dump(exclude={"type", "num_ceps", "deltas", "dither", "reduction"})
     return type(config)(**{**kept, "cmvn": "none", **changes})
-
-
-def _frame_times(config: FeaturesConfig, num_frames: int) -> np.ndarray:
-    """Seconds of the middle of each frame's window."""
-    import numpy as np
-
-    first = 0.0 if config.convention == "whisper" else config.window_ms / 2000
-    times: np.ndarray = first + np.arange(num_frames) * config.shift_samples / config.sample_rate
-    return times

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         from asr.serve.limits import Keys
         from asr.serve.metrics import JsonFormatter
     except ModuleNotFoundError as error:
-        raise UserError(f"the server needs {error.name}: pip install 'asr[serve]'") from None
+        raise UserError(f"the server needs {error.name}: pip install 'asr-toolkit[serve]'") from None
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
     keys = Keys.load(args.keys) if args.keys else Keys()
     models = load_models(args, config)

@@ -38,7 +38,9 @@ def read_rows(
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise UserError("Parquet tables are read by pyarrow, which is missing: pip install pyarrow") from None
+        raise UserError(
+            "Parquet tables are read by pyarrow, which is missing: pip install 'asr-toolkit[parquet]'"
+        ) from None
     ids = UniqueNames()
     for table in find_tables(path):
         number = 0

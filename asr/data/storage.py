@@ -199,8 +199,8 @@ def _open_filesystem(process_id: int, folder: str, protocol: str) -> tuple[Any, 
         filesystem, path = fsspec.core.url_to_fs(folder)
     except ImportError as error:
         raise UserError(
-            f"{folder}: {protocol}:// needs another package ({error}); `pip install 'asr[remote]'` brings "
-            "those for s3:// and https://"
+            f"{folder}: {protocol}:// needs another package ({error}); "
+            "`pip install 'asr-toolkit[remote]'` brings those for s3:// and https://"
         ) from None
     except (ValueError, OSError) as error:
         raise UserError(f"{folder}: not an address that can be read ({error})") from None

@@ -250,5 +250,5 @@ def _import_ray(is_cluster: bool) -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("Ray is not installed; install it with: pip install 'asr[ray]'") from None
+        raise UserError("Ray is not installed; install it with: pip install 'asr-toolkit[ray]'") from None
     return ray

@@ -158,7 +158,7 @@ class Trackers:
         except ModuleNotFoundError as error:
             raise UserError(
                 f"train.loggers has {name}, whose package is not installed ({error}): "
-                "pip install 'asr[tracking]', or remove it"
+                "pip install 'asr-toolkit[tracking]', or remove it"
             ) from None
         except Exception as error:
             self._trackers.pop(name, None)

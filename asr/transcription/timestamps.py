@@ -51,8 +51,8 @@ def align_by_ctc(
 ) -> list[list[TokenTime]]:
     """Forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
     tokens_BU, counts_B = _pad(tokens)
-    first_BU, past_BU = align_tokens(log_probabilities_BTV, lengths_B.cpu(), tokens_BU, counts_B)
     scores_BTV = log_probabilities_BTV.float().cpu()
+    first_BU, past_BU = align_tokens(scores_BTV, lengths_B.cpu(), tokens_BU, counts_B)
     aligned = []
     for row, ids in enumerate(tokens):
         times = []
