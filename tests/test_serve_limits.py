@@ -21,6 +21,7 @@ for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "
 
 from serve_examples import RATE, at_a_port, encode, load_tiny, make_app, speak, wait_until  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
+from starlette.websockets import WebSocketDisconnect  # noqa: E402
 
 from asr.errors import UserError  # noqa: E402
 from asr.serve.limits import Keys  # noqa: E402
@@ -117,6 +118,34 @@ def test_pages_of_other_hosts_are_refused_unless_named() -> None:
             assert post(client, headers={"origin": wrong}).status_code == 403
         assert post(client, headers={"origin": "https://good.example"}).status_code == 200
         assert post(client, headers={"origin": "http://testserver"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "["]
+)
+def test_rebound_names_are_refused(host: str) -> None:
+    with TestClient(make_app(hosts=("asr.example",))) as client:
+        headers = {"host": host, "origin": f"http://{host}"}
+        assert client.get("/v1/models", headers=headers).status_code == 403
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client.websocket_connect("/v1/realtime", headers=headers) as link,
+        ):
+            link.receive_json()
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8000", "LOCALHOST", "[::1]:8000", "192.168.0.7", "asr.example:80"]
+)
+def test_own_names_are_served(host: str) -> None:
+    with TestClient(make_app(hosts=("asr.example",))) as client:
+        assert client.get("/v1/models", headers={"host": host}).status_code == 200
+
+
+def test_keys_serve_any_host() -> None:
+    with TestClient(make_app(KEYS)) as client:
+        headers = {"host": "asr.example", "authorization": "Bearer open sesame"}
+        assert client.get("/v1/models", headers=headers).status_code == 200
 
 
 # --- size, length, time ---------------------------------------------------------------------------

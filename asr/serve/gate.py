@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import re
 import time
 import uuid
 from collections.abc import Collection, Sequence
@@ -84,9 +86,12 @@ class Gate:
             logger.log(level, "request", extra={"fields": fields})
 
     def _check(self, scope: Scope, state: dict[str, Any]) -> None:
-        """Refuse a wrong origin or key."""
+        """Refuse a wrong host, origin or key."""
         headers = Headers(scope=scope)
-        origin, host = headers.get("origin"), headers.get("host")
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if not self._service.keys and not _is_own_host(host, self._service.config.hosts):
+            message = f"host {host!r:.80} is unknown to this server; its setting hosts adds names"
+            raise ApiError(403, message, code="host_not_allowed")
         allowed = (None, f"http://{host}", f"https://{host}", *self._service.config.origins)
         if origin not in allowed:
             message = f"pages of {origin!r:.80} may not use this server; its setting origins names others"
@@ -123,6 +128,15 @@ class Gate:
             return message
 
         return receive_counted
+
+
+def _is_own_host(host: str, hosts: Collection[str]) -> bool:
+    """Accept IP addresses, localhost and listed names: a web page can rebind any other to this machine."""
+    name = re.sub(r":\d*$", "", host.lower())
+    try:
+        return name == "localhost" or name in hosts or bool(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        return False
 
 
 def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:

@@ -23,6 +23,9 @@ class Keys:
         """`digests`: the name of a key to the SHA-256 of it, in hexadecimal."""
         self._digests = digests or {}
 
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
     @classmethod
     def load(cls, path: str | Path) -> Keys:
         """A file with a line `name:sha256` for each key."""

@@ -49,5 +49,7 @@ class ServeConfig(FamilySections):
     """After SIGTERM, for what has begun."""
     stuck_seconds: float = pydantic.Field(default=120.0, gt=0)
     """After which a batch counts as stuck, and the server as not ready."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients may address a server without keys, besides localhost and IP addresses."""
     origins: tuple[str, ...] = ()
     """Web pages of other hosts that may use the server, such as https://example.org."""
