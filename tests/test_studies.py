@@ -693,7 +693,7 @@ def test_the_page_of_the_attention_guide_says_how_joined_recordings_are_read() -
     page = (ROOT / "recipes/guided_attention.md").read_text(encoding="utf-8")
     folder = ROOT / "recipes/an4/studies/joined"
     decodings = {
-        "shipped Conformer, pre-trained: joint": "pretrained.joint",
+        "pre-trained Conformer: joint": "pretrained.joint",
         "the same: joint, guided in decoding alone": "pretrained.guided",
         "guide and windows in training: joint": "guide_windows.joint",
         "the same: decoder alone": "guide_windows.attention",
