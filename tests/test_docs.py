@@ -18,6 +18,7 @@ import yaml
 
 from asr.cli import COMMANDS, main
 from asr.data.manifest import read_manifest
+from asr.system.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -137,6 +138,13 @@ def test_the_conf_and_recipe_shown_are_the_files() -> None:
     page, example = read(DOCS / "own-corpus.md"), DOCS / "examples" / "commands"
     assert f"```yaml\n{read(example / 'conf' / 'lstm.yaml')}```" in page
     assert f"```python\n{read(example / 'recipe.py')}```" in page
+
+
+def test_confs_for_a_corpus_of_ones_own_take_the_settings_shown() -> None:
+    rows = re.findall(r"^\| .*? hours? \| `(conf/\S+)` \| (.*?) \|", read(DOCS / "own-corpus.md"), flags=re.M)
+    assert len(rows) == 4
+    for conf, overrides in rows:
+        assert RunConfig.load(ROOT / conf, re.findall(r"`(.+?)`", overrides)).features.cmvn == "utterance"
 
 
 def test_the_registration_shown_is_the_patch(tmp_path: Path) -> None:
