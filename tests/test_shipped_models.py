@@ -105,7 +105,7 @@ def test_the_model_of_an4_knows_what_it_was_not_trained_for() -> None:
     assert warn("We spent the whole afternoon looking for a quiet place to read.").startswith(
         "probably not what the model was trained for (English letters, numbers, dates and control words"
     )
-    assert warn("yes") == ""  # of longer texts of AN4's, espeak-ng's voices are not understood
+    assert warn("twenty one") == ""
 
 
 def test_show_names_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
