@@ -219,6 +219,16 @@ def test_a_narrow_prior_puts_recurrent_attention_on_the_diagonal(
     assert (free_N - diagonal_N).abs().max() > 5
 
 
+@every_free_decoder
+def test_gradients_are_finite_in_fp16_where_texts_differ_in_length(name: str) -> None:
+    model = build_example(name).train()
+    model.config = model.config.model_copy(update={"attention_prior": PRIOR})
+    with torch.autocast("cpu", torch.float16):
+        loss = model(*make_utterances([400, 60], [80, 1])).total
+    loss.backward()
+    assert all(one.grad is None or one.grad.isfinite().all() for one in model.parameters())
+
+
 def test_it_follows_the_speech_that_the_batch_names() -> None:
     """As the penalty does: masks of SpecAugment are no silence."""
     seen = []

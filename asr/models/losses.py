@@ -94,9 +94,12 @@ def ctc_loss(
 
 
 def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tensor:
-    """(B, N): row n of N at n / N of the way from the start to the end of the speech, in steps."""
+    """(B, N): row n of N at n / N of the way from the start to the end of the speech, in steps.
+
+    Rows of padding are at the end: a prior far outside of the recording has no finite value in float16.
+    """
     rows_N = torch.arange(max_rows, device=spans_B2.device)
-    share_BN = rows_N / num_rows_B[:, None]
+    share_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
     start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
     return start_B1 + share_BN * (end_B1 - start_B1)
 
