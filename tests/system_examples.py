@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -35,13 +36,18 @@ DECODER = [
 
 
 def save_talker(
-    folder: Path, *overrides: str, sharpness: float = 1.0, decoder: bool = True, seed: int = 0
+    folder: Path,
+    *overrides: str,
+    sharpness: float = 1.0,
+    decoder: bool = True,
+    seed: int = 0,
+    words: Sequence[str] = WORDS,
 ) -> Path:
     """Says random words, which depend on the audio; the more sharpness, the surer it is."""
     head = DECODER if decoder else ["model.ctc_weight=1.0"]
     config = build_config(RunConfig, [*OVERRIDES, *head, *overrides])
     torch.manual_seed(seed)
-    tokenizer = Tokenizer.train(config.tokenizer, WORDS)
+    tokenizer = Tokenizer.train(config.tokenizer, words)
     front_end = FrontEnd(config.features)
     model = build_model(config.model, front_end.num_features, len(tokenizer)).eval()
     for layer in (model.ctc_head, model.decoder and model.decoder.output):

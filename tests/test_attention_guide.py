@@ -19,7 +19,13 @@ from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
 from asr.decoding.search import search_quickly
 from asr.errors import UserError
 from asr.models import SpeechModel, SpeechModelConfig
-from asr.models.attention_guide import ELSEWHERE, AttentionGuide, AttentionGuideConfig, follow_texts
+from asr.models.attention_guide import (
+    ELSEWHERE,
+    AttentionGuide,
+    AttentionGuideConfig,
+    follow_texts,
+    guide_texts,
+)
 from asr.models.decoder import Decoder
 from asr.models.model import Targets
 from asr.transcription.timestamps import align_by_attention
@@ -96,8 +102,8 @@ def test_training_and_dev_see_the_window(name: str) -> None:
     )
     assert window == pytest.approx(expected.item(), rel=1e-5)
     encoded_BTD = torch.randn_like(encoded[0])
-    model.decoder(Targets(*batch[2:]).for_decoder()[0], encoded_BTD, encoded[1], {}, model.guide_texts(
-        model.ctc_log_probabilities(encoded_BTD), encoded[1], batch[2][:, None]))[0].sum().backward()  # fmt: skip
+    model.decoder(Targets(*batch[2:]).for_decoder()[0], encoded_BTD, encoded[1], {}, guide_texts(
+        model.ctc_log_probabilities(encoded_BTD), encoded[1], batch[2][:, None], 1.5))[0].sum().backward()  # fmt: skip
     assert model.ctc_head.weight.grad is None
 
 

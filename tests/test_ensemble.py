@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +15,12 @@ import soundfile
 import torch
 from decoding_examples import BigramModel, build_talker, ctc_scores, decoder_scores, random_encoded
 from hostile_audio import make_speechlike
-from system_examples import save_talker
+from system_examples import WORDS, save_talker
 
 from asr.cli import main
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
 from asr.decoding.search import search_encoded
-from asr.evaluation.ensemble import Member, decode_batch, score_hypotheses
+from asr.evaluation.ensemble import Member, choose_text, decode_batch, score_hypotheses
 from asr.system.checkpoint import load_system
 from asr.transcription.recognizer import Recognizer
 
@@ -40,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ("name", "ctc_weight"), [("transformer-hybrid", 0.3), ("transformer-attention", 0.0), ("lstm-ctc", 1.0)]
 )
 @pytest.mark.parametrize("language_model_weight", [0.0, 0.7])
-def test_given_texts_are_scored_by_all_heads(
+def test_given_texts_are_scored_as_auto_decodes(
     name: str, ctc_weight: float, language_model_weight: float
 ) -> None:
     model, bigrams = build_talker(name), BigramModel()
@@ -63,6 +66,28 @@ def test_given_texts_are_scored_by_all_heads(
         ]
         got = {one.tokens: one.score for one in scored[row]}
         assert [got[text] for text in texts] == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("method", "guide_width"),
+    [("ctc_beam", None), ("attention", None), ("attention", 2.0), ("rescoring", None), ("joint", 2.0)],
+)
+@torch.inference_mode()
+def test_a_text_has_the_score_that_it_had_in_the_search(method: str, guide_width: float | None) -> None:
+    model = build_talker("transformer-hybrid")
+    encoded = EncodedAudio(model, *random_encoded(model, [5, 3]))
+    config = DecodingConfig(method=method, guide_width=guide_width, beam=50, nbest=3, length_bonus=0.5)
+    found = search_encoded(encoded, config)
+    scored = score_hypotheses(encoded, found, config, None)
+    assert [{one.tokens: pytest.approx(one.score, abs=1e-3) for one in own} for own in found] == [
+        {one.tokens: one.score for one in own} for own in scored
+    ]
+
+
+def test_the_texts_that_most_systems_can_spell_are_compared() -> None:
+    cannot = -math.inf
+    assert choose_text({"a": [-1, cannot], "b": [-9, -9], "c": [-9, -8]}) == "c"
+    assert choose_text({"a": [cannot, -1], "b": [-9, cannot], "c": [-8, cannot]}) == "c"
 
 
 @torch.inference_mode()
@@ -99,6 +124,36 @@ def test_the_text_with_the_highest_sum_of_the_scores_of_all_systems_wins(runs: l
         assert together[row] == ranked[0]
         assert totals[ranked[0]] - totals[ranked[1]] > 1e-2  # or float32 decides
     assert together not in alone  # not one system outvoted the others everywhere
+
+
+@torch.inference_mode()
+def test_a_system_hears_an_utterance_at_its_likeliest_speed(runs: list[Path]) -> None:
+    audio = [make_speechlike(0.3 + 0.15 * (seed % 7), seed=seed) for seed in range(12)]
+    config = DecodingConfig(method="joint", beam=3, nbest=3, speeds=(0.7, 1.0, 1.4))
+    member = Member(load(runs[0]), config)
+
+    def decode(one: np.ndarray, choose: Callable[[list[float]], float]) -> str:
+        heard = [member.recognizer.decoder.encode([one], speed) for speed in config.speeds]
+        found = [search_encoded(encoded, config)[0] for encoded in heard]
+        likelihoods = [own[0].likelihood for own in found]
+        encoded = heard[likelihoods.index(choose(likelihoods))]
+        texts = dict.fromkeys(text.tokens for own in found for text in own)
+        (scored,) = score_hypotheses(encoded, [[Hypothesis(text, 0.0) for text in texts]], config, None)
+        return member.tokenizer.decode(max(scored, key=lambda text: text.score).tokens)
+
+    texts = decode_batch([member], audio, RATE)
+    assert texts == [decode(one, max) for one in audio]
+    for other in (min, itemgetter(0), itemgetter(-1)):
+        assert texts != [decode(one, other) for one in audio]
+
+
+def test_a_text_that_one_system_cannot_spell_loses(runs: list[Path], tmp_path: Path) -> None:
+    few = save_talker(tmp_path / "few", seed=5, words=WORDS[:6])
+    config = DecodingConfig(method="joint", beam=4, nbest=4)
+    both = [Member(load(run), config) for run in (runs[0], few)]
+    audio = [make_speechlike(0.4, seed=seed) for seed in range(4)]
+    assert any(set(text.split()) - set(WORDS[:6]) for text in decode_batch(both[:1], audio, RATE))
+    assert not any(set(text.split()) - set(WORDS[:6]) for text in decode_batch(both, audio, RATE))
 
 
 def test_a_system_twice_is_that_system(runs: list[Path]) -> None:

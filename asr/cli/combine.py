@@ -102,6 +102,7 @@ def _decode(args: argparse.Namespace) -> int:
 def _load_member(args: argparse.Namespace, name: str) -> Member:
     from asr.decoding.search import check_decoding, resolve_method
     from asr.evaluation.ensemble import Member
+    from asr.models.decoder import Decoder
     from asr.system.checkpoint import find_model, load_system
     from asr.system.decoding_resources import find_resources
     from asr.transcription.recognizer import Recognizer
@@ -118,6 +119,8 @@ def _load_member(args: argparse.Namespace, name: str) -> Member:
     config = config.model_copy(update={"method": resolve_method(system.model, config.method), "nbest": most})
     language_model = resources.load(system, recognizer.device)
     check_decoding(system.model, config, language_model)
+    if system.model.ctc_head is None and not isinstance(system.model.decoder, Decoder):
+        raise UserError(f"{name}: without a CTC head, its decoder cannot score the texts of others; leave it out")
     return Member(recognizer, config, language_model)
 
 

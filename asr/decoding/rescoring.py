@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from asr.decoding import ctc_beam
+from asr.decoding.beam import find_guide_width
 from asr.decoding.fusion import FusionModel, score_texts
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
+from asr.models.attention_guide import guide_texts
 from asr.models.decoder import Decoder
 from asr.text.units import EOS_ID, SOS_ID
 
@@ -41,9 +43,9 @@ def rescore(
         1, counts_R[:, None], EOS_ID
     )
     bias_RNT = None
-    if encoded.model.config.attention_guide is not None:  # which has a CTC head
+    if (width := find_guide_width(encoded.model, config)) is not None:  # and so a CTC head
         tokens_BHU = tokens_RU.unflatten(0, (len(found), -1))
-        bias_RNT = encoded.model.guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU)
+        bias_RNT = guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU, width)
     scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
     scores_RNV = scores_RNV.float()
     scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)

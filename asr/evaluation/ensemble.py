@@ -22,8 +22,9 @@ from asr.data.manifest import Utterance
 from asr.decoding.core import batch_by_length
 from asr.decoding.fusion import FusionModel, score_texts
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
+from asr.decoding.methods import METHODS
 from asr.decoding.rescoring import pad_texts, rescore
-from asr.decoding.search import search_encoded
+from asr.decoding.search import resolve_method, search_encoded
 from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
 from asr.models.decoder import Decoder
@@ -102,7 +103,7 @@ def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: i
             for hypotheses in found:
                 own |= dict.fromkeys(member.tokenizer.decode(one.tokens) for one in hypotheses[row])
         heard.append((member, at_speeds, [_choose_speed(at_row) for at_row in zip(*found, strict=True)]))
-    totals: list[dict[str, float]] = [dict.fromkeys(own, 0.0) for own in proposed]
+    scores_of: list[dict[str, list[float]]] = [{text: [] for text in own} for own in proposed]
     for member, at_speeds, chosen in heard:
         for number, encoded in enumerate(at_speeds):
             rows = [row for row, own in enumerate(chosen) if own == number and proposed[row]]
@@ -111,9 +112,22 @@ def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: i
             part = encoded.select(torch.tensor(rows, device=encoded.lengths_B.device))
             scores = _score(member, part, [list(proposed[row]) for row in rows])
             for row, score_of in zip(rows, scores, strict=True):
-                for text in totals[row]:
-                    totals[row][text] += score_of.get(text, -np.inf)
-    return [max(total, key=total.__getitem__) if total else "" for total in totals]
+                for text, own in scores_of[row].items():
+                    own.append(score_of.get(text, -np.inf))
+    return [choose_text(own) if own else "" for own in scores_of]
+
+
+def choose_text(scores_of: Mapping[str, Sequence[float]]) -> str:
+    """The text with the highest sum, given the score by each system; -inf where it cannot spell the text.
+
+    Sums are compared only if the same systems count in them: these are as many as possible, and the earlier ones.
+    """
+
+    def rank(text: str) -> tuple[int, list[bool], float]:
+        spelled = [score > -np.inf for score in scores_of[text]]
+        return sum(spelled), spelled, sum(score for score in scores_of[text] if score > -np.inf)
+
+    return max(scores_of, key=rank)
 
 
 def _encode(member: Member, audio: Sequence[np.ndarray], rate: int) -> list[EncodedAudio]:
@@ -161,12 +175,13 @@ def score_hypotheses(
     config: DecodingConfig,
     language_model: FusionModel | None,
 ) -> list[list[Hypothesis]]:
-    """Score given texts by all heads that the model has, in any order."""
+    """Score given texts, in any order, by the heads that the method of `config` uses."""
     model = encoded.model
+    method = METHODS[resolve_method(model, config.method)]
+    ctc_weight = config.ctc_weight if "ctc_weight" in method.settings else float(method.needs_ctc)
     if model.ctc_head is not None:
         found = _with_ctc(encoded, found)
-    if isinstance(model.decoder, Decoder):
-        ctc_weight = config.ctc_weight if model.ctc_head is not None else 0.0
+    if isinstance(model.decoder, Decoder) and ctc_weight < 1:
         most = {"nbest": max(map(len, found)), "length_normalization": 0.0, "ctc_weight": ctc_weight}
         return rescore(encoded, found, config.model_copy(update=most), language_model)
     language_R = torch.zeros(len(found) * max(map(len, found)), dtype=torch.float64)

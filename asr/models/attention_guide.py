@@ -41,6 +41,12 @@ class AttentionGuide:
         return (times @ self._window_TT + ELSEWHERE).log()
 
 
+def guide_texts(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor, width: float) -> Tensor:
+    """(R, N, T), added to the scores of cross-attention before each token of these R = B x W texts."""
+    times_BWNT = follow_texts(ctc_BTV, lengths_B, tokens_BWU)
+    return AttentionGuide(width, ctc_BTV.size(1), ctc_BTV.device).compute_bias(times_BWNT).flatten(0, 1)
+
+
 @torch.no_grad()
 def follow_texts(ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor:
     """(B, W, N, T): `CTCPrefixes.next_token_times` before each token of these texts and after the last."""

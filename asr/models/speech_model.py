@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from asr.features.padded import speech_spans
 from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
 from asr.models.attention_clock import AttentionClockConfig, ClockedDecoder
-from asr.models.attention_guide import AttentionGuide, AttentionGuideConfig, follow_texts
+from asr.models.attention_guide import AttentionGuideConfig, guide_texts
 from asr.models.decoder import (
     AnyDecoder,
     Decoder,
@@ -295,24 +295,15 @@ class SpeechModel(EncoderModel):
     ) -> tuple[Tensor, Weights]:
         """Teacher-forced scores of each token's place by the decoder, and the attention asked for."""
         assert self.decoder is not None
-        if self.config.attention_guide is None:
+        guide = self.config.attention_guide
+        if guide is None:
             return self.decoder.score_reference(targets, encoded, weights_of)
         assert isinstance(self.decoder, Decoder)
-        bias_BNT = self.guide_texts(
-            self.ctc_log_probabilities(encoded[0]), encoded[1], targets.tokens_BU[:, None]
-        )
+        ctc_BTV = self.ctc_log_probabilities(encoded[0])
+        bias_BNT = guide_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None], guide.width)
         return self.decoder(targets.for_decoder()[0], *encoded, weights_of, bias_BNT)
 
     # --- guided attention -----------------------------------------------------------------------
-
-    def guide_texts(self, ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor | None:
-        """(R, N, T), added to the scores of cross-attention before each token of these R = B x W texts."""
-        config = self.config.attention_guide
-        if config is None:
-            return None
-        times_BWNT = follow_texts(ctc_BTV, lengths_B, tokens_BWU)
-        guide = AttentionGuide(config.width, ctc_BTV.size(1), ctc_BTV.device)
-        return guide.compute_bias(times_BWNT).flatten(0, 1)
 
     def _guide_aligned(
         self, ctc: CTC, encoded: Encoded, targets: Targets, bias_BNT: Tensor | None
@@ -325,10 +316,8 @@ class SpeechModel(EncoderModel):
             is_aligned_B = ctc.aligns(targets, config.ctc_threshold)
         if not is_aligned_B.any():
             return bias_BNT
-        window_BNT = self.guide_texts(
-            ctc.log_probabilities_BTV.detach(), encoded[1], targets.tokens_BU[:, None]
-        )
-        assert window_BNT is not None
+        ctc_BTV = ctc.log_probabilities_BTV.detach()
+        window_BNT = guide_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None], config.width)
         others_BNT = torch.zeros_like(window_BNT) if bias_BNT is None else bias_BNT
         return torch.where(is_aligned_B[:, None, None], window_BNT, others_BNT)
 
