@@ -42,6 +42,21 @@ def split(audio_S: np.ndarray, config: SegmentationConfig = CONFIG, block: int =
     return push_all(blocks, config)
 
 
+def test_a_recording_as_long_as_those_of_training_is_one_segment_with_its_silence() -> None:
+    audio_S = np.concatenate([hush(2), speak(1), hush(1.5), speak(1), hush(1)]).astype(np.float32)
+    for whole_seconds, expected in ((6.5, [(0.0, 6.5)]), (6.4, [(1.7, 3.3), (4.2, 5.8)])):
+        segmenter = Segmenter(RATE, CONFIG, whole_seconds=whole_seconds)
+        found = [
+            segment
+            for first in range(0, len(audio_S), RATE)
+            for segment in segmenter.push(audio_S[first : first + RATE])
+        ]
+        found += segmenter.finish()
+        spans = [(segment.start, segment.end) for segment in found]
+        assert np.array(spans) == pytest.approx(np.array(expected), abs=0.1)
+    assert not push_all([hush(5).astype(np.float32)], CONFIG)
+
+
 def test_a_recording_too_short_for_a_word_has_no_segment() -> None:
     assert [len(split(speak(seconds))) for seconds in (0.01, 0.04, 0.06, 0.5)] == [0, 0, 1, 1]
 

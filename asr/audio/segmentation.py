@@ -126,8 +126,11 @@ class Segmenter:
         config: SegmentationConfig,
         offset: float = 0.0,
         ahead_seconds: float = AHEAD_SECONDS,
+        whole_seconds: float = 0.0,
     ) -> None:
+        """A recording of at most `whole_seconds`, if there is speech in it, is one segment."""
         self.sample_rate, self.config, self.offset = sample_rate, config, offset
+        self.whole_seconds = whole_seconds
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
         self._detector = make_detector(
             config.method, config.threshold_db, sample_rate, ahead_seconds, config.speech_threshold
@@ -149,11 +152,15 @@ class Segmenter:
 
     def push(self, block_S: np.ndarray) -> list[AudioSegment]:
         self._append(block_S)
-        return self._take(self._detector.push(block_S), is_last=False)
+        self._note(self._detector.push(block_S))
+        return [] if self.seconds <= self.whole_seconds else self._take(is_last=False)
 
     def finish(self) -> list[AudioSegment]:
         """The rest; nothing can be pushed after."""
-        segments = self._take(self._detector.finish(), is_last=True)
+        self._note(self._detector.finish())
+        if self.seconds <= self.whole_seconds and self._is_speech_T.any():
+            return [self._cut_out(0, self._num_samples / self.frame_samples, None)]
+        segments = self._take(is_last=True)
         is_short = SHORTEST_SECONDS <= self.seconds <= self.config.unjudged_seconds
         if not self._has_given and is_short and self._energies_T.max(initial=SILENCE_DB) > SILENCE_DB:
             return [AudioSegment(self.offset, self._audio, self.sample_rate)]
@@ -197,9 +204,11 @@ class Segmenter:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
-    def _take(self, judged: tuple[np.ndarray, np.ndarray], is_last: bool) -> list[AudioSegment]:
+    def _note(self, judged: tuple[np.ndarray, np.ndarray]) -> None:
         self._is_speech_T = np.concatenate([self._is_speech_T, judged[0]])
         self._energies_T = np.concatenate([self._energies_T, judged[1]])
+
+    def _take(self, is_last: bool) -> list[AudioSegment]:
         segments = []
         while (segment := self._next_segment(is_last)) is not None:
             segments.append(segment)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from asr.audio.segmentation import AudioSegment, Segmenter
+from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import AudioFile, describe_source, read_source
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
@@ -148,9 +148,8 @@ def draw_text(recognizer: Recognizer, source: AudioFile, path: Path, text: str, 
 
 
 def _read_segments(recognizer: Recognizer, source: AudioFile) -> Iterator[AudioSegment]:
-    rate = recognizer.system.config.features.sample_rate
-    segmenter = Segmenter(rate, recognizer.segmentation, describe_source(source)[2])
-    for block in read_source(source, rate):
+    segmenter = recognizer.make_segmenter(source)
+    for block in read_source(source, recognizer.sample_rate):
         yield from segmenter.push(block)
     yield from segmenter.finish()
 

@@ -106,21 +106,21 @@ def decode_batch(members: Sequence[Member], audio: Sequence[np.ndarray], rate: i
     scores_of: list[dict[str, list[float]]] = [{text: [] for text in own} for own in proposed]
     for member, at_speeds, chosen in heard:
         for number, encoded in enumerate(at_speeds):
-            rows = [row for row, own in enumerate(chosen) if own == number and proposed[row]]
+            rows = [row for row, speed in enumerate(chosen) if speed == number and proposed[row]]
             if not rows:
                 continue
             part = encoded.select(torch.tensor(rows, device=encoded.lengths_B.device))
             scores = _score(member, part, [list(proposed[row]) for row in rows])
             for row, score_of in zip(rows, scores, strict=True):
-                for text, own in scores_of[row].items():
-                    own.append(score_of.get(text, -np.inf))
+                for text, scores_so_far in scores_of[row].items():
+                    scores_so_far.append(score_of.get(text, -np.inf))
     return [choose_text(own) if own else "" for own in scores_of]
 
 
 def choose_text(scores_of: Mapping[str, Sequence[float]]) -> str:
-    """The text with the highest sum, given the score by each system; -inf where it cannot spell the text.
+    """The text with the highest sum of scores by the systems, -inf where one cannot spell the text.
 
-    Sums are compared only if the same systems count in them: these are as many as possible, and the earlier ones.
+    Only sums over the same systems are compared: over as many as possible, and of as many over the earlier.
     """
 
     def rank(text: str) -> tuple[int, list[bool], float]:

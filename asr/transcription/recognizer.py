@@ -122,6 +122,7 @@ class Recognizer(Transcriber):
         segmentation = segmentation or SegmentationConfig()
         self.whole_seconds = math.inf if segmentation.method == "none" else longest
         if longest_seconds is not None:
+            self.trained_seconds = min(longest, longest_seconds, segmentation.max_seconds)
             longest = min(longest, max(longest_seconds, SHORTEST_LIMIT))
         self.segmentation = segmentation.limited(longest)
         self.decoder = SpeechDecoder(

@@ -112,6 +112,8 @@ class Transcriber(abc.ABC):
     segmentation: SegmentationConfig
     whole_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
+    trained_seconds: float = 0.0
+    """A recording of at most this length, as training had, is one segment with all of its silence."""
     checks: ChecksConfig
 
     def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
@@ -356,7 +358,7 @@ class Transcriber(abc.ABC):
         """The segments of each recording, then its end. This runs in a thread; it only notes damage."""
         for source in sources:
             recording, fault = OpenRecording(source, request.open_log(source)), None
-            segmenter = Segmenter(self.sample_rate, self._segmentation_of(source), describe_source(source)[2])
+            segmenter = self.make_segmenter(source)
             try:
                 for block in read_source(source, self.sample_rate, recording.damages.append):
                     for segment in segmenter.push(block):
@@ -367,14 +369,15 @@ class Transcriber(abc.ABC):
                 yield recording, segment
             yield recording, End(segmenter.seconds, fault)
 
-    def _segmentation_of(self, source: Source) -> SegmentationConfig:
-        """Leave an utterance of a manifest whole, unless it is very long."""
-        seconds = math.inf
+    def make_segmenter(self, source: Source) -> Segmenter:
+        """Leaves an utterance of a manifest whole, unless it is very long."""
+        seconds, segmentation = math.inf, self.segmentation
         if isinstance(source, AudioPart) and source.is_utterance and source.duration is not None:
             seconds = source.duration
         if seconds <= self.whole_seconds:
-            return self.segmentation.model_copy(update={"method": "none"})
-        return self.segmentation
+            segmentation = segmentation.model_copy(update={"method": "none"})
+        offset = describe_source(source)[2]
+        return Segmenter(self.sample_rate, segmentation, offset, whole_seconds=self.trained_seconds)
 
     def _make_request(
         self, decoding: DecodingConfig | None, language_model: FusionModel | None, **others: Any
