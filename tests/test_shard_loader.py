@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,13 @@ import pytest
 from shard_examples import pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
+from asr.batches import shard_loader
 from asr.batches.augment import AugmentConfig
 from asr.batches.loader import BatchLoader
 from asr.batches.order import ProcessShare, order_shards
 from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.data.manifest import Manifest, write_manifest
-from asr.data.shards import ShardFolder, read_data
+from asr.data.shards import PackedUtterance, ShardFolder, TarShard, read_data
 from asr.errors import UserError
 
 LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}
@@ -84,9 +87,9 @@ def test_resume_in_mid_epoch_is_exact_and_reads_no_window_before(
     planned: list[int] = []
     original = ShardLoader._plan_window
 
-    def plan(self: ShardLoader, epoch: int, number: int) -> Any:
+    def plan(self: ShardLoader, epoch: int, number: int, shards: np.ndarray) -> Any:
         planned.append(number)
-        return original(self, epoch, number)
+        return original(self, epoch, number, shards)
 
     monkeypatch.setattr(ShardLoader, "_plan_window", plan)
     for start in range(0, len(whole), 3):
@@ -120,6 +123,52 @@ def test_ranks_together_see_what_one_process_sees(
         assert len({len(rank) for rank in ranks}) == 1
         dealt = [ids for step in zip(*ranks, strict=True) for ids in step]
         assert [ids for ids in dealt if ids] == used[skipped:]
+
+
+def test_shards_are_ordered_once_an_epoch(folder: ShardFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch of 125,000 shards has 15,625 windows, and an order takes a quarter of a second."""
+    epochs: list[int] = []
+
+    def order(*arguments: Any) -> Any:
+        epochs.append(arguments[-1])
+        return order_shards(*arguments)
+
+    monkeypatch.setattr(shard_loader, "order_shards", order)
+    loader = build(folder, window_shards=1)
+    names(loader.epoch_batches(4))
+    assert epochs == [4]
+
+
+def test_processes_divide_the_planning(folder: ShardFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads its part of the utterances, and all get the batches that one gets alone."""
+    alone = names(build(folder).epoch_batches(1))
+    alone = alone[: len(alone) - len(alone) % 3]
+    parsed: Counter[str] = Counter()
+    original, barrier, given = TarShard.parse, threading.Barrier(3), [None] * 3
+
+    def parse(self: TarShard, line: bytes) -> PackedUtterance:
+        item = original(self, line)
+        parsed[item.id] += 1
+        return item
+
+    def work(rank: int) -> list[tuple[str, ...]]:
+        def gather(value: Any) -> list[Any]:
+            given[rank] = value
+            barrier.wait()
+            values = list(given)
+            barrier.wait()
+            return values
+
+        return names(build(folder, share=ProcessShare(rank, 3, gather=gather)).epoch_batches(1))
+
+    monkeypatch.setattr(TarShard, "parse", parse)
+    with ThreadPoolExecutor(3) as threads:
+        ranks = list(threads.map(work, range(3)))
+    assert [ids for step in zip(*ranks, strict=True) for ids in step] == alone
+    used = {name for ids in alone for name in ids}
+    assert {name: count for name, count in parsed.items() if name in used} == dict.fromkeys(used, 2), (
+        "once to plan and once to load"
+    )
 
 
 def test_too_few_batches_for_the_processes(folder: ShardFolder) -> None:

@@ -168,8 +168,10 @@ def measured(found: dict[str, float], name: str) -> Iterator[None]:
 
 def count_planned(loader: ShardLoader) -> tuple[int, int]:
     ids = (
-        json.loads(key.line)["id"] for keys in loader._plan_epoch(0, WindowStart()) for key in keys
-    )  # fmt: skip
+        json.loads(key.line)["id"]
+        for batch in loader._plan_epoch(0, WindowStart())
+        for key in batch.row_keys()
+    )
     count = 0
 
     def counted() -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ class UtteranceLoader:
         features = inputs.front_end.config
         self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
         self._builder = BatchBuilder(utterances, inputs, self._augmenter)
-        self._skip_log = SkipLog(name, num_utterances, skipped_path)
+        self.skip_log = SkipLog(name, num_utterances, skipped_path)
 
     def _load(
         self, planned: Iterable[list[Any]], epoch: int | None, num_workers: int | None = None
@@ -98,6 +98,7 @@ class UtteranceLoader:
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
         counter = AugmentationCounter(self._inputs.augment)
+        self.skip_log.num_skipped = 0
         with explain_dead_workers():
             with hold_signals_back():
                 results = iter(loader)
@@ -105,7 +106,7 @@ class UtteranceLoader:
                 for result in results:
                     if isinstance(result, UserError):
                         raise result
-                    self._skip_log.add(result.skipped)
+                    self.skip_log.add(result.skipped)
                     counter.add(result.applied)
                     yield result
             finally:
@@ -126,7 +127,7 @@ class BatchLoader(UtteranceLoader):
 
     @cached_property
     def training_set(self) -> TrainingSet:
-        chosen = select_training_set(self._manifest, self._inputs, self._config)
+        chosen = select_training_set(self._manifest, self._inputs, self._config, self._share)
         report_left_out(self._manifest.name, self._manifest, chosen)
         if not len(chosen.positions_N):
             raise UserError(
@@ -197,19 +198,54 @@ class TrainingSet:
     """Positions of the others, by the reason."""
 
 
-def select_training_set(utterances: Iterable[Utterance], inputs: Inputs, config: BatchConfig) -> TrainingSet:
-    """Leave out what is too short, too long or, with CTC, has too many tokens.
+class SupportsParts(Protocol):
+    """A manifest, or the utterances of some shards."""
 
-    Frames are counted at the fastest speed, so that the same utterances are left out in every epoch.
-    """
+    def part(self, rank: int, count: int) -> Iterator[Utterance]: ...
+
+
+class Measures(NamedTuple):
+    """What planning needs of each utterance."""
+
+    seconds_N: np.ndarray
+    needed_N: np.ndarray
+    """Frames that its tokens need."""
+    tokens_N: np.ndarray
+    id_hashes_N: np.ndarray
+
+
+def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> Measures:
     seconds, needed, lengths, id_hashes = array("d"), array("q"), array("q"), array("Q")
     for utterance in utterances:
         tokens = encode_text(utterance, inputs)
         seconds.append(utterance.duration)
-        lengths.append(len(tokens))
         needed.append(needed_frames(tokens) if inputs.has_ctc else 1)
+        lengths.append(len(tokens))
         id_hashes.append(int(hash_names([utterance.id])[0]))
-    seconds_N, needed_N, tokens_N = np.array(seconds), np.array(needed), np.array(lengths)
+    return Measures(*map(np.array, (seconds, needed, lengths, id_hashes)))
+
+
+def measure_together(utterances: SupportsParts, inputs: Inputs, share: ProcessShare) -> Measures:
+    """Measure a part in each process, and gather the others'."""
+    if share.gather is None:
+        return measure_utterances(utterances.part(0, 1), inputs)
+    parts = share.gather(measure_utterances(utterances.part(share.rank, share.world_size), inputs))
+    columns = []
+    for arrays in zip(*parts, strict=True):
+        columns.append(np.empty(sum(map(len, arrays)), arrays[0].dtype))
+        for rank, values in enumerate(arrays):
+            columns[-1][rank :: share.world_size] = values
+    return Measures(*columns)
+
+
+def select_training_set(
+    utterances: SupportsParts, inputs: Inputs, config: BatchConfig, share: ProcessShare = WHOLE
+) -> TrainingSet:
+    """Leave out what is too short, too long or, with CTC, has too many tokens.
+
+    Frames are counted at the fastest speed, so that the same utterances are left out in every epoch.
+    """
+    seconds_N, needed_N, tokens_N, id_hashes_N = measure_together(utterances, inputs, share)
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
     feature_lengths_N = inputs.front_end.num_frames(torch.from_numpy(samples_N).long())
     frames_N = inputs.num_encoded_frames(feature_lengths_N).numpy()
@@ -227,7 +263,7 @@ def select_training_set(utterances: Iterable[Utterance], inputs: Inputs, config:
         positions_N,
         seconds_N[positions_N],
         tokens_N[positions_N],
-        np.array(id_hashes, dtype=np.uint64)[positions_N],
+        id_hashes_N[positions_N],
         {reason: np.flatnonzero(is_out_N) for reason, is_out_N in reasons.items() if is_out_N.any()},
     )
 
@@ -291,7 +327,7 @@ def count_allowed(num_utterances: int) -> int:
 class SkipLog:
     """Notes the utterances that cannot be used, each once, and stops the run when they are too many.
 
-    In a distributed run each process counts those that it has met itself, and all write to one file.
+    All processes write to one file.
     """
 
     def __init__(self, name: str, num_utterances: int, path: Path | None) -> None:
@@ -299,21 +335,28 @@ class SkipLog:
         self._num_utterances = num_utterances
         self._path = path
         self._messages: dict[str, str] = {}
+        self.num_skipped = 0
+        """In the pass over the data that is in progress, by this process."""
 
     def add(self, skipped: Sequence[Skipped]) -> None:
+        self.num_skipped += len(skipped)
         new = {item.id: item for item in skipped if item.id not in self._messages}
         for item in new.values():
             self._messages[item.id] = item.message
             logger.warning("utterance %s is left out: %s", item.id, item.message)
         if new and self._path is not None:
             self._write(self._path, [json.dumps(item._asdict(), ensure_ascii=False) for item in new.values()])
-        if len(self._messages) > count_allowed(self._num_utterances):
+        self.require_few(self.num_skipped)
+
+    def require_few(self, num_skipped: float) -> None:
+        """Stop the run if so many are too many."""
+        if num_skipped > count_allowed(self._num_utterances):
             first = "; ".join(list(self._messages.values())[:5])
             place = f"; all of them: {self._path}" if self._path is not None else ""
             raise UserError(
-                f"{self._name}: {len(self._messages)} of {self._num_utterances} utterances cannot be "
-                f"used, more than {count_allowed(self._num_utterances)}; mend or remove them. "
-                f"The first: {first}{place}"
+                f"{self._name}: {num_skipped:.0f} of {self._num_utterances} utterances cannot be "
+                f"used, more than {count_allowed(self._num_utterances)}; fix or remove them. The first: "
+                f"{first}{place}"
             )
 
     def _write(self, path: Path, lines: list[str]) -> None:

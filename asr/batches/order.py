@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pydantic
@@ -54,7 +54,11 @@ class BatchConfig(Config):
         return self
 
 
-Planned = TypeVar("Planned", np.ndarray, list[Any])
+class SupportsSlices(Sized, Protocol):
+    def __getitem__(self, part: slice, /) -> Any: ...
+
+
+Planned = TypeVar("Planned", bound=SupportsSlices)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class ProcessShare:
     """Number of processes at the start of the training, if another: an epoch keeps their batches."""
     batches_per_update: int | None = None
     """Batches that all processes together learn from before they go on; None: one each."""
+    gather: Callable[[Any], list[Any]] | None = None
+    """Gives each process the values of all, by which they divide the planning; None: each plans alone."""
 
     @property
     def multiple(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,23 @@ class WindowStart(NamedTuple):
     batches: int = 0
 
 
-PlannedBatch = list[RowKey]
+@dataclass(frozen=True)
+class PlannedBatch:
+    """A batch by positions in its window. Its keys are looked up by the process that takes it."""
+
+    window: OpenedWindow
+    positions_B: np.ndarray
+    padded_seconds: float = 0.0
+    """At the original speed."""
+
+    def __len__(self) -> int:
+        return len(self.positions_B)
+
+    def __getitem__(self, part: slice) -> PlannedBatch:
+        return PlannedBatch(self.window, self.positions_B[part])
+
+    def row_keys(self) -> list[RowKey]:
+        return self.window.keys(self.positions_B)
 
 
 class ShardLoader(UtteranceLoader):
@@ -66,10 +83,11 @@ class ShardLoader(UtteranceLoader):
         **options: Any,
     ) -> None:
         """`shares`: what part of the shards of each folder an epoch takes; nothing: all."""
-        name, count = " + ".join(folder.address for folder in folders), sum(map(len, folders))
-        super().__init__(name, ShardRows(folders), count, inputs, config, **options)
         self._folders = folders
         self._shares = shares or [1.0] * len(folders)
+        name = " + ".join(folder.address for folder in folders)
+        count = round(sum(share * len(folder) for share, folder in zip(self._shares, folders, strict=True)))
+        super().__init__(name, ShardRows(folders), count, inputs, config, **options)
         self._starts: list[WindowStart] = []
         for folder, share in zip(folders, self._shares, strict=True):
             if not len(folder):
@@ -101,25 +119,22 @@ class ShardLoader(UtteranceLoader):
         `window`: what `find_window` gave for `start`; without it the windows before are planned again.
         """
         first = window or WindowStart()
-        yield from self._load(self._share.take(self._plan_epoch(epoch, first), start - first.batches), epoch)
+        planned = self._share.take(self._plan_epoch(epoch, first), start - first.batches)
+        yield from self._load((batch.row_keys() for batch in planned), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance once in all processes together, as it is; in each window the longest first."""
         windows = order_windows(self._folders, self._config.window_shards)
-        planned = (keys for shards in windows for keys in self._plan_evaluation(shards))
-        yield from self._load(self._share.take(planned), None)
+        planned = (batch for shards in windows for batch in self._plan_evaluation(shards))
+        yield from self._load((batch.row_keys() for batch in self._share.take(planned)), None)
 
     def largest_batch(self) -> Batch:
         """The largest one of the first window, padding included, to try out whether memory is enough."""
-        for number in range(len(self._order(0))):
-            if planned := self._plan_window(0, number):
-                largest = max(planned, key=self._padded_seconds)
-                return next(self._load([largest], 0, num_workers=0))
+        for number, shards in enumerate(self._order(0)):
+            if planned := self._plan_window(0, number, shards):
+                largest = max(planned, key=lambda batch: batch.padded_seconds)
+                return next(self._load([largest.row_keys()], 0, num_workers=0))
         raise self._nothing_to_learn()
-
-    def _padded_seconds(self, keys: PlannedBatch) -> float:
-        rows = ShardRows(self._folders)
-        return len(keys) * max(rows[key].duration for key in keys)
 
     def _nothing_to_learn(self) -> UserError:
         return UserError(
@@ -135,20 +150,21 @@ class ShardLoader(UtteranceLoader):
     def _plan_epoch(self, epoch: int, first: WindowStart) -> Iterator[PlannedBatch]:
         """The batches of all processes from a window on; the next window is read while one is used."""
         self._starts = []
-        numbers = range(first.window, len(self._order(epoch)))
+        order = self._order(epoch)
+        numbers = range(first.window, len(order))
         count, multiple = first.batches, self._share.multiple
         waiting: list[PlannedBatch] = []  # fewer than all processes need for a step
         waiting_since = first.batches
         with ThreadPoolExecutor(1, thread_name_prefix="asr-window") as reader:
-            coming = reader.submit(self._plan_window, epoch, first.window)
+            coming = reader.submit(self._plan_window, epoch, first.window, order[first.window])
             for number in numbers:
                 planned = coming.result()
                 if number + 1 in numbers:
-                    coming = reader.submit(self._plan_window, epoch, number + 1)
+                    coming = reader.submit(self._plan_window, epoch, number + 1, order[number + 1])
                 self._starts.append(WindowStart(number, count))
                 count += len(planned)
-                for keys in planned:
-                    waiting.append(keys)
+                for batch in planned:
+                    waiting.append(batch)
                     if (waiting_since + len(waiting)) % multiple == 0:
                         yield from waiting
                         waiting_since += len(waiting)
@@ -158,16 +174,19 @@ class ShardLoader(UtteranceLoader):
         logger.info("epoch %d: %d batches in %d windows", epoch, count - len(waiting), numbers.stop)
         report_left_over(epoch, waiting, multiple)
 
-    def _plan_window(self, epoch: int, number: int) -> list[PlannedBatch]:
-        window = OpenedWindow(self._folders, self._order(epoch)[number])
-        chosen = select_training_set(window.rows, self._inputs, self._config)
+    def _plan_window(self, epoch: int, number: int, shards: np.ndarray) -> list[PlannedBatch]:
+        window = OpenedWindow(self._folders, shards)
+        chosen = select_training_set(window.rows, self._inputs, self._config, self._share)
         if epoch == 0 and number == 0:
             report_left_out(f"{self.name}, the first {len(window.shards)} shards", window.rows, chosen)
         if not len(chosen.positions_N):
             return []
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
         groups = order_batches(seconds_N, self._config, self._seed, epoch, number, chosen.tokens_N)
-        return [window.keys(chosen.positions_N[group]) for group in groups]
+        return [
+            PlannedBatch(window, chosen.positions_N[group], len(group) * chosen.seconds_N[group].max())
+            for group in groups
+        ]
 
     def _plan_evaluation(self, shards: np.ndarray) -> list[PlannedBatch]:
         window = OpenedWindow(self._folders, shards)
@@ -176,7 +195,7 @@ class ShardLoader(UtteranceLoader):
         if self._config.max_tokens is not None:
             tokens_N = count_tokens(window.rows, self._inputs)
         groups = group_by_length(seconds_N, self._config, None, tokens_N)
-        return [window.keys(group) for group in groups[::-1]]
+        return [PlannedBatch(window, group) for group in groups[::-1]]
 
 
 class OpenedWindow:
@@ -186,7 +205,7 @@ class OpenedWindow:
         self.shards = shards
         self.rows = ShardWindow([folders[source].shards[shard] for source, shard in shards])
 
-    def keys(self, positions: np.ndarray) -> PlannedBatch:
+    def keys(self, positions: np.ndarray) -> list[RowKey]:
         """The keys of the utterances at these positions."""
         keys = []
         for position in positions.tolist():

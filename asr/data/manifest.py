@@ -104,12 +104,18 @@ _EXPECTED = {
 }
 
 
-def read_manifest(*paths: str | Path) -> Iterator[Utterance]:
-    """The utterances of the files in their order, with absolute audio paths; one line in memory at a time."""
+def read_manifest(*paths: str | Path, rank: int = 0, count: int = 1) -> Iterator[Utterance]:
+    """The utterances of the files in their order, with absolute audio paths; one line in memory at a time.
+
+    `rank`, `count`: every `count`-th of them from `rank` on.
+    """
+    position = 0
     for path in paths:
         folder = os.path.dirname(os.path.abspath(path))
         for number, _, line in read_lines(path):
-            yield with_absolute_audio(_parse_at(f"{path}:{number}", line), folder)
+            if position % count == rank:
+                yield with_absolute_audio(_parse_at(f"{path}:{number}", line), folder)
+            position += 1
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> int:
@@ -180,10 +186,14 @@ class Manifest(Sequence[Utterance]):
         return len(self._offsets)
 
     def __iter__(self) -> Iterator[Utterance]:
+        return self.part(0, 1)
+
+    def part(self, rank: int, count: int) -> Iterator[Utterance]:
+        """Every `count`-th utterance from `rank` on, and none of the others parsed."""
         for path, stamp, _ in self._files:
             with _open_for_reading(path) as file:
                 _require_unchanged(file, path, stamp)
-        return read_manifest(*self.paths)
+        return read_manifest(*self.paths, rank=rank, count=count)
 
     @overload
     def __getitem__(self, index: int) -> Utterance: ...

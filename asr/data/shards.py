@@ -206,9 +206,11 @@ class ShardWindow(Sequence[PackedUtterance]):
         return int(self._firsts[-1])
 
     def __iter__(self) -> Iterator[PackedUtterance]:
-        for shard, content in zip(self._shards, self._contents, strict=True):
-            for line in content.splitlines():
-                yield shard.parse(line)
+        return self.part(0, 1)
+
+    def part(self, rank: int, count: int) -> Iterator[PackedUtterance]:
+        """Every `count`-th utterance from `rank` on, and none of the others parsed."""
+        return (self[position] for position in range(rank, len(self), count))
 
     def __getitem__(self, position: int) -> PackedUtterance:  # type: ignore[override]
         number, line = self.row(position)

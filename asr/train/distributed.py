@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from asr.errors import UserError
 Result = TypeVar("Result")
 
 BUCKET_BYTES = 25_000_000  # of gradients that are sent together
+PREPARATION_LIMIT = timedelta(days=1)  # for what one process does while the others wait
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Process:
     rank: int
     world_size: int
     device: torch.device
+    group: dist.ProcessGroup | None = None
+    """All processes, for Python objects; None: each works for itself."""
 
     @property
     def is_main(self) -> bool:
@@ -56,7 +60,9 @@ def start_process(device: str) -> Process:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
         if dist.get_rank():
             logging.getLogger("asr").setLevel(logging.ERROR)
-        return Process(dist.get_rank(), world_size, chosen)
+        # A group of its own may be used by another thread than the gradients'.
+        group = dist.new_group(backend="gloo", timeout=PREPARATION_LIMIT)
+        return Process(dist.get_rank(), world_size, chosen, group)
     return Process(0, 1, chosen)
 
 
@@ -121,13 +127,15 @@ def sum_over_processes(values: Iterable[float], process: Process) -> list[float]
     return list(tensor.tolist())
 
 
-def gather_over_processes(names: list[str], process: Process) -> list[str]:
-    """Gather the names of all processes, in the order of their ranks."""
+def gather_over_processes(
+    value: Result, process: Process, group: dist.ProcessGroup | None = None
+) -> list[Result]:
+    """Gather the values of all processes, in the order of their ranks."""
     if process.world_size == 1:
-        return names
-    gathered: list[list[str]] = [[]] * process.world_size
-    dist.all_gather_object(gathered, names)
-    return [name for part in gathered for name in part]
+        return [value]
+    gathered = [value] * process.world_size
+    dist.all_gather_object(gathered, value, group=group)
+    return gathered
 
 
 class GradientSum:
@@ -199,9 +207,10 @@ def wait_for_all(process: Process) -> None:
         dist.barrier()
 
 
-def run_on_main_first(function: Callable[[], Result], process: Process) -> Result:
-    """Call a function in the main process first, which may write a file that the others then find."""
-    if process.is_main:
-        result = function()
-    wait_for_all(process)
-    return result if process.is_main else function()
+def share_from_main(function: Callable[[], Result], process: Process) -> Result:
+    """Call a function in the main process; all processes get what it returns."""
+    if process.group is None:
+        return function()
+    found = [function() if process.is_main else None]
+    dist.broadcast_object_list(found, src=0, group=process.group)
+    return found[0]  # type: ignore[return-value]

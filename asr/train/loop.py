@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import os
@@ -159,7 +160,7 @@ def _train(config: RunConfig, process: Process) -> Path:
                 state.bad_updates = 0 if outcome.is_finite else state.bad_updates + 1
                 if not outcome.is_finite:
                     names = [name for batch in batches for name in batch.ids]
-                    names = gather_over_processes(names, process)
+                    names = list(itertools.chain(*gather_over_processes(names, process)))
                     report_bad_update(names, outcome, state, settings.max_bad_updates)
                 log.add(outcome, time.monotonic() - started)
                 monitor.advance()
@@ -184,7 +185,8 @@ def _train(config: RunConfig, process: Process) -> Path:
                     spent = {"audio_hours": state.audio_seconds / 3600, "training_seconds": state.seconds}
                     monitor.record(state.step, "dev", scores | spent)
                     note_score(state, scores, settings.select_by, settings.keep_best)
-                is_asked = sum_over_processes([stop.number], process)[0] > 0
+                is_asked, num_skipped = sum_over_processes([stop.number, data.num_skipped], process)
+                data.require_few_skipped(num_skipped)
                 if validates or state.step % settings.save_every == 0 or is_asked:
                     save(output_dir, system, learner, state, writer)
                 if is_asked:

@@ -39,7 +39,7 @@ from asr.system.run_config import RunConfig
 from asr.text.normalization import normalize_for_scoring, normalize_for_training
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
-from asr.train.distributed import Process, run_on_main_first
+from asr.train.distributed import Process, gather_over_processes, share_from_main
 from asr.train.start import complete, take_over, take_over_tokenizer
 from asr.transcription.families import find_family
 
@@ -75,7 +75,15 @@ class TrainingData:
                 "processes cannot share equally: some wait for others; a number that divides them is faster",
                 self.batches_per_update, first_world_size, system.config.train.accumulate, process.world_size,
             )  # fmt: skip
-        share = ProcessShare(process.rank, process.world_size, first_world_size, self.batches_per_update)
+        share = ProcessShare(
+            process.rank,
+            process.world_size,
+            first_world_size,
+            self.batches_per_update,
+            None
+            if process.group is None
+            else partial(gather_over_processes, process=process, group=process.group),
+        )
         self._train: BatchLoader | ShardLoader | TextLoader
         self._dev: BatchLoader | ShardLoader | TextLoader
         build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
@@ -103,6 +111,16 @@ class TrainingData:
     def find_window(self, batches_done: int) -> tuple[int, int]:
         """Find the window of the next batch of this epoch, and the batches before that window."""
         return self._train.find_window(batches_done) if isinstance(self._train, ShardLoader) else (0, 0)
+
+    @property
+    def num_skipped(self) -> int:
+        """Utterances of this epoch that this process could not use."""
+        return 0 if isinstance(self._train, TextLoader) else self._train.skip_log.num_skipped
+
+    def require_few_skipped(self, num_skipped: float) -> None:
+        """Stop where all processes together could not use too many."""
+        if not isinstance(self._train, TextLoader):
+            self._train.skip_log.require_few(num_skipped)
 
     def dev_batches(self) -> Iterator[Batch]:
         return self._dev.evaluation_batches()
@@ -266,16 +284,22 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
         require_file("start_from", config.start_from)
     if checkpoints:
         system = load_any_system(checkpoints[-1], to_train=True)
-        report_unknown_tokens(config, system.tokenizer, read_tokenizer_texts(config))
+        report = partial(report_unknown_tokens, config, system.tokenizer, read_tokenizer_texts(config))
+        share_from_main(report, process)
         return replace(system, config=complete(config, system.config.model))
-    tokenizer = run_on_main_first(partial(load_or_train_tokenizer, config), process)
+    tokenizer = share_from_main(partial(load_or_train_tokenizer, config), process)
     if config.start_from is not None:
         return take_over(config, tokenizer)
+    front_end = share_from_main(partial(_build_front_end, config), process)
+    model = build_model(config.model, front_end.num_features, len(tokenizer))
+    return System(config, tokenizer, front_end, model)
+
+
+def _build_front_end(config: RunConfig) -> FrontEnd:
     front_end = FrontEnd(config.features)
     if config.model.reads_audio:
         fit_front_end(front_end, AudioOf(config))
-    model = build_model(config.model, front_end.num_features, len(tokenizer))
-    return System(config, tokenizer, front_end, model)
+    return front_end
 
 
 def hash_data(config: RunConfig) -> dict[str, str]:
