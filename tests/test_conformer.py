@@ -157,7 +157,7 @@ def test_window_limits_what_a_step_sees() -> None:
     ours = build_layer(window=(6, 4), kernel=5)
     x_BTD = torch.randn(1, 60, 16, dtype=torch.float64)
     changed_BTD = x_BTD.clone()
-    changed_BTD[0, 30] += 1
+    changed_BTD[0, 30, 0] += 1  # of all channels, LayerNorm would take it off again
     mask_BT = torch.ones(1, 60, dtype=torch.bool)
     changed = (ours(x_BTD, mask_BT) - ours(changed_BTD, mask_BT))[0].abs().sum(-1).nonzero()[:, 0]
     assert changed.tolist() == list(range(30 - 4 - 2, 30 + 6 + 2 + 1))

@@ -16,7 +16,7 @@ from whisper_examples import SIZES, VOCAB_SIZE, make_weights
 from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.search import decode_greedily
 from asr.errors import UserError
-from asr.models.precision import Int8Linear
+from asr.models.precision import Int8Linear, is_int8_exact
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.naming import rename_weights
 from asr.whisper.openai import build_config
@@ -154,6 +154,7 @@ def test_windows_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(found_BTD[row, :length], encoded_BTD[row, :length], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.skipif(not is_int8_exact(), reason="this processor has no instructions for 8 bits")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
 def test_quantised(dtype: torch.dtype) -> None:
