@@ -147,6 +147,8 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "unknown weight": (change_tensors(lambda tensors: tensors.update({"model.x": torch.ones(1)})), "unknown weights, x"),
     "wrong shape": (change_tensors(lambda tensors: tensors.update({HEAD: torch.ones(3)})), "ctc_head.bias has shape (3,)"),
     "another config": (change_config("dim: 32", "dim: 64"), "config.yaml asks for"),
+    "40 GB of weights": (change_config("dim: 32", "dim: 200000"), "config.yaml asks for"),
+    "layers without end": (change_config("num_layers: 1", "num_layers: 100000000"), "but there are"),
     "a key too much": (change_config("seed: 0", "seed: 0\nhook: os.system"), "unknown key hook"),
 }  # fmt: skip
 

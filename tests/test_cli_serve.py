@@ -120,5 +120,5 @@ def test_deployment_leaves_time_to_finish_and_room_for_uploads() -> None:
 def test_the_image_has_the_versions_of_the_package() -> None:
     image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     packaging = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    pinned = set(re.findall(r"torch(?:audio)?==[\d.]+", packaging))
-    assert len(pinned) == 2 and set(re.findall(r"torch(?:audio)?==[\d.]+", image)) == pinned
+    (torch_versions,) = re.findall(r"torch>=[^'\"]+", packaging)
+    assert torch_versions in image

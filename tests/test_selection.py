@@ -47,7 +47,7 @@ def test_a_score_that_is_no_number_is_the_worst() -> None:
 
 def test_the_dev_loss_decides_among_equals() -> None:
     """A small dev set gives many checkpoints the same WER; without a loss the earliest of them comes first."""
-    state = TrainingState(precision="float32", best=[Ranked(0.25, 1)])  # as in state files of before
+    state = TrainingState(precision="float32", best=[Ranked(0.25, 1, math.nan)])
     for step, wer, loss in (
         (2, 0.25, 3.0),
         (3, 0.25, math.nan),

@@ -32,7 +32,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from asr import __version__
-from asr.config import dump_config
+from asr.config import describe_config, dump_config
 from asr.errors import UserError, suggest
 from asr.extensions import find_extensions
 from asr.features.front_end import FrontEnd
@@ -202,8 +202,9 @@ def load_any_system(folder: str | Path, *, to_train: bool = False) -> System[Mod
     config = RunConfig.load(folder / "config.yaml")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     front_end = FrontEnd(config.features)
-    model = build_model(config.model, front_end.num_features, len(tokenizer))
     tensors = load_tensors(folder / "model.safetensors")
+    _require_sizes_of_weights(config, front_end.num_features, len(tokenizer), tensors, folder)
+    model = build_model(config.model, front_end.num_features, len(tokenizer))
     _fill(front_end, tensors, FRONT_END_PREFIX, folder)
     _fill(model, tensors, MODEL_PREFIX, folder)
     if not to_train:
@@ -306,7 +307,25 @@ def versions() -> dict[str, str]:
     }
 
 
+def _require_sizes_of_weights(
+    config: RunConfig, num_features: int, num_tokens: int, tensors: Mapping[str, Tensor], folder: Path
+) -> None:
+    """Compare the config with the shapes in the file before memory for a model of its sizes is asked for."""
+    for key, value, _ in describe_config(config.model):
+        if key.endswith("layers") and isinstance(value, int) and value > len(tensors):
+            raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")
+    with torch.device("meta"):
+        _take_weights(build_model(config.model, num_features, num_tokens), tensors, MODEL_PREFIX, folder)
+
+
 def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path) -> None:
+    module.load_state_dict(_take_weights(module, tensors, prefix, folder))
+
+
+def _take_weights(
+    module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, folder: Path
+) -> dict[str, Tensor]:
+    """The tensors of a module, by its names and of its shapes."""
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     expected = module.state_dict()
     if missing := expected.keys() - own.keys():
@@ -323,7 +342,7 @@ def _fill(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str, f
                 f"{folder}: {name} has shape {tuple(tensor.shape)}, "
                 f"but config.yaml asks for {tuple(expected[name].shape)}"
             )
-    module.load_state_dict(own)
+    return own
 
 
 def _flush_to_disk(path: Path) -> None:
