@@ -9,6 +9,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
@@ -71,7 +72,14 @@ class _Gunzip(io.RawIOBase):
         return len(data)
 
 
+def require_local(path: str | Path) -> None:
+    """Refuse to write to an address such as s3://bucket, which would become a folder named `s3:`."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        raise UserError(f"{path}: outputs are written to this machine; give a path, and copy it there after")
+
+
 def make_folder(path: str | Path) -> None:
+    require_local(path)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -84,6 +92,7 @@ def replace_file(path: str | Path, *, flush: bool = True) -> Iterator[IO[bytes]]
 
     `flush`: wait for the disk, so that a power cut leaves it whole too; too slow for thousands of files.
     """
+    require_local(path)
     target = Path(os.path.realpath(path))  # a symbolic link stays one
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -149,6 +158,7 @@ lock. A child process starts with a copy, and without the locks."""
 @contextlib.contextmanager
 def claim_folder(folder: str | Path) -> Iterator[None]:
     """Refuse any other claim of the folder. A claim ends with its process, however that ends."""
+    require_local(folder)
     path = Path(folder) / LOCK
     taken = UserError(
         f"{folder}: another process is writing there; wait for it, stop it, or take another folder"

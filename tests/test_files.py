@@ -8,11 +8,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 
+from asr.cli import main
 from asr.errors import UserError
-from asr.files import claim_folder, is_claimed, replace_file, unpack
+from asr.files import claim_folder, is_claimed, make_folder, replace_file, unpack
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -119,3 +125,39 @@ def test_an_error_of_reading_is_not_one_of_writing(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught, replace_file(tmp_path / "out.jsonl") as file:
         file.write(missing.read_bytes())
     assert str(caught.value) == f"{missing}: No such file or directory, needed to write {tmp_path}/out.jsonl"
+
+
+@pytest.mark.parametrize("write", [replace_file, claim_folder])
+@pytest.mark.parametrize("path", ["s3://bucket/a", Path("s3://bucket/a"), "https://host/a"])
+def test_nothing_is_written_to_addresses(
+    write: Any, path: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="outputs are written to this machine"), write(path):
+        pass
+    with pytest.raises(UserError, match="outputs are written to this machine"):
+        make_folder(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"transcribe a.wav --model {ROOT}/recipes/an4/pretrained --output-dir s3://b/x",
+        "manifest convert all.jsonl s3://b/all.csv",
+        "manifest pack all.jsonl s3://b/shards",
+        "manifest merge all.jsonl --output s3://b/all.jsonl",
+        f"train {ROOT}/conf/yesno/ctc_lstm.yaml data.train=all.jsonl data.dev=all.jsonl output_dir=s3://b/run",
+        "evaluate m all.jsonl --output-dir s3://b/scores",
+    ],
+)
+def test_commands_write_nothing_to_addresses(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all.jsonl").write_text('{"id": "a", "audio": "a.wav", "duration": 1}\n')
+    soundfile.write(tmp_path / "a.wav", np.full(8000, 0.1), 8000)
+    before = sorted(tmp_path.iterdir())
+    status = main(command.split())
+    assert (status, sorted(tmp_path.iterdir())) == (2, before)
+    assert "outputs are written to this machine" in capsys.readouterr().err

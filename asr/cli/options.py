@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from asr.errors import UserError
+from asr.files import require_local
 
 if TYPE_CHECKING:
     from asr.jobs.ray_pool import PoolOptions
@@ -125,6 +126,7 @@ def find_pool(args: argparse.Namespace) -> PoolOptions | None:
 
 
 def refuse_to_overwrite(source: str, target: str) -> None:
+    require_local(target)
     if os.path.realpath(source) == os.path.realpath(target):
         raise UserError(f"{target}: is the input as well; write to another path")
 

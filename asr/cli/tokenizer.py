@@ -26,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     config = RunConfig.load(args.config, read_overrides(args))
     tokenizer = train_tokenizer(config, read_tokenizer_texts(config))
     output = Path(args.output or Path(config.output_dir) / "tokenizer.json")
-    output.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(output)
     logger.info(
         "%s: %d tokens (%s) from %s", output, len(tokenizer), config.tokenizer.type, config.data.train_name

@@ -36,7 +36,7 @@ from asr.config import describe_config, dump_config
 from asr.errors import UserError, suggest
 from asr.extensions import find_extensions
 from asr.features.front_end import FrontEnd
-from asr.files import usual_mode
+from asr.files import require_local, usual_mode
 from asr.models import Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
 from asr.system.checkout import find_commit, find_shipped
@@ -113,6 +113,7 @@ def write_checkpoint(
     `completes`: where they are a part, waits until the other processes have written theirs too; whether this
     process completes the folder.
     """
+    require_local(folder)
     writer = os.getpid() if completes is None else "parts"
     temporary = folder.with_name(f".{folder.name}.{writer}.tmp")
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import replace_file
+from asr.files import replace_file, require_local
 from asr.transcription.audio_paths import Recording
 from asr.transcription.segment_log import SegmentLog
 
@@ -69,6 +69,7 @@ class OutputFolder:
                     )
 
     def _require_writable(self) -> None:
+        require_local(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()

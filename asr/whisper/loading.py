@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from asr.config import dump_config, load_config
 from asr.errors import UserError, suggest
 from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.files import replace_file, usual_mode
+from asr.files import make_folder, replace_file, usual_mode
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.ggml import is_ggml_file, read_ggml
 from asr.whisper.huggingface import (
@@ -263,8 +263,8 @@ def read_folder(folder: Path) -> Checkpoint:
 def write_folder(folder: Path, checkpoint: Checkpoint) -> None:
     """The config comes last: a folder that has one is whole."""
     assert checkpoint.vocabulary is not None
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"{folder}: is not empty; give a new folder")
         weights = {name: weight.contiguous() for name, weight in checkpoint.weights.items()}
