@@ -34,6 +34,7 @@ from asr.transcription.joining import Recognized, make_segment
 from asr.transcription.live_output import write_live
 from asr.transcription.recognizer import load_model
 from asr.transcription.segment_log import SegmentLog
+from asr.transcription.settings import ScoringConfig
 from asr.transcription.streaming import LiveTranscriber, StreamingConfig
 from asr.transcription.transcriber import Request
 from asr.transcripts.transcript import Segment, Transcript, Word
@@ -595,12 +596,27 @@ def test_a_folder_goes_on_in_its_arithmetic(
     assert "was begun in int8 on cpu" in message and "--set precision=float32" in message
 
 
+@pytest.mark.parametrize(
+    ("languages", "english"),
+    [
+        (["en", "en-US"], True),
+        (["en", "hi"], False),
+        (["th"], False),
+        ([None], False),
+    ],
+)
+def test_english_rules_are_for_english_alone(languages: list[str | None], english: bool) -> None:
+    assert ScoringConfig().for_languages(languages).english is english
+    assert ScoringConfig(english=True).for_languages(languages).english is True
+
+
 def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"id": "u1", "audio": wav, "duration": 1.0, "text": "C Z EIGHT"}
     Path("test.jsonl").write_text(json.dumps(line) + "\n")
     command = ["evaluate", models["ggml"], "test.jsonl", *FAST]
     assert cli.main([*command, "--json", "--output-dir", "out"]) == 0
     record = json.loads(capsys.readouterr().out)
+    assert record["normalization"] == "the rules for English", "an English-only model"
     assert list(record["ways"]) == ["greedy"] and record["precision"] in ("float32", "int8", "int8_bf16")
     assert record["ways"]["greedy"]["decoding"]["beam"] == 1
     assert "c z 8" in Path("out/reference.trn").read_text()
@@ -612,6 +628,10 @@ def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.Captu
     )
     assert list(json.loads(capsys.readouterr().out)["ways"]) == ["beam"]
     assert "cz 8" in Path("o2/reference.trn").read_text()
+    Path("hindi.jsonl").write_text(json.dumps(line | {"language": "hi", "text": "प्रेम EIGHT"}) + "\n")
+    assert cli.main(["evaluate", models["ggml"], "hindi.jsonl", *FAST, "--json", "--output-dir", "o3"]) == 0
+    assert "scoring.rules" in json.loads(capsys.readouterr().out)["normalization"]
+    assert "प्रेम eight" in Path("o3/reference.trn").read_text(), "vowel signs stay"
     assert cli.main(["evaluate", "base.en", "test.jsonl", "--set", "whisper.language=de"]) == 2
     assert "this model knows English" in capsys.readouterr().err
     assert cli.main([*command, "--decoding", "joint"]) == 2

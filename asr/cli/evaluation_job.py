@@ -142,7 +142,12 @@ def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Uttera
     )
     name = "beam" if getattr(options, "beam", 1) > 1 else "greedy"
     requests = {name: Request(batch_size=args.batch_size, options=options)}
-    scoring = settings.scoring
+    language = getattr(options, "language", None) or transcriber.language
+    if getattr(options, "task", None) == "translate":
+        languages: list[str | None] = ["en"]
+    else:
+        languages = [utterance.language or language for utterance in utterances]
+    scoring = settings.scoring.for_languages(languages)
     rules = "the rules for English" if scoring.english else f"scoring.rules: {', '.join(scoring.rules)}"
     return utterances, Evaluation(transcriber, requests, scoring.normalize, rules, "options", {})
 
@@ -160,6 +165,7 @@ def _report(
         about = _describe_run(
             args, transcriber.device, split.faults, precision=transcriber.precision, checks=checks
         )
+        about |= {"normalization": evaluation.rules}
         print_json({**about, **evaluation.about, "ways": describe_setups(split, scores, evaluation.config)})
     else:
         print_table(split, scores, checks)

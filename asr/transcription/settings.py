@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -58,8 +58,9 @@ class CombinationSettings(Config):
 class ScoringConfig(Config):
     """Normalisation of references and of texts of a ready model, which has no rules of a run."""
 
-    english: bool = True
-    """By the rules for English: numbers, contractions, spelling, no case and punctuation. False: `rules`."""
+    english: bool | None = None
+    """true: the rules for English: numbers, contractions, spelling, no case and punctuation. false: `rules`,
+    which fit any language. null: those for English if every utterance is known to be English."""
     rules: tuple[Rule, ...] = (
         "strip_invisible",
         "nfkc",
@@ -78,6 +79,11 @@ class ScoringConfig(Config):
     def _rules_fit(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
         check_rules(rules)
         return rules
+
+    def for_languages(self, languages: Iterable[str | None]) -> ScoringConfig:
+        """Choose the rules by the languages of all utterances, unless the setting does."""
+        is_english = all((code or "").lower().split("-")[0] in ("en", "eng", "english") for code in languages)
+        return self if self.english is not None else self.model_copy(update={"english": is_english})
 
     def normalize(self, text: str) -> str:
         text = normalize_english(text) if self.english else normalize(text, self.rules)

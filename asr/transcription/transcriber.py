@@ -112,6 +112,8 @@ class Transcriber(abc.ABC):
     segmentation: SegmentationConfig
     whole_seconds: float
     """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
+    language: str | None = None
+    """The only language of the model; None: it has several, or does not tell."""
     trained_seconds: float = 0.0
     """A recording of at most this length, as training had, is one segment with all of its silence."""
     checks: ChecksConfig

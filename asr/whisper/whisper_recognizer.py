@@ -106,6 +106,7 @@ class WhisperRecognizer(Transcriber):
     ) -> None:
         super().__init__(device, precision, prefers_int8=True)
         self.system = system
+        self.language = None if system.tokenizer.is_multilingual else "en"
         self.model = system.model.eval()
         if self.precision.startswith("int8"):
             self.model.quantise(torch.bfloat16 if self.precision == "int8_bf16" else torch.float32)
