@@ -6,12 +6,21 @@ BIN := $(VENV)/bin
 # each command that a test starts would compile the package.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 FAST := -m "not slow and not gpu"
+# What depends on how a processor rounds and on the instructions that it has.
+NUMERIC := attention beam conformer convolutional core ctc_alignment ctc_beam ctc_prefix decoders encoders features \
+	int8 intra_attention layers losses lstm non_autoregressive parallel positions precision recurrent_decoder reduction \
+	search speech_model streaming subsampling transcription transformer whisper_beam_search whisper_decoding \
+	whisper_model whisper_recognizer whisper_token_times whisper_windows
+FORMATS := tests/test_parquet.py tests/test_foreign_shards.py tests/test_lhotse_manifests.py \
+	tests/test_docs.py::test_hugging_face_script
 
-.PHONY: help setup demo test test-slow check format clean
+.PHONY: help setup demo test test-older test-formats test-slow check format clean
 
 help:
 	@echo "make setup      create $(VENV) and install the package with its development tools"
 	@echo "make test       install if needed, run the fast tests"
+	@echo "make test-older the numeric ones as processors without AVX-512, and without AVX2, compute them"
+	@echo "make test-formats  install pyarrow, datasets, lhotse and webdataset, compare with them"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff, mypy and the fast tests"
 	@echo "make demo       speak a corpus of digits, train two systems on it, compare their error rates"
@@ -26,6 +35,16 @@ $(VENV)/.installed: pyproject.toml
 
 test: setup
 	$(PYTEST) $(FAST) -n 2 --dist loadfile
+
+test-older: setup
+	for level in avx2 default; do \
+		ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=$$level \
+			$(PYTEST) $(FAST) -n 2 --dist loadfile $(NUMERIC:%=tests/test_%.py) || exit 1; \
+	done
+
+test-formats: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[formats]"
+	$(PYTEST) -rs $(FORMATS)
 
 demo: setup
 	$(BIN)/asr recipe run digits --jobs 2
