@@ -265,7 +265,9 @@ def test_extras_that_are_named_exist() -> None:
     offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     kinds = ("asr/**/*.py", "docs/**/*.md", "recipes/**/*.md", "deploy/*", "*.md", "pyproject.toml")
     for path in [path for kind in kinds for path in ROOT.glob(kind)]:
-        for name, extras in re.findall(r"(?<![\w-])(asr|asr-toolkit)\[(\w+(?:,\w+)*)\]", path.read_text()):
+        for name, extras in re.findall(
+            r"(?<![\w-])(asr|asr-toolkit)\[([a-z]+(?:,[a-z]+)*)\]", path.read_text()
+        ):
             assert name == "asr-toolkit" and set(extras.split(",")) <= set(offered), path
 
 
