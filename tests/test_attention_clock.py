@@ -120,6 +120,31 @@ def test_attention_keeps_to_the_window() -> None:
         assert (near > 0.99).all(), "three steps a token, a deviation of 1.5"
 
 
+@pytest.mark.parametrize(("bias", "expected"), [(17.0, 1), (20.0, 9)])  # log of the floor: -18.4
+@torch.no_grad()
+def test_a_place_out_of_reach_needs_strong_evidence(bias: float, expected: int) -> None:
+    _, decoder = clocked()
+    decoder.query.weight.zero_()
+    decoder.move.fill_(-1e4)
+    decoder.move[1] = 0
+    state = decoder.start(torch.zeros(1, 12, decoder.key.in_features), torch.tensor([12]))
+    bias_RUT = torch.zeros(1, 1, 12)
+    bias_RUT[..., 9] = bias
+    assert decoder.follow(torch.tensor([[SOS_ID]]), state, bias_RUT).argmax() == expected
+
+
+@torch.no_grad()
+def test_a_token_moves_the_clock_by_less_than_its_reach() -> None:
+    _, decoder = clocked()
+    decoder.query.weight.zero_()
+    decoder.move.zero_()
+    reach = len(decoder.move)
+    state = decoder.start(torch.zeros(1, reach + 6, decoder.key.in_features), torch.tensor([reach + 6]))
+    decoder.follow(torch.tensor([[SOS_ID]]), state)
+    expected = [1 / reach] * reach + [0] * 6
+    assert state.places_RT[0].tolist() == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -27,7 +27,9 @@ from asr.models.attention_guide import (
     guide_texts,
 )
 from asr.models.decoder import Decoder
+from asr.models.losses import AttentionPriorConfig
 from asr.models.model import Targets
+from asr.models.speech_model import CTC
 from asr.transcription.timestamps import align_by_attention
 
 # B batch, W texts of each, N tokens and the end, T encoded steps, H heads
@@ -123,6 +125,33 @@ def test_an_utterance_is_guided_in_training_once_ctc_is_good(threshold: float, i
     guide = AttentionGuideConfig(width=1.5, ctc_threshold=threshold)
     assert (loss(guide, True) != loss(None, True)) == is_guided
     assert loss(guide, False) != loss(None, False)
+
+
+def test_the_threshold_is_a_loss_per_token() -> None:
+    """A loss of 0 stands for too few steps, and so for no alignment."""
+    ctc = CTC(torch.empty(0), torch.tensor([5.9, 6.1, 2.1, 0.0]))
+    targets = Targets(torch.zeros(4, 3, dtype=torch.long), torch.tensor([3, 3, 1, 3]))
+    assert ctc.aligns(targets, 2.0).tolist() == [True, False, False, False]
+
+
+def test_an_utterance_that_ctc_does_not_align_has_the_prior(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, prior = make_utterances([90, 60], [5, 3]), AttentionPriorConfig(trim_silence=False)
+    model = guided(build_example(HYBRID), None)
+    loss_B = model._compute_ctc(model.encode(*batch[:2]), Targets(*batch[2:])).loss_B / batch[3]
+    biases = {}
+    for name, threshold in (("window", 1e9), ("prior", 1e-9), ("both", loss_B.mean().item())):
+        model = guided(build_example(HYBRID), AttentionGuideConfig(width=1.5, ctc_threshold=threshold))
+        model.config = model.config.model_copy(update={"attention_prior": prior})
+        forward = model.decoder.forward
+        monkeypatch.setattr(
+            model.decoder,
+            "forward",
+            lambda *args, name=name, forward=forward: biases.update({name: args[-1]}) or forward(*args),
+        )
+        model.train()(*batch)
+    for row, is_aligned in enumerate((loss_B < loss_B.mean()).tolist()):
+        assert torch.equal(biases["both"][row], biases["window" if is_aligned else "prior"][row])
+    assert not torch.equal(biases["window"], biases["prior"])
 
 
 # --- in decoding --------------------------------------------------------------------------------
