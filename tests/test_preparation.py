@@ -116,21 +116,21 @@ def test_a_run_of_phones_has_the_words_of_its_own_dictionary(
         rewrite(tones / f"{s}.jsonl", tmp_path / f"{s}.jsonl", lambda _: "NEO ENO") for s in ("train", "dev")
     ]
     second = tmp_path / "second.dict"
-    second.write_text("ENO E N O\nNEO N E O\nONE O N E\n")
+    second.write_text("ENO E N O\nNEO N E O\nWON O N E\nONE N O N E\n")
     settings = (f"start_from={tmp_path}/first", *new)
     run = tiny_run(*settings, phones.format(second))
     tokenizer = load_or_train_tokenizer(run)
     assert tokenizer.tokens == source.tokenizer.tokens
     assert tokenizer.decode(tokenizer.encode("NEO ONE ENO")) == "NEO ONE ENO"
     assert tokenizer.find_unknown("NEO ONE BAR") == ["BAR"]
+    assert tokenizer.encode("ONE") == source.tokenizer.encode("ONE"), "words of before keep their spelling"
+    assert tokenizer.find_unknown("WON") == ["WON"], "a homophone needs a mark, #1, that training had not"
     assert load_or_train_tokenizer(run) == tokenizer, "the one that is there is its own"
     before, after = (system.model.state_dict() for system in (source, prepare_system(run, PROCESS)))
     assert all(torch.equal(before[name], after[name]) for name in before)
     (tmp_path / "run" / "tokenizer.json").unlink()
     second.write_text("ENO E N O\nNEO N Y O\n")
-    with pytest.raises(
-        UserError, match=r"second\.dict, start_from = .*: words need 'Y', which .*keep_tokenizer=f"
-    ):
+    with pytest.raises(UserError, match=r"second\.dict: 'NEO' needs a phone.*keep_tokenizer=f"):
         load_or_train_tokenizer(run)
     assert not (tmp_path / "run" / "tokenizer.json").exists()
 

@@ -19,6 +19,8 @@ _STRESSED = re.compile(r"\A([A-Z]{2})[0-2]\Z")  # ARPAbet's vowels: AH0; a1 is a
 _PHONE = re.compile(r"[^\s<>#/]+")
 _NUMBER = re.compile(r"[\d.eE+-]*\d[\d.eE+-]*")
 
+_OTHERS = b";;; not in the training texts\n"  # in a model, between its words
+
 Spelling = tuple[str, ...]
 
 
@@ -62,7 +64,8 @@ class Phones:
         for word, count in counts.items():
             units.update(dict.fromkeys(spellings[word], count))
         tokens = (SPACE, *sorted(units, key=lambda unit: (-units[unit], unit))) if units else ()
-        return tokens, "".join(f"{word} {' '.join(dictionary[word])}\n" for word in words).encode()
+        lines = [f"{word} {' '.join(dictionary[word])}\n".encode() for word in words]
+        return tokens, b"".join([*lines[: len(counts)], _OTHERS, *lines[len(counts) :]])
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -93,6 +96,14 @@ def read_dictionary(path: str) -> dict[str, Spelling]:
     """
     content = read_limited(path, MAX_DICTIONARY_BYTES, "which a pronunciation dictionary never has")
     return _parse_dictionary(_decode(content, path), path)
+
+
+def add_words(model: bytes, other: bytes) -> bytes:
+    """Add the words of another model behind those of the texts of the first, which keep their spelling."""
+    learnt = model.partition(_OTHERS)[0]
+    known = {line.partition(b" ")[0] for line in learnt.splitlines()}
+    lines = other.splitlines(keepends=True)
+    return learnt + b"".join(line for line in lines if line.partition(b" ")[0] not in known)
 
 
 def _parse_dictionary(content: str, source: str) -> dict[str, Spelling]:

@@ -17,7 +17,7 @@ from asr.config import Config
 from asr.errors import UserError
 from asr.extensions import find_extensions
 from asr.files import replace_file
-from asr.text.phones import SPACE, Phones, read_dictionary
+from asr.text.phones import SPACE, Phones, add_words, read_dictionary
 from asr.text.units import (
     BLANK_ID,
     EOS_ID,
@@ -94,13 +94,8 @@ class Tokenizer:
         return cls(config.type, SPECIAL_TOKENS + tokens, model, digest.hexdigest())
 
     def with_words_of(self, other: Tokenizer) -> Tokenizer:
-        """The same tokens for the words of another tokenizer of phones, which may need no token besides."""
-        if missing := [token for token in other.tokens if token not in self.tokens]:
-            raise UserError(
-                f"words need {', '.join(map(repr, missing[:5]))}, which the tokenizer that they should be "
-                f"added to has not; it has {', '.join(self.tokens[len(SPECIAL_TOKENS) + 1 :][:60])}"
-            )
-        return dataclasses.replace(other, tokens=self.tokens)
+        """The same tokens and spellings, and the words that only another tokenizer of phones has."""
+        return dataclasses.replace(other, tokens=self.tokens, model=add_words(self.model, other.model))
 
     def encode(self, text: str) -> list[int]:
         """Ids of a normalised text; `UNK_ID` for each character (or word, or phone) without a token."""

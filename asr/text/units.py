@@ -37,7 +37,7 @@ class TokenizerConfig(Config):
     pronunciations: str | None = None
     """Dictionary for phones: lines of a word and its phones, as CMUdict and Kaldi have them. The first
     pronunciation of a word counts, without stress. Words that it lacks can be neither learnt nor found. With
-    `start_from` it may have other words than there, in the same phones."""
+    `start_from` it adds words to those of the texts there, which keep their spelling, in the same phones."""
 
     @pydantic.model_validator(mode="after")
     def _vocab_size_fits_type(self) -> TokenizerConfig:

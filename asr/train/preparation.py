@@ -368,19 +368,19 @@ def require_own_tokenizer(config: RunConfig, tokenizer: Tokenizer, path: Path, t
 
 
 def take_over_own_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenizer | None:
-    """Take the tokenizer of `start_from`, if it is kept; one of phones with the words of the run's own."""
+    """Take the tokenizer of `start_from`, if it is kept; to one of phones, add the run's own words."""
     taken = take_over_tokenizer(config)
     if taken is None or not taken.type == config.tokenizer.type == "phones":
         return taken
-    words = train_tokenizer(config, texts)
-    try:
-        return taken.with_words_of(words)
-    except UserError as error:
+    tokenizer = taken.with_words_of(train_tokenizer(config, texts))
+    if word := next((word for text in texts for word in tokenizer.find_unknown(text)), ""):
+        phones = ", ".join(taken.tokens[len(SPECIAL_TOKENS) + 1 :][:60])
         raise UserError(
-            f"{config.tokenizer.pronunciations}, start_from = {config.start_from}: {error}. Write "
-            f"the words of {config.data.train_name} in these phones, or learn new ones, with new output "
-            "layers, by keep_tokenizer=false"
-        ) from None
+            f"{config.tokenizer.pronunciations}: {word!r} needs a phone, or a mark of homophones, "
+            f"that start_from = {config.start_from} has not; it has {phones}. Write the word in these, or "
+            "learn new ones, with new output layers, by keep_tokenizer=false"
+        )
+    return tokenizer
 
 
 def report_unknown_tokens(config: RunConfig, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
