@@ -264,7 +264,6 @@ def test_it_follows_the_speech_that_the_batch_names() -> None:
             {"decoder": {"type": "parallel_end"}},
             r"decoder.type = parallel_end does not; set attention_prior: null",
         ),
-        ({"decoder": {"type": "single_summary"}}, r"decoder.type = single_summary does not"),
     ],
 )
 def test_config_says_what_it_needs(tree: dict[str, Any], message: str) -> None:

@@ -151,7 +151,8 @@ class Segmenter:
         return self._num_samples / self.sample_rate
 
     def push(self, block_S: np.ndarray) -> list[AudioSegment]:
-        self._append(block_S)
+        self._blocks.append(block_S)
+        self._num_samples += len(block_S)
         self._note(self._detector.push(block_S))
         return [] if self.seconds <= self.whole_seconds else self._take(is_last=False)
 
@@ -192,10 +193,6 @@ class Segmenter:
 
     def _frames(self, seconds: float) -> int:
         return round(seconds * FRAMES_PER_SECOND)
-
-    def _append(self, block_S: np.ndarray) -> None:
-        self._blocks.append(block_S)
-        self._num_samples += len(block_S)
 
     @property
     def _audio(self) -> np.ndarray:

@@ -120,9 +120,7 @@ def _load_member(args: argparse.Namespace, name: str) -> Member:
     language_model = resources.load(system, recognizer.device)
     check_decoding(system.model, config, language_model)
     if system.model.ctc_head is None and not isinstance(system.model.decoder, Decoder):
-        raise UserError(
-            f"{name}: its decoder cannot score the texts of other systems, and it has no CTC head"
-        )
+        raise UserError(f"{name}: without a CTC head, its decoder cannot score texts of other systems")
     return Member(recognizer, config, language_model)
 
 

@@ -374,11 +374,9 @@ def take_over_own_tokenizer(config: RunConfig, texts: Iterable[str]) -> Tokenize
         return taken
     tokenizer = taken.with_words_of(train_tokenizer(config, texts))
     if word := next((word for text in texts for word in tokenizer.find_unknown(text)), ""):
-        phones = ", ".join(taken.tokens[len(SPECIAL_TOKENS) + 1 :][:60])
         raise UserError(
-            f"{config.tokenizer.pronunciations}: {word!r} needs a phone, or a mark of homophones, "
-            f"that start_from = {config.start_from} has not; it has {phones}. Write the word in these, or "
-            "learn new ones, with new output layers, by keep_tokenizer=false"
+            f"{config.tokenizer.pronunciations}: {word!r} needs a phone, or a mark of homophones, that "
+            f"start_from = {config.start_from} has not; write it in those, or set keep_tokenizer=false"
         )
     return tokenizer
 
