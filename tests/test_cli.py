@@ -178,7 +178,6 @@ def test_a_misspelled_setting_names_the_nearest(
         ),
         ("recipe run digits --corpus x", "did you mean --corpus-dir?"),
         ("align runs/a dev.jsonl --output x --xyz", "`asr align --help` shows what there is"),
-        ("info --cost run.yaml", "a path goes before --cost"),
         ("align runs/a dev.jsonl '' --output x", "`asr align --help` shows what there is"),
     ],
 )

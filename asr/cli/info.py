@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run, folder of a trained model, or Whisper model of any form")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument(
-        "--cost",
-        nargs="?",
-        type=_parse_tflops,
-        const=100.0,
-        metavar="TFLOPS",
-        help="of a YAML file: what training would take, in parameters, arithmetic and memory, and in hours "
-        "on a GPU that reaches so many TFLOP/s (default: 100)",
-    )
-
-
-def _parse_tflops(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected TFLOP/s; a path goes before --cost") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,15 +41,6 @@ def run(args: argparse.Namespace) -> int:
         if path.is_dir() or not (path.suffix or path.exists()):
             model, path = describe_model(path)
         config = RunConfig.load(path, overrides)
-    if args.cost is not None:
-        from asr.system.cost import measure_cost
-
-        if family is not None or model or not args.cost > 0:
-            raise UserError(
-                f"--cost {args.cost:g} of {args.config}: expected a YAML file, and more than 0 TFLOP/s"
-            )
-        assert isinstance(config, RunConfig)
-        model = measure_cost(config).describe(args.cost)
     rows, choices = list(describe_config(config)), describe_choices(type(config))
     if args.json:
         settings = {
