@@ -272,6 +272,7 @@ def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     for key in ("decoding.beam = 10", "subtitles.line_width = 42", "segmentation.max_seconds", "precision"):
         assert key in out
+    assert " = null\n" in out and " = None\n" not in out  # as in YAML
 
 
 def test_what_is_missing_is_said(talker: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,9 @@ def _add_run_arguments(command: argparse.ArgumentParser, system: str) -> None:
         help="train this many at once, each with its share of the cores (default: 1)",
     )
     command.add_argument(
-        "--smoke", action="store_true", help="little of everything: shows in seconds whether all works"
+        "--smoke",
+        action="store_true",
+        help="little of everything: shows in about half a minute whether all works",
     )
     command.add_argument(
         "--publish", action="store_true", help="keep results and hypotheses beside the recipe"
@@ -209,3 +211,4 @@ def _print_results(experiment: Experiment, stage: str | None) -> None:
             print(f"{path}  {len(manifest):,} utterances  {manifest.durations.sum() / 3600:.2f} hours")
     if stage in (None, "report") and table.exists():
         print(table.read_text(encoding="utf-8"), end="")
+        print(f"\nThis is {table}, with plots in report.html beside it.")

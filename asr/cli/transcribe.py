@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "WAV, MP3, Ogg, and write text while someone speaks (--format txt or jsonl)",
     )
     _add_whisper_options(parser)
-    ray = parser.add_argument_group("many recordings", "With --output-dir; see docs/scale.md.")
+    ray = parser.add_argument_group("many recordings", "With --output-dir.")
     add_engine(ray)
     ray.add_argument(
         "--status",

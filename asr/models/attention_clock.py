@@ -61,7 +61,7 @@ class ClockedDecoder(Decoder):
     """Any decoder that attends and goes token by token, with a window on its attention. With p the place, y a
     token:
 
-        p_u(t) ~ exp(query(y_{u-1}) key(t)) sum over s of p_{u-1}(s) move(t - s)
+        p_u(t) ~ exp(query(y_{u-1}) key(t)) (1e-8 + sum over s of p_{u-1}(s) move(t - s))
 
     which is the forward algorithm of a hidden Markov model whose states are the steps.
     """  # fmt: skip

@@ -128,11 +128,11 @@ def main(conf: str) -> int:
     """Train; return the exit status, as that of `asr`."""
     end_with_standard_input()
     from asr.system.run_config import RunConfig
-    from asr.train.loop import train
+    from asr.train.loop import train_and_draw
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     try:
-        train(RunConfig.load(conf))
+        train_and_draw(RunConfig.load(conf))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -27,6 +27,7 @@ from asr.recipe.systems import (
     cut_manifests,
     find_all_runs,
     find_needed,
+    find_runs,
     hash_settings,
     paths_in,
 )
@@ -43,7 +44,7 @@ from asr.recipe.tasks import (
 )
 from asr.system.checkout import SHIPPED, find_commit
 from asr.system.checkpoint import find_checkpoints, find_model
-from asr.train.loop import train
+from asr.train.loop import train_and_draw
 from asr.train.preparation import load_or_train_tokenizer
 from asr.transcription.families import find_family
 
@@ -92,6 +93,8 @@ def choose_stages(experiment: Experiment, stage: str | None) -> list[str]:
     if experiment.publish and recipe.path.is_relative_to(SHIPPED):
         raise UserError(f"--publish: {recipe.name} is installed with the package; publish from a checkout")
     check_only(experiment, recipe.find_systems())
+    for line in find_runs(experiment)[1]:
+        logger.info("%s", line)
     return [stage] if stage else list(STAGES)
 
 
@@ -245,7 +248,7 @@ def _tokenizer(run: Run) -> Task:
 
     return Task(
         name=f"tokenizer {run.name}",
-        does=f"find its {run.config.tokenizer.type} in the texts of {run.config.data.train_name}",
+        does=f"make its tokenizer ({run.config.tokenizer.type}) from {run.config.data.train_name}",
         record=run.folder / ".tokenizer.done",
         inputs=lambda: find_training_inputs(run),
         outputs=lambda: [run.tokenizer_path],
@@ -280,7 +283,7 @@ def train_side_by_side(experiment: Experiment) -> None:
 def _train_here(run: Run) -> None:
     threads = torch.get_num_threads()
     try:
-        train(run.config)
+        train_and_draw(run.config)
     finally:
         torch.set_num_threads(threads)  # a conf may set them; the next one may count on the default
 

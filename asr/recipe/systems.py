@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from asr.recipe.tasks import hash_text
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig
 from asr.transcription.families import find_family
-
-logger = logging.getLogger(__name__)
 
 # What changes neither the trained weights nor the scores, and what is hashed by content: paths.
 _NOT_HASHED = (
@@ -109,7 +106,12 @@ class Run:
 
 def build_runs(experiment: Experiment) -> list[Run]:
     """Build a run for each wanted system and seed; what others start from comes first."""
-    runs = []
+    return find_runs(experiment)[0]
+
+
+def find_runs(experiment: Experiment) -> tuple[list[Run], list[str]]:
+    """Find the runs as `build_runs` does, and the systems that are left out, each with the reason."""
+    runs, left_out = [], []
     for system, conf in experiment.recipe.find_systems().items():
         if not experiment.wants(system, conf):
             continue
@@ -118,11 +120,11 @@ def build_runs(experiment: Experiment) -> list[Run]:
         if reason := _find_reason_to_wait(experiment, own):
             if experiment.only:
                 raise UserError(f"--only {system}: {reason}")
-            logger.info("%s: left out, since %s", system, reason)
+            left_out.append(f"{system}: left out, since {reason}")
             continue
         seeds = experiment.seeds if experiment.seeds and own.model.makes_text else (own.seed,)
         runs += [_build_run(experiment, system, conf, own, seed) for seed in seeds]
-    return _sort_by_need(runs)
+    return _sort_by_need(runs), left_out
 
 
 def find_all_runs(experiment: Experiment) -> list[Run]:

@@ -89,7 +89,7 @@ class Monitor:
         line = {"step": step, "kind": kind, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        shown = ", ".join(f"{name} {_format(value)}" for name, value in values.items())
+        shown = ", ".join(f"{name} {_format(name, value)}" for name, value in values.items())
         self.say(f"{kind} {step}: {shown}")
         if self._trackers is not None:
             self._trackers.record(step, {f"{kind}/{name}": value for name, value in values.items()})
@@ -161,7 +161,9 @@ def draw_log(output_dir: Path, select_by: str) -> None:
         logger.info("learning curve: %s", path)
 
 
-def _format(value: Any) -> str:
+def _format(name: str, value: Any) -> str:
+    if name.startswith(("wer", "cer")):
+        return f"{100 * value:.4g} %"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

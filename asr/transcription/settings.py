@@ -183,6 +183,6 @@ def print_settings(settings: Config) -> None:
     """Every key with its default and what it means."""
     choices = describe_choices(type(settings))
     for key, value, documentation in describe_config(settings):
-        print(f"{key} = {value!r}\n    {documentation}")
+        print(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}\n    {documentation}")
         if key in choices:
             print(f"    One of: {', '.join(choices[key])}")
