@@ -183,7 +183,7 @@ def describe_action(action: argparse.Action) -> str:
             " (one or more)" if action.nargs == "+" else ""
         )
     required = " (required)" if action.option_strings and action.required else ""
-    help_text = one_line(action.help).replace("%(default)s", str(action.default))
+    help_text = one_line(action.help).replace("%(default)s", str(action.default)).replace("%%", "%")
     return f"- {', '.join(names)}{required}: {help_text}".removesuffix(": ")
 
 
