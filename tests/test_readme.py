@@ -64,6 +64,27 @@ def test_commands_take_the_arguments_shown(line: str, monkeypatch: pytest.Monkey
     assert main(words) == 0
 
 
+@pytest.mark.slow
+def test_commands_of_digits_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that need no files of the reader's, on the data and models of the smoke test."""
+    pytest.importorskip("espeakng_loader")
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(re.split(r"\s{2,}", line)[0])[1:] for line in SHOWN_LINES if "digits" in line]
+    assert commands.pop(0) == ["recipe", "run", "digits", "--smoke"]
+    assert main(["recipe", "run", "digits", "--smoke"]) == 0
+    for kind in ("data", "runs"):
+        Path(kind, "digits").symlink_to("digits-smoke")
+    assert len(commands) > 8
+    for words in commands:
+        if "*.mp3" in words:
+            words[words.index("*.mp3")] = str(next(Path("data/digits/audio/test").glob("*.wav")))
+        if words[0] == "train":
+            words += ["train.steps=2", "train.validate_every=2", "train.save_every=2", "optim.warmup_steps=1"]
+        assert main(words) == 0, f"{words}: {capsys.readouterr().err}"
+
+
 def test_python_blocks_compile_and_import() -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
