@@ -23,9 +23,9 @@ from asr.transcription.settings import TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_LINES_OF_ASR = 43_407
-MAX_LINES_OF_TESTS = 45_133
-MAX_TRACKED_FILES = 824
+MAX_LINES_OF_ASR = 43_263
+MAX_LINES_OF_TESTS = 45_068
+MAX_TRACKED_FILES = 822
 MAX_UNUSED_SETTINGS = 129
 MAX_MODULES = {"conformer": 144, "shipped": 144}
 MAX_FILES = {"conformer": 76, "shipped": 86}
