@@ -44,7 +44,7 @@ threading.setprofile(note)
 status = asr.cli.main(sys.argv[1:])
 sys.setprofile(None)
 loaded = sorted(name for name in sys.modules if name.split(".")[0] == "asr")
-print(json.dumps({"status": status, "modules": loaded, "files": sorted(ran)}), file=sys.stderr)
+print(json.dumps({"status": status, "modules": loaded, "files": sorted(ran), "compiler": "torch._dynamo" in sys.modules}), file=sys.stderr)
 """
 
 
@@ -105,5 +105,6 @@ def test_the_way_from_audio_to_text(kind: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     found = json.loads(done.stderr.splitlines()[-1])
     assert found["status"] == 0, done.stderr
+    assert not found["compiler"], "PyTorch's compiler takes most of a second to import"
     assert len(found["modules"]) <= MAX_MODULES[kind], found["modules"]
     assert len(found["files"]) <= MAX_FILES[kind], found["files"]

@@ -40,7 +40,7 @@ class DepthwiseConvolution(nn.Module):
     def __init__(self, dim: int, kernel: int) -> None:
         super().__init__()
         self.kernel = kernel
-        self.weight_DK = nn.Parameter(torch.empty(dim, kernel).uniform_(-1, 1) * kernel**-0.5)
+        self.weight_DK = nn.Parameter(nn.init.uniform_(torch.empty(dim, kernel), -1, 1).mul_(kernel**-0.5))
         self.bias_D = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x_BTD: Tensor) -> Tensor:

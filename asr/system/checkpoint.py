@@ -39,6 +39,7 @@ from asr.features.front_end import FrontEnd
 from asr.files import require_local, usual_mode
 from asr.models import Model, SpeechModel, build_model
 from asr.models.adaptation import merge_low_rank
+from asr.models.layers import without_weights
 from asr.system.checkout import find_commit, find_shipped
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
@@ -315,7 +316,7 @@ def _require_sizes_of_weights(
     for key, value, _ in describe_config(config.model):
         if key.endswith("layers") and isinstance(value, int) and value > len(tensors):
             raise UserError(f"{folder}: model.{key} = {value:,}, but there are {len(tensors):,} weights")
-    with torch.device("meta"):
+    with without_weights():
         _take_weights(build_model(config.model, num_features, num_tokens), tensors, MODEL_PREFIX, folder)
 
 
