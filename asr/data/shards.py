@@ -210,7 +210,9 @@ class ShardWindow(Sequence[PackedUtterance]):
 
     def part(self, rank: int, count: int) -> Iterator[PackedUtterance]:
         """Every `count`-th utterance from `rank` on, and none of the others parsed."""
-        return (self[position] for position in range(rank, len(self), count))
+        lines = zip(self._shards, map(bytes.splitlines, self._contents), strict=True)
+        rows = ((shard, line) for shard, own in lines for line in own)
+        return (shard.parse(line) for shard, line in itertools.islice(rows, rank, None, count))
 
     def __getitem__(self, position: int) -> PackedUtterance:  # type: ignore[override]
         number, line = self.row(position)
