@@ -147,13 +147,12 @@ def test_an_interruption_ends_the_attempt() -> None:
 
 
 @pytest.mark.slow
-def test_more_memory_holds_larger_batches(
-    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_memory_holds_larger_batches(tiny_run: TinyRun, tones: Path) -> None:
     """Really tried, within a limit of the system."""
     pytest.importorskip("resource")
+    many = f"data.train=[{', '.join(100 * [f'{tones}/train.jsonl'])}]"  # more than fit
     found = []
     for memory in (0.2, 0.4):
-        lines = probe.probe(tiny_run("train.threads=1"), memory)
+        lines = probe.probe(tiny_run("train.threads=1", many), memory)
         found.append(yaml.safe_load(lines)["batches"]["max_seconds"])
     assert found[1] > 1.5 * found[0], "the first pass takes some of it for good"

@@ -75,19 +75,23 @@ class TrainingData:
                 "processes cannot share equally: some wait for others; a number that divides them is faster",
                 self.batches_per_update, first_world_size, system.config.train.accumulate, process.world_size,
             )  # fmt: skip
+        gather = partial(gather_over_processes, process=process, group=process.group)
         share = ProcessShare(
             process.rank,
             process.world_size,
             first_world_size,
             self.batches_per_update,
-            None
-            if process.group is None
-            else partial(gather_over_processes, process=process, group=process.group),
+            None if process.group is None else gather,
         )
         self._train: BatchLoader | ShardLoader | TextLoader
         self._dev: BatchLoader | ShardLoader | TextLoader
         build = build_audio_loaders if system.config.model.reads_audio else build_text_loaders
         self._train, self._dev = build(system, share)
+        config = system.config
+        if config.model.reads_audio and config.model.makes_text:
+            check_rules_of_dev(config)
+        if isinstance(self._train, BatchLoader) and config.train.select_by != "updates":
+            warn_of_shared_ids(self._train, config.data.dev)
 
     def epoch(self, epoch: int, batches_done: int, window: Sequence[int] = (0, 0)) -> Iterator[list[Batch]]:
         """The batches of each update: `accumulate` of them, fewer in the last of the epoch.
@@ -196,12 +200,7 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Aud
         folders = [ShardFolder.open(path) for path in paths]
         return ShardLoader(folders, inputs, config.batches, shares=shares, **options)
 
-    train, dev = load(config.data.train_paths, config.data.shares), load([config.data.dev])
-    if config.model.makes_text:
-        check_rules_of_dev(config)
-    if isinstance(train, BatchLoader) and config.train.select_by != "updates":
-        warn_of_shared_ids(train, config.data.dev)
-    return train, dev
+    return load(config.data.train_paths, config.data.shares), load([config.data.dev])
 
 
 def check_rules_of_dev(config: RunConfig) -> None:

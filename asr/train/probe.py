@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from asr.batches.builder import Batch
+from asr.batches.order import WHOLE
 from asr.errors import UserError
 from asr.files import claim_folder
 from asr.models import Model, build_model
@@ -23,7 +24,7 @@ from asr.system.checkpoint import System
 from asr.system.run_config import RunConfig
 from asr.train.distributed import Process, start_process
 from asr.train.learner import Learner, Precision, choose_precision, is_out_of_memory, set_up
-from asr.train.preparation import TrainingData, prepare_system
+from asr.train.preparation import TrainingData, build_audio_loaders, prepare_system
 
 NUM_BUCKETS = 4  # each up to half the length of the one before
 NUM_REAL = 8  # the longest utterances of a bucket are repeated to fill a batch
@@ -61,8 +62,9 @@ def probe(config: RunConfig, gigabytes: float | None = None) -> str:
         trainee = Trainee(
             system.config, len(system.tokenizer), choose_precision(config.train.precision, process), memory
         )
-        fits, most = [], min(MAX_UTTERANCES, TrainingData(system, process).num_utterances)
-        for batch in longest_batches(system, process):
+        data = TrainingData(system, process)
+        fits, most = [], min(MAX_UTTERANCES, data.num_utterances)
+        for batch in longest_batches(system, data):
             length = batch.padded_size / len(batch)
             if config.model.reads_audio:
                 length *= config.features.shift_ms / 1000
@@ -70,10 +72,9 @@ def probe(config: RunConfig, gigabytes: float | None = None) -> str:
     return describe(fits, most, config, f"{gigabytes:.1f} GB of {process.device.type}")
 
 
-def longest_batches(system: System[Model], process: Process) -> Iterator[Batch]:
+def longest_batches(system: System[Model], data: TrainingData) -> Iterator[Batch]:
     """Batches of the longest utterances of each bucket, the longest bucket first."""
-    config, data = system.config, TrainingData(system, process)
-    longest = data.longest_seconds
+    config, longest = system.config, data.longest_seconds
     if longest is None:
         yield data.largest_batch()
         return
@@ -84,7 +85,7 @@ def longest_batches(system: System[Model], process: Process) -> Iterator[Batch]:
         batches = config.batches.model_copy(update=own | {"max_utterances": NUM_REAL, "num_workers": 0})
         part = replace(system, config=config.model_copy(update={"batches": batches}))
         try:
-            yield TrainingData(part, process).largest_batch()
+            yield build_audio_loaders(part, WHOLE)[0].largest_batch()
         except UserError:  # none is so short
             return
 
