@@ -14,7 +14,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -157,11 +157,8 @@ def guess_target_kind(path: str | Path) -> Kind:
 
 
 def _read(
-    reader: Callable[[str | Path, Records], Iterator[Utterance]],
-    path: str | Path,
-    records: Records | None = None,
+    reader: Callable[[str | Path, Records], Iterator[Utterance]], path: str | Path, records: Records
 ) -> Iterator[Utterance]:
-    records = records or Records(path)
     yield from reader(path, records)
     records.finish()
 
@@ -178,17 +175,16 @@ class Records:
         self.root: Path | None = None
         """Below it, the folders of audio files tell the split."""
         self._path, self._text_column = path, text_column
+        own = {} if text_column is None else {"text": (text_column.lower(),)}
+        self._columns = {**COLUMNS, **own}
+        self._meanings = {name: meaning for meaning, names in self._columns.items() for name in names}
         self.ids = UniqueNames()
         self._count = self._texts = 0
         self._names: list[str] = []
 
     def find_meaning(self, name: str) -> str | None:
         """The meaning of a column, among those of COLUMNS."""
-        meaning = MEANINGS.get(name.lower())
-        if self._text_column is None:
-            return meaning
-        is_text = name.lower() == self._text_column.lower()
-        return "text" if is_text else None if meaning == "text" else meaning
+        return self._meanings.get(name.lower())
 
     def check_names(self, names: Iterable[str]) -> None:
         """Check, once, that one column has the texts; `names` are those of a header or of a first record."""
@@ -213,7 +209,7 @@ class Records:
         """The utterance of a record, none if it is left out. Relative audio starts at `folder`."""
         self.check_names(record)
         try:
-            utterance = _build(source, record, folder, self.ids, self._text_column)
+            utterance = _build(source, record, folder, self.ids, self._columns)
         except AudioError as error:
             self.leave_out(error)
             return
@@ -409,11 +405,15 @@ def _read_clip_durations(path: Path) -> dict[str, str]:
 
 
 def _build(
-    source: str, record: Mapping[str, Any], folder: str | Path, ids: UniqueNames, text_column: str | None
+    source: str,
+    record: Mapping[str, Any],
+    folder: str | Path,
+    ids: UniqueNames,
+    columns: Mapping[str, Sequence[str]],
 ) -> Utterance:
     """Fill in what a record may leave out: start, duration (from the audio file) and id."""
     try:
-        named = name_fields(record, text_column)
+        named = name_fields(record, columns)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     fields = {"start": 0.0, **named.values, "extras": named.rest}
@@ -505,9 +505,9 @@ def _format_tsv_row(id: str, cells: list[str]) -> str:
 
 _read_csv = partial(_read_table, separator=",")
 _read_tsv = partial(_read_table, separator="\t")
-read_csv = partial(_read, _read_csv)
-read_tsv = partial(_read, _read_tsv)
-read_nemo = partial(_read, _read_nemo)
+read_csv = partial(read_utterances, kind="csv")
+read_tsv = partial(read_utterances, kind="tsv")
+read_nemo = partial(read_utterances, kind="nemo")
 write_csv = partial(write_table, format_row=_format_csv_row)
 write_tsv = partial(write_table, format_row=_format_tsv_row)
 _READERS: dict[str, Callable[[str | Path, Records], Iterator[Utterance]]] = {

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,15 +141,12 @@ class NamedFields:
     """Under which name the record has each known field."""
 
 
-def name_fields(record: Mapping[str, Any], text_column: str | None = None) -> NamedFields:
-    """Find the known fields. Of several names of one field, the first in COLUMNS counts.
-
-    `text_column`: the field that has the text, whatever the others are named.
-    """
+def name_fields(record: Mapping[str, Any], columns: Mapping[str, Sequence[str]] = COLUMNS) -> NamedFields:
+    """Find the known fields. Of several names of one field, the first in `columns` counts."""
     names: dict[str, str] = {}
     own_names = {name.lower(): name for name in reversed(list(record))}
-    for meaning, known in COLUMNS.items():
-        for name in (text_column.lower(),) if text_column and meaning == "text" else known:
+    for meaning, known in columns.items():
+        for name in known:
             own = own_names.get(name)
             if own is not None and (meaning == "text" or record[own] not in (None, "")):
                 names.setdefault(meaning, own)
