@@ -165,8 +165,8 @@ def _report(
         about = _describe_run(
             args, transcriber.device, split.faults, precision=transcriber.precision, checks=checks
         )
-        about |= {"normalization": evaluation.rules}
-        print_json({**about, **evaluation.about, "ways": describe_setups(split, scores, evaluation.config)})
+        about |= {"normalization": evaluation.rules, **evaluation.about}
+        print_json({**about, "ways": describe_setups(split, scores, evaluation.config)})
     else:
         print_table(split, scores, checks)
     if split.faults:
