@@ -9,9 +9,7 @@ if TYPE_CHECKING:
     from asr.errors import UserError as UserError
     from asr.scoring.counting import score as score
     from asr.transcription.recognizer import load_model as load_model
-    from asr.transcripts.transcript import Segment as Segment
-    from asr.transcripts.transcript import Transcript as Transcript
-    from asr.transcripts.transcript import Word as Word
+    from asr.transcripts.transcript import Segment as Segment, Transcript as Transcript, Word as Word
 
 __version__ = "0.1.0"
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from asr.system.run_config import RunConfig
+    from asr.system import RunConfig
 
 
 # A busy machine is slow; that is no fault of what is tested.
@@ -40,7 +40,7 @@ def tiny_run(tones: Path, tmp_path: Path) -> Callable[..., RunConfig]:
     """Builds the config of a tiny run; arguments are overrides such as "train.steps=3"."""
     from tone_examples import TINY_RUN
 
-    from asr.system.run_config import RunConfig
+    from asr.system import RunConfig
 
     def build(*overrides: str) -> RunConfig:
         path = tmp_path / "run.yaml"

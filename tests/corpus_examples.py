@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifest import Utterance, read_manifest
-from asr.recipe.definition import Recipe, load_recipe
+from asr.data import Utterance, read_manifest
+from asr.recipe import Recipe, load_recipe
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 Corpus = tuple[Recipe, Path]

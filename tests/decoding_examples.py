@@ -11,16 +11,21 @@ import torch
 from model_examples import NUM_FEATURES, NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import Tensor
 
-from asr.decoding import beam
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.core import SpeechDecoder
-from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, NBest, find_best_paths
-from asr.decoding.search import search_encoded, search_quickly
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models import SpeechModel
-from asr.models.layers import length_mask
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.decoding import (
+    ChecksConfig,
+    DecodingConfig,
+    EncodedAudio,
+    FusionModel,
+    NBest,
+    SpeechDecoder,
+    beam,
+    find_best_paths,
+    search_encoded,
+    search_quickly,
+)
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import SpeechModel, length_mask
+from asr.text import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 TOKENS = [UNK_ID, *range(NUM_SPECIAL, VOCAB_SIZE)]  # what can be said
 

@@ -8,8 +8,8 @@ import numpy as np
 import soundfile
 from tone_examples import TONES_HZ
 
-from asr.data.manifest import Utterance, write_manifest
-from asr.system.run_config import RunConfig
+from asr.data import Utterance, write_manifest
+from asr.system import RunConfig
 
 RATE = 16_000
 SPEAKERS = {"low voice": 180, "high voice": 5000}  # Hz of what sounds along with each word

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.non_autoregressive import NonAutoregressiveDecoderConfig
-from asr.text.units import PAD_ID, SPECIAL_TOKENS
+from asr.models import NonAutoregressiveDecoderConfig, SpeechModel, SpeechModelConfig, build_model
+from asr.text import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.recipe.definition import load_recipe
-from asr.recipe.experiment import Experiment
+from asr.recipe import Experiment, load_recipe
 
 RECIPE = '''"""Words as tones: a corpus of this test."""
 from pathlib import Path
-from asr.data.manifest import read_manifest, write_manifest
+from asr.data import read_manifest, write_manifest
 
-from asr.recipe.definition import Recipe
+from asr.recipe import Recipe
 
 def prepare(corpus_dir, output_dir):
     for split, source in (("train", "train"), ("dev", "dev"), ("test", "dev")):

@@ -16,14 +16,10 @@ import uvicorn
 from hostile_audio import make_speechlike
 from whisper_systems import build_system
 
-from asr.audio.segmentation import SegmentationConfig
-from asr.decoding.checks import ChecksConfig
-from asr.serve.app import build_app
-from asr.serve.limits import Keys
-from asr.serve.server_settings import ServeConfig
-from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.family import FAMILY
-from asr.whisper.whisper_recognizer import WhisperRecognizer
+from asr.audio import SegmentationConfig
+from asr.decoding import ChecksConfig
+from asr.serve import Keys, ServeConfig, build_app
+from asr.whisper import FAMILY, WhisperDecodingConfig, WhisperRecognizer
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

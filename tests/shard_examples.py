@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.data.manifest import Manifest, Utterance, write_manifest
-from asr.data.packing import PackSettings, pack
-from asr.data.shards import ShardFolder
+from asr.data import Manifest, PackSettings, ShardFolder, Utterance, pack, write_manifest
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]

@@ -8,12 +8,10 @@ from pathlib import Path
 import torch
 
 from asr.config import build_config
-from asr.features.front_end import FrontEnd
+from asr.features import FrontEnd
 from asr.models import build_model
-from asr.system.checkpoint import System, save_checkpoint
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, UNK_ID
+from asr.system import RunConfig, System, save_checkpoint
+from asr.text import EOS_ID, UNK_ID, Tokenizer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 

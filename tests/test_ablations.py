@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from asr.models import SpeechModel, build_model
-from asr.system.run_config import RunConfig
+from asr.system import RunConfig
 
 # B batch, T frames and steps, F features, U tokens, V vocabulary
 

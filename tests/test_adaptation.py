@@ -8,8 +8,7 @@ from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, make_utterances
 from torch import nn
 
 from asr.errors import UserError
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.adaptation import LowRankLinear, is_low_rank, merge_low_rank
+from asr.models import LowRankLinear, SpeechModel, SpeechModelConfig, build_model, is_low_rank, merge_low_rank
 
 
 def build(name: str, **settings: object) -> SpeechModel:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import jiwer
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import alignments
-from asr.scoring.alignments import KINDS, Operation, align, count_operations, find_edits, split_units
+from asr.scoring import KINDS, Operation, align, alignments, count_operations, find_edits, split_units
 
 few_words = st.lists(st.sampled_from(["a", "b", "cc", "ü"]), max_size=9)
 COSTS = {"jiwer": (1, 1), "sclite": (4, 3)}

@@ -9,14 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.scoring import alternatives
-from asr.scoring.alternatives import read_as_sclite
-from asr.scoring.counting import score
-from asr.scoring.significance import compare
+from asr.scoring import alternatives, compare, read_as_sclite, score
 
 needs_sclite = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"

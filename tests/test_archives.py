@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.data import archives
-from asr.data.archives import download, extract
+from asr.data import archives, download, extract
 from asr.errors import UserError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)

@@ -6,23 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.models import attention
-from asr.models.attention import (
+from asr.models import (
     CrossAttention,
     KeyValueCache,
     SelfAttention,
     Window,
     attend,
+    attention,
     attention_weights,
+    length_mask,
     merge_heads,
     split_heads,
 )
-from asr.models.layers import length_mask
 
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension
 

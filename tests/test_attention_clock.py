@@ -10,15 +10,12 @@ from typing import Any
 import pydantic
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_examples import SYSTEMS, VOCAB_SIZE, build_example, make_utterances
 from test_attention_prior import ATTENDING
 
-from asr.models import SpeechModel, SpeechModelConfig
-from asr.models.attention_clock import ClockedDecoder
-from asr.models.attention_guide import ELSEWHERE
-from asr.text.units import SOS_ID
+from asr.models import ELSEWHERE, ClockedDecoder, SpeechModel, SpeechModelConfig
+from asr.text import SOS_ID
 
 # B utterances, R rows of beams, U tokens, T encoded steps
 

@@ -9,29 +9,28 @@ from typing import Any
 import pytest
 import torch
 from decoding_examples import build_talker, random_encoded, search
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_examples import SYSTEMS, build_example, make_utterances, mark_relatives
 from test_attention_prior import FREE
 from test_ctc_prefix import VOCABULARY, brute_force_times, random_scores
 from torch import Tensor
 
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
-from asr.decoding.search import search_quickly
+from asr.decoding import DecodingConfig, EncodedAudio, search_quickly
 from asr.errors import UserError
-from asr.models import SpeechModel, SpeechModelConfig
-from asr.models.attention_guide import (
+from asr.models import (
+    CTC,
     ELSEWHERE,
     AttentionGuide,
     AttentionGuideConfig,
+    AttentionPriorConfig,
+    Decoder,
+    SpeechModel,
+    SpeechModelConfig,
+    Targets,
     follow_texts,
     guide_texts,
 )
-from asr.models.decoder import Decoder
-from asr.models.losses import AttentionPriorConfig
-from asr.models.model import Targets
-from asr.models.speech_model import CTC
-from asr.transcription.timestamps import align_by_attention
+from asr.transcription import align_by_attention
 
 # B batch, W texts of each, N tokens and the end, T encoded steps, H heads
 

@@ -15,23 +15,23 @@ from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
 from asr import cli
-from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.decoding.checks import ChecksConfig
+from asr.audio import AudioSegment, SegmentationConfig
+from asr.decoding import ChecksConfig
 from asr.errors import UserError
-from asr.evaluation import attention_pictures
-from asr.evaluation.attention_pictures import (
+from asr.evaluation import (
+    END,
+    Picture,
     View,
+    attention_pictures,
     check_view,
     choose_view,
     compute_spectrogram,
     draw_recording,
     draw_text,
 )
-from asr.evaluation.plots import END, Picture
-from asr.features.front_end import FeaturesConfig
-from asr.system.checkpoint import load_system
-from asr.transcription.recognizer import Recognizer
-from asr.transcription.transcriber import Request
+from asr.features import FeaturesConfig
+from asr.system import load_system
+from asr.transcription import Recognizer, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 16_000

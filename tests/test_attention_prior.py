@@ -8,19 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, build_example, make_utterances, mark_relatives
 from torch import Tensor
 
 from asr.config import build_config
 from asr.errors import UserError
-from asr.models import SpeechModelConfig, build_model
-from asr.models.attention import attend, attention_weights
-from asr.models.decoder import Decoder
-from asr.models.losses import MIN_DEVIATION, AttentionPriorConfig, diagonal_times, prior_bias
-from asr.models.model import Targets
-from asr.system.run_config import RunConfig
+from asr.models import (
+    MIN_DEVIATION,
+    AttentionPriorConfig,
+    Decoder,
+    SpeechModelConfig,
+    Targets,
+    attend,
+    attention_weights,
+    build_model,
+    diagonal_times,
+    prior_bias,
+)
+from asr.system import RunConfig
 
 # B batch, N rows of attention, T encoded steps, R rows of beams, H heads, V vocabulary
 

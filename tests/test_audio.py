@@ -17,11 +17,9 @@ import scipy
 import soundfile
 from audio_formats import FORMATS, SOUND, put
 from hostile_audio import RATE, encode_media, encode_sound, make_speechlike, make_wav
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from asr.audio import reading as audio
-from asr.audio.reading import AudioError
+from asr.audio import AudioError, reading as audio
 from asr.errors import UserError
 
 

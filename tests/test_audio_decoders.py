@@ -32,12 +32,9 @@ from hostile_audio import (
     make_sphere,
     make_wav,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from asr.audio import containers as audio_decoders
-from asr.audio import reading as audio
-from asr.audio.reading import AudioError
+from asr.audio import AudioError, containers as audio_decoders, reading as audio
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.manifest import Utterance, write_manifest
+from asr.data import Utterance, write_manifest
 from asr.errors import UserError
-from asr.transcription.audio_paths import Recording, find_recordings
+from asr.transcription import Recording, find_recordings
 
 
 @pytest.fixture

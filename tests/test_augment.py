@@ -8,20 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.batches.augment import (
+from asr.batches import (
     NOTHING_APPLIED,
     Applied,
     AugmentationCounter,
     AugmentConfig,
     Augmenter,
     NoiseConfig,
+    SpecAugmentConfig,
+    hash_names,
 )
-from asr.batches.seeding import hash_names
-from asr.batches.spec_augment import SpecAugmentConfig
-from asr.data.manifest import Utterance, write_manifest
+from asr.data import Utterance, write_manifest
 from asr.errors import UserError
 
 RATE = 16_000

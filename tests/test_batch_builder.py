@@ -11,13 +11,10 @@ import pytest
 import soundfile
 import torch
 
-from asr.batches.augment import AugmentConfig, Augmenter
-from asr.batches.builder import Batch, BatchBuilder, Inputs, needed_frames
-from asr.data.manifest import Manifest, Utterance, write_manifest
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.text.normalization import TextConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
+from asr.batches import AugmentConfig, Augmenter, Batch, BatchBuilder, Inputs, needed_frames
+from asr.data import Manifest, Utterance, write_manifest
+from asr.features import FeaturesConfig, FrontEnd
+from asr.text import TextConfig, Tokenizer, TokenizerConfig
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.batches.order import BatchConfig, ProcessShare, group_by_length, padding_share, plan_epoch
-from asr.batches.seeding import random_stream
+from asr.batches import BatchConfig, ProcessShare, group_by_length, padding_share, plan_epoch, random_stream
 from asr.errors import UserError
 
 CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_padding=0.1, max_utterance_seconds=20.0)

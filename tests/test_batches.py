@@ -17,19 +17,24 @@ import soundfile
 import torch
 
 from asr.audio import reading as audio_files
-from asr.batches.augment import NOTHING_APPLIED, AugmentConfig, NoiseConfig
-from asr.batches.builder import Batch, Inputs, needed_frames
-from asr.batches.loader import BatchLoader, count_allowed
-from asr.batches.order import BatchConfig, ProcessShare
-from asr.batches.spec_augment import SpecAugmentConfig
-from asr.data.manifest import Manifest, Utterance, write_manifest
+from asr.batches import (
+    NOTHING_APPLIED,
+    AugmentConfig,
+    Batch,
+    BatchConfig,
+    BatchLoader,
+    Inputs,
+    NoiseConfig,
+    ProcessShare,
+    SpecAugmentConfig,
+    count_allowed,
+    needed_frames,
+)
+from asr.data import Manifest, Utterance, write_manifest
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.features.padded import speech_spans
-from asr.text.normalization import TextConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
-from asr.train.learner import halve_largest
+from asr.features import FeaturesConfig, FrontEnd, speech_spans
+from asr.text import TextConfig, Tokenizer, TokenizerConfig
+from asr.train import halve_largest
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]

@@ -17,11 +17,10 @@ from decoding_examples import (
 )
 from model_examples import NUM_SPECIAL, RELATIVES, SYSTEMS, WITH_DECODER, mark_relatives
 
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
-from asr.decoding.search import decode_greedily
+from asr.decoding import DecodingConfig, Hypothesis, decode_greedily
 from asr.errors import UserError
-from asr.models.ctc_prefix import CTCPrefixes
-from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
+from asr.models import CTCPrefixes
+from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
 
 HYBRID = [name for name in WITH_DECODER if SYSTEMS[name].ctc_weight > 0]
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.audio.beamforming import beamform_files, delay_and_sum, find_delays
+from asr.audio import beamform_files, delay_and_sum, find_delays
 from asr.errors import UserError
 
 RATE = 16_000

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from asr.errors import UserError
-from asr.scoring.bleu import NUM_COUNTS, compute_bleu, count_bleu
+from asr.scoring import NUM_COUNTS, compute_bleu, count_bleu
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="sacrebleu is missing; pip install sacrebleu")
 

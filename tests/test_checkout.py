@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.system import checkout
-from asr.system.checkout import describe_commit, find_commit, find_shipped
+from asr.system import checkout, describe_commit, find_commit, find_shipped
 
 
 def test_the_commit_of_a_checkout(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.system.checkpoint import (
+from asr.system import (
     BackgroundWriter,
+    RunConfig,
     average_weights,
     copy_tensors,
     find_model,
@@ -25,9 +26,7 @@ from asr.system.checkpoint import (
     save_checkpoint,
     write_checkpoint,
 )
-from asr.system.run_config import RunConfig
-from asr.train.distributed import Process
-from asr.train.preparation import prepare_system
+from asr.train import Process, prepare_system
 
 
 @pytest.fixture

@@ -8,25 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from asr.config import build_config
-from asr.decoding.checks import (
-    ChecksConfig,
-    CtcText,
-    Evidence,
-    count_repeats,
-    find_faults,
-    is_agreed,
-    is_speech,
-)
-from asr.transcription.settings import (
-    EvaluationSettings,
-    ReadyEvaluationSettings,
-    TranscriptionSettings,
-)
-from asr.transcripts.transcript import measure_compression
+from asr.decoding import ChecksConfig, CtcText, Evidence, count_repeats, find_faults, is_agreed, is_speech
+from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
+from asr.transcripts import measure_compression
 
 CONFIG = ChecksConfig()
 TOKENS = tuple(range(10, 22))

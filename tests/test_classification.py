@@ -14,15 +14,12 @@ from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tone
 
 from asr import cli
 from asr.audio import reading as audio
-from asr.data.labels import SILENCE
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data import SILENCE, Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.evaluation.classification import Classification, LabelledSplit, score_split
-from asr.models import LabelModel
-from asr.models.encoder import make_clock
-from asr.models.label_model import FIRST_LABEL_ID
-from asr.system.checkpoint import System, load_any_system
-from asr.train.loop import train
+from asr.evaluation import Classification, LabelledSplit, score_split
+from asr.models import FIRST_LABEL_ID, LabelModel, make_clock
+from asr.system import System, load_any_system
+from asr.train import train
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 CPU = torch.device("cpu")

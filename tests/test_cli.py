@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from asr import __version__
 from asr.cli import COMMANDS, GROUPS, main
-from asr.system.run_config import RunConfig
+from asr.system import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
@@ -236,7 +236,7 @@ def test_info_as_text_and_with_overrides(capsys: pytest.CaptureFixture[str]) -> 
 def test_info_of_a_trained_model(
     tiny_run: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from asr.train.loop import train
+    from asr.train import train
 
     train(tiny_run("train.steps=2"))
     assert main(["info", str(tmp_path / "run"), "--json"]) == 0

@@ -21,15 +21,13 @@ from whisper_examples import make_weights, write_ggml
 from asr import load_model
 from asr.cli import main
 from asr.config import build_config
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.features.front_end import FrontEnd
+from asr.features import FrontEnd
 from asr.models import build_model
-from asr.recipe.tasks import hash_file, write_record
-from asr.system.checkpoint import System, load_state, load_system, save_checkpoint
-from asr.system.run_config import RunConfig
-from asr.whisper.loading import load_whisper
+from asr.recipe import hash_file, write_record
+from asr.system import RunConfig, System, load_state, load_system, save_checkpoint
+from asr.whisper import load_whisper
 
 BELIEVE = ChecksConfig(**dict.fromkeys((n for n in ChecksConfig.model_fields if n != "still_seconds"), None))
 BELIEVE_OPTIONS = [

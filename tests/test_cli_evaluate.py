@@ -14,7 +14,7 @@ from system_examples import save_talker
 
 import asr
 from asr import cli
-from asr.decoding.core import SpeechDecoder
+from asr.decoding import SpeechDecoder
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from test_features import make_speech
 
 from asr import cli
-from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.features import FeaturesConfig, FrontEnd
 
 RUN = "output_dir: out\ndata: {train: train.jsonl, dev: dev.jsonl}\nmodel: {encoder: {type: transformer}, ctc_weight: 1.0}\n"
 

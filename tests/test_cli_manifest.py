@@ -15,10 +15,8 @@ import soundfile
 
 from asr.cli import main
 from asr.cli.manifest import KINDS
-from asr.data.interchange import KINDS as INTERCHANGE_KINDS
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
+from asr.data import KINDS as INTERCHANGE_KINDS, Utterance, read_manifest, write_manifest
+from asr.text import Tokenizer, TokenizerConfig
 
 Run = Callable[..., tuple[int, str, str]]
 

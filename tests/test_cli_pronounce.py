@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.cli import main
-from asr.text.phones import read_dictionary
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
+from asr.text import Tokenizer, TokenizerConfig, read_dictionary
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = str(ROOT / "docs/examples/commands/conf/lstm.yaml")  # texts in lower case

@@ -19,7 +19,7 @@ import yaml
 from asr import cli
 from asr.cli.serve import add_arguments, load_models
 from asr.config import build_config
-from asr.serve.server_settings import ServeConfig
+from asr.serve import ServeConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"

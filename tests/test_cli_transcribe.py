@@ -23,9 +23,9 @@ from hostile_audio import HOSTILE_AUDIO, make_speechlike
 from system_examples import WORDS, save_talker
 
 from asr import cli
-from asr.decoding.checks import ChecksConfig
-from asr.transcription.output_folder import SEGMENT_LOGS
-from asr.transcripts.writers import WRITERS
+from asr.decoding import ChecksConfig
+from asr.transcription import SEGMENT_LOGS
+from asr.transcripts import WRITERS
 
 
 @pytest.fixture(scope="session")
@@ -329,7 +329,7 @@ def test_a_device_that_is_not_there(talker: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("audio")
 def test_batch_size(talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The text does not depend on it; how many segments the model gets at once does."""
-    from asr.transcription.recognizer import Recognizer
+    from asr.transcription import Recognizer
 
     sizes: list[int] = []
     recognize = Recognizer.recognize
@@ -450,7 +450,7 @@ def write_four_phrases(path: Path) -> None:
 def test_an_interrupted_recording_goes_on_where_it_stopped(
     talker: str, audio: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from asr.transcription.recognizer import Recognizer
+    from asr.transcription import Recognizer
 
     caplog.set_level("INFO")
     write_four_phrases(audio / "long.wav")
@@ -478,7 +478,7 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
 def test_text_comes_while_a_recording_is_being_decoded(
     talker: str, audio: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from asr.transcription.recognizer import Recognizer
+    from asr.transcription import Recognizer
 
     write_four_phrases(audio / "long.wav")
     decode, shown = Recognizer.recognize, []
@@ -855,8 +855,7 @@ def test_addresses_and_shards_are_as_files(
     """Outputs are the same, faults are told under the name of the address, and what is done stays so."""
     import fsspec
 
-    from asr.data.manifest import Manifest, Utterance, write_manifest
-    from asr.data.packing import PackSettings, pack
+    from asr.data import Manifest, PackSettings, Utterance, pack, write_manifest
 
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
@@ -893,8 +892,8 @@ def test_a_recording_without_text_is_said(
     warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     from asr.cli.transcription_job import TranscriptionJob
-    from asr.transcription.audio_paths import Recording
-    from asr.transcripts.transcript import Segment, Transcript
+    from asr.transcription import Recording
+    from asr.transcripts import Segment, Transcript
 
     options: Any = None
     job = TranscriptionJob(options, lambda recording, transcript: None)

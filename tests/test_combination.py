@@ -9,14 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring.combination import combine, combine_files
-from asr.scoring.counting import count_word_errors
-from asr.transcripts.readers import read_transcripts
+from asr.scoring import combine, combine_files, count_word_errors
+from asr.transcripts import read_transcripts
 
 AN4 = Path(__file__).resolve().parent.parent / "recipes/an4/results/test.jsonl.gz"
 

@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 
 import pydantic
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from asr.config import Config, build_config, describe_choices, describe_config, dump_config, load_config
 from asr.errors import UserError
-from asr.system.run_config import RunConfig
-from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
+from asr.system import RunConfig
+from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "digits" / "transformer.yaml"
 

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models.conformer import (
+from asr.models import (
     ConformerEncoder,
     ConformerEncoderConfig,
     ConformerLayer,
     DepthwiseConvolution,
+    length_mask,
 )
-from asr.models.layers import length_mask
 
 # B batch, T steps, D model dimension, K kernel
 

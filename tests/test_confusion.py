@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from asr.scoring.confusion import LabelScore, format_label_table, score_labels
+from asr.scoring import LabelScore, format_label_table, score_labels
 
 pairs = st.lists(
     st.lists(st.tuples(*[st.sampled_from("abcd")] * 2), min_size=1, max_size=8), min_size=1, max_size=8

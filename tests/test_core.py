@@ -11,19 +11,22 @@ import torch
 from decoding_examples import build_decoder_of
 from model_examples import build_example
 
-from asr.decoding import core
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.core import (
+from asr.decoding import (
+    ChecksConfig,
     DecodedBatch,
     DecodedUtterance,
+    DecodingConfig,
     DecodingSetup,
+    EncodedAudio,
+    FusionModel,
+    Hypothesis,
+    NBest,
     SpeechDecoder,
     batch_by_length,
+    core,
     plan_attempts,
 )
-from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
-from asr.text.units import BLANK_ID
+from asr.text import BLANK_ID
 
 VOCAB_SIZE = 13
 HEARD = (5, 6, 7, 8)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data import corpora
-from asr.data.corpora import (
+from asr.data import (
+    Utterance,
     build_whole,
     compute_fingerprint,
+    corpora,
     find_corpus,
     find_files,
     find_folder,
@@ -23,7 +24,6 @@ from asr.data.corpora import (
     require_fingerprint,
     widen,
 )
-from asr.data.manifest import Utterance
 from asr.errors import UserError
 
 LANDMARK = "etc/list.txt"

@@ -7,12 +7,11 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.models.losses import align_tokens
-from asr.text.units import BLANK_ID
+from asr.models import align_tokens
+from asr.text import BLANK_ID
 
 # B batch, T encoded steps, U tokens, V vocabulary
 

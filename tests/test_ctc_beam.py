@@ -8,14 +8,12 @@ import math
 import pytest
 import torch
 from decoding_examples import collapse, ctc_losses
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.decoding.ctc_beam import drop_certain_blanks, search_prefixes
-from asr.decoding.hypothesis import DecodingConfig
-from asr.models.ctc_prefix import mask_padding
-from asr.text.units import BLANK_ID, UNK_ID
+from asr.decoding import DecodingConfig, drop_certain_blanks, search_prefixes
+from asr.models import mask_padding
+from asr.text import BLANK_ID, UNK_ID
 
 TOKENS = [UNK_ID, UNK_ID + 1, UNK_ID + 2]  # and the blank
 VOCABULARY = UNK_ID + 3

@@ -8,11 +8,10 @@ import math
 import pytest
 import torch
 from decoding_examples import collapse, ctc_losses
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.models.ctc_prefix import CTCPrefixes
-from asr.text.units import BLANK_ID
+from asr.models import CTCPrefixes
+from asr.text import BLANK_ID
 
 VOCABULARY = 4  # the blank and three tokens
 

@@ -14,13 +14,11 @@ from decoding_examples import build_decoder_of, build_talker, random_encoded, se
 from model_examples import build_example, make_utterances
 
 from asr.config import build_config
-from asr.decoding.core import DecodedUtterance, DecodingSetup
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
+from asr.decoding import DecodedUtterance, DecodingConfig, DecodingSetup, EncodedAudio
 from asr.errors import UserError
-from asr.models import SpeechModelConfig
-from asr.models.transformer import TransformerDecoderConfig
+from asr.models import SpeechModelConfig, TransformerDecoderConfig
 from asr.recipe import figures
-from asr.system.run_config import RunConfig
+from asr.system import RunConfig
 
 # --- without attention --------------------------------------------------------------------------
 

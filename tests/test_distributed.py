@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.train import distributed
-from asr.train.distributed import GradientSum, Process, agree_on_name
+from asr.train import GradientSum, Process, agree_on_name, distributed
 
 TWO = Process(0, 2, torch.device("cpu"))
 

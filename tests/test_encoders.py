@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.models.encoder import Encoder, EncoderConfig, SubsamplingConfig
-from asr.models.encoders import ENCODERS, build_encoder
-from asr.whisper.sections import WhisperConfig, WhisperEncoderConfig
+from asr.models import ENCODERS, Encoder, EncoderConfig, SubsamplingConfig, build_encoder
+from asr.whisper import WhisperConfig, WhisperEncoderConfig
 
 # All but that of Whisper, whose sizes are those of its weights.
 KINDS = [config_type for config_type in ENCODERS if config_type is not WhisperEncoderConfig]

@@ -7,12 +7,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from asr.text.english import join_letters, normalize_english
-from asr.text.english_numbers import write_numbers
-from asr.text.english_spelling import to_american
+from asr.text import join_letters, normalize_english, to_american, write_numbers
 
 # What EnglishTextNormalizer of openai-whisper 20250625 makes of the same text.
 SAME_AS_WHISPER = [

@@ -18,11 +18,10 @@ from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
 from asr.cli import main
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
-from asr.decoding.search import search_encoded
-from asr.evaluation.ensemble import Member, choose_text, decode_batch, score_hypotheses
-from asr.system.checkpoint import load_system
-from asr.transcription.recognizer import Recognizer
+from asr.decoding import DecodingConfig, EncodedAudio, Hypothesis, search_encoded
+from asr.evaluation import Member, choose_text, decode_batch, score_hypotheses
+from asr.system import load_system
+from asr.transcription import Recognizer
 
 RATE = 16_000
 

@@ -16,16 +16,19 @@ from decoding_examples import decode_ctc_greedily, search
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
-from asr.audio import reading as audio
-from asr.audio.sources import read_source
+from asr.audio import read_source, reading as audio
 from asr.cli.transcription_job import _to_part
-from asr.data.manifest import Utterance
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.core import DecodingSetup, SpeechDecoder
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import offered_methods, resolve_method
+from asr.data import Utterance
+from asr.decoding import (
+    ChecksConfig,
+    DecodingConfig,
+    DecodingSetup,
+    SpeechDecoder,
+    offered_methods,
+    resolve_method,
+)
 from asr.errors import UserError
-from asr.evaluation.speech import (
+from asr.evaluation import (
     DecodedSplit,
     EvaluatedSplit,
     decode_utterances,
@@ -36,15 +39,11 @@ from asr.evaluation.speech import (
     score_setups,
     write_texts,
 )
-from asr.recipe.figures import copy_audio
-from asr.recipe.splits import find_shared
-from asr.scoring.counting import score
-from asr.scoring.scored_files import score_files
-from asr.system.checkpoint import System, load_system
-from asr.transcription.audio_paths import Recording
-from asr.transcription.recognizer import Recognizer
-from asr.transcription.transcriber import Request
-from asr.transcripts.readers import read_transcripts
+from asr.recipe import copy_audio, find_shared
+from asr.scoring import score, score_files
+from asr.system import System, load_system
+from asr.transcription import Recognizer, Recording, Request
+from asr.transcripts import read_transcripts
 
 CPU = torch.device("cpu")
 

@@ -8,12 +8,19 @@ import pytest
 import torch
 from model_examples import NUM_FEATURES, NUM_SPECIAL, SYSTEMS, VOCAB_SIZE, build_example, make_utterances
 
-from asr.models import SpeechModelConfig, build_model
-from asr.models.decoder import Decoder, ExposureConfig, TeacherForcing, corrupt, token_similarity
-from asr.models.layers import length_mask
-from asr.models.speech_model import Targets
-from asr.models.transformer import TransformerDecoder
-from asr.text.units import SOS_ID, UNK_ID
+from asr.models import (
+    Decoder,
+    ExposureConfig,
+    SpeechModelConfig,
+    Targets,
+    TeacherForcing,
+    TransformerDecoder,
+    build_model,
+    corrupt,
+    length_mask,
+    token_similarity,
+)
+from asr.text import SOS_ID, UNK_ID
 
 # B batch, U tokens, N rows of the decoder (tokens and the end), V vocabulary
 

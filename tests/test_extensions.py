@@ -63,8 +63,8 @@ for name in {modules!r}:
     importlib.import_module(name)
 assert not [name for name in sys.modules if name.startswith("asr.whisper")]
 from asr.cli import main
-from asr.models.encoders import ENCODERS
-from asr.text.tokenizer import Tokenizer
+from asr.models import ENCODERS
+from asr.text import Tokenizer
 assert "whisper" not in [kind.model_fields["type"].default for kind in ENCODERS]
 print(main(["transcribe", "talk.wav", "--model", "whisper-tiny"]))
 try:
@@ -81,7 +81,7 @@ def test_training_and_transcribing_work_without_extensions(bare: Path, tmp_path:
     (tmp_path / "run.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=write_tones(tmp_path)))
     script = """
 import sys
-from asr.audio.segmentation import SegmentationConfig
+from asr.audio import SegmentationConfig
 tones = SegmentationConfig(method="energy")  # no voice detector takes them for speech
 model = asr.load_model(asr.train(sys.argv[1], ["train.steps=6"]), device="cpu", segmentation=tones)
 print(model.transcribe(sys.argv[2]).duration)

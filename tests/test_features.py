@@ -17,14 +17,19 @@ import librosa
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import asr.features.front_end
 from asr.config import load_config
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd, fit_front_end
-from asr.features.mel import compute_kaldi_filters, compute_povey_window, compute_whisper_filters
+from asr.features import (
+    FeaturesConfig,
+    FrontEnd,
+    compute_kaldi_filters,
+    compute_povey_window,
+    compute_whisper_filters,
+    fit_front_end,
+)
 
 KALDI_TOLERANCE = 1e-3  # float32 rounding in Kaldi itself: its own implementations differ by as much
 RATE = 16_000

@@ -17,9 +17,7 @@ from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
-from asr.data.foreign_shards import index_folder
-from asr.data.manifest import Manifest
-from asr.data.shards import read_audio, read_data
+from asr.data import Manifest, index_folder, read_audio, read_data
 from asr.errors import UserError
 
 

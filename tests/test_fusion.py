@@ -6,8 +6,8 @@ import pytest
 import torch
 from decoding_examples import BigramModel
 
-from asr.decoding.fusion import score_texts
-from asr.text.units import EOS_ID, PAD_ID, SOS_ID
+from asr.decoding import score_texts
+from asr.text import EOS_ID, PAD_ID, SOS_ID
 
 
 @pytest.mark.parametrize("padding", [EOS_ID, PAD_ID, 7])

@@ -7,12 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring.glm import Rule, parse_rule, read_mapping
+from asr.scoring import Rule, parse_rule, read_mapping
 
 TOOLS = Path("/usr/lib/sctk/bin")
 needs_csrfilt = pytest.mark.skipif(

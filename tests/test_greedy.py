@@ -7,8 +7,7 @@ import itertools
 import pytest
 import torch
 from decoding_examples import decode_by_decoder, decode_ctc_greedily
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_examples import (
     NUM_SPECIAL,
     VOCAB_SIZE,
@@ -18,10 +17,9 @@ from model_examples import (
     make_utterances,
 )
 
-from asr.decoding.search import decode_greedily
-from asr.models import SpeechModel
-from asr.models.layers import length_mask
-from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
+from asr.decoding import decode_greedily
+from asr.models import SpeechModel, length_mask
+from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
 
 LENGTHS = [10, 8, 0, 5, 3, 1, 9, 10, 10]
 

@@ -18,14 +18,14 @@ import yaml
 from system_examples import save_talker
 
 from asr.config import _known_keys
-from asr.system.run_config import RunConfig
-from asr.transcription.settings import TranscriptionSettings
+from asr.system import RunConfig
+from asr.transcription import TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_LINES_OF_ASR = 43_263
-MAX_LINES_OF_TESTS = 45_068
-MAX_TRACKED_FILES = 822
+MAX_LINES_OF_ASR = 43_306
+MAX_LINES_OF_TESTS = 44_994
+MAX_TRACKED_FILES = 840
 MAX_UNUSED_SETTINGS = 129
 MAX_MODULES = {"conformer": 144, "shipped": 144}
 MAX_FILES = {"conformer": 76, "shipped": 86}

@@ -13,18 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from asr.batches.augment import NOTHING_APPLIED, Augmenter
-from asr.batches.order import plan_epoch
+from asr.batches import NOTHING_APPLIED, Augmenter, plan_epoch
 from asr.config import Config, build_config
-from asr.decoding.hypothesis import DecodingConfig
+from asr.decoding import DecodingConfig
 from asr.errors import UserError
-from asr.features.front_end import FrontEnd, fit_front_end
-from asr.models import build_model
-from asr.models.adaptation import is_low_rank
-from asr.system.run_config import RunConfig
-from asr.text.normalization import normalize_for_scoring, normalize_for_training
-from asr.text.tokenizer import Tokenizer
-from asr.train.optim import build_optimizer, learning_rate_at
+from asr.features import FrontEnd, fit_front_end
+from asr.models import build_model, is_low_rank
+from asr.system import RunConfig
+from asr.text import Tokenizer, normalize_for_scoring, normalize_for_training
+from asr.train import build_optimizer, learning_rate_at
 
 NUM_FEATURES, VOCAB_SIZE = 8, 12
 DATA = ["output_dir=run", "data.train=a.jsonl", "data.dev=b.jsonl"]

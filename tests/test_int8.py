@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models.precision import Int8Linear, is_int8_exact
+from asr.models import Int8Linear, is_int8_exact
 
 # M rows, N outputs, K inputs
 

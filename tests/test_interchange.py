@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.cli import main
-from asr.data.interchange import (
+from asr.data import (
+    COLUMNS,
     KINDS,
     Kind,
+    Utterance,
     guess_source_kind,
     guess_target_kind,
     read_csv,
+    read_manifest,
     read_nemo,
     read_tsv,
     read_utterances,
@@ -30,10 +32,8 @@ from asr.data.interchange import (
     write_tsv,
     write_utterances,
 )
-from asr.data.manifest import Utterance, read_manifest
-from asr.data.records import COLUMNS
 from asr.errors import UserError
-from asr.transcripts.readers import read_transcripts
+from asr.transcripts import read_transcripts
 
 
 def write_silence(path: Path, seconds: float) -> str:

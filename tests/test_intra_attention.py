@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from encoder_examples import assert_each_as_if_alone
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.models.intra_attention import (
+from asr.models import (
     IntraAttention,
     IntraAttentionCell,
     IntraAttentionEncoder,

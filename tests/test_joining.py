@@ -6,21 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from asr.audio.segmentation import AudioSegment
+from asr.audio import AudioSegment
 from asr.errors import UserError
-from asr.transcription.joining import (
-    End,
-    OpenRecording,
-    Recognized,
-    assemble,
-    clip_words,
-    join_words,
-    merge_channels,
-)
-from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.transcription import End, OpenRecording, Recognized, assemble, clip_words, join_words, merge_channels
+from asr.transcripts import Segment, Transcript, Word
 
 
 def words_at(*starts: float, length: float = 0.3, shift: float = 0.0) -> list[Word]:

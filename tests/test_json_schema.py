@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from asr.audio.reading import Damage
-from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.transcripts.writers import format_transcript
+from asr.audio import Damage
+from asr.transcripts import Segment, Transcript, Word, format_transcript
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
 TYPES = {

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.data.kaldi_folder import parse_pipe, read_kaldi, write_kaldi
-from asr.data.manifest import Utterance
+from asr.data import Utterance, parse_pipe, read_kaldi, write_kaldi
 from asr.errors import UserError
 
 SAMPLE_RATE = 8000

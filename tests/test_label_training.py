@@ -14,17 +14,13 @@ import torch
 from label_examples import KINDS, SPEAKERS, build_run, write_labelled_tones
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches.builder import Batch
+from asr.batches import Batch
 from asr.cli import main
-from asr.data.labels import SILENCE
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data import SILENCE, Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.system.checkpoint import find_checkpoints, load_any_system
-from asr.system.run_config import RunConfig
-from asr.text.units import SPECIAL_TOKENS
-from asr.train.distributed import Process
-from asr.train.loop import train
-from asr.train.preparation import TrainingData, prepare_system
+from asr.system import RunConfig, find_checkpoints, load_any_system
+from asr.text import SPECIAL_TOKENS
+from asr.train import Process, TrainingData, prepare_system, train
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -6,22 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from asr.data.labels import (
-    SILENCE,
-    FrameLabels,
-    RecordingLabels,
-    encode_labels,
-    format_spans,
-    read_spans,
-)
-from asr.data.manifest import Utterance
+from asr.data import SILENCE, FrameLabels, RecordingLabels, Utterance, encode_labels, format_spans, read_spans
 from asr.errors import UserError
-from asr.text.normalization import TextConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import SPECIAL_TOKENS, UNK_ID, TokenizerConfig
+from asr.text import SPECIAL_TOKENS, UNK_ID, TextConfig, Tokenizer, TokenizerConfig
 
 NO_TIMES = np.empty(0)
 

@@ -13,26 +13,21 @@ import pytest
 import torch
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.batches.order import BatchConfig, ProcessShare
-from asr.batches.text_loader import TextLoader
-from asr.decoding.fusion import score_texts
+from asr.batches import BatchConfig, ProcessShare, TextLoader
+from asr.decoding import score_texts
 from asr.errors import UserError
 from asr.models import LanguageModel, LanguageModelConfig, SpeechModel, build_model
-from asr.system.checkpoint import (
+from asr.system import (
+    RunConfig,
     System,
     find_checkpoints,
     load_any_system,
+    load_language_model,
     load_system,
     save_checkpoint,
 )
-from asr.system.decoding_resources import load_language_model
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
-from asr.train.distributed import Process
-from asr.train.learner import halve_largest
-from asr.train.loop import train
-from asr.train.preparation import prepare_system
+from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
+from asr.train import Process, halve_largest, prepare_system, train
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = {"type": "language", "dim": 32, "num_layers": 2, "num_heads": 2, "feed_forward_dim": 32}
@@ -178,7 +173,7 @@ def test_transcripts_of_manifests_are_texts(
 
 def test_text_is_learned_beside_the_transcripts(text_run: Callable[..., RunConfig], tmp_path: Path) -> None:
     config = text_run()
-    from asr.train.preparation import read_training_texts
+    from asr.train import read_training_texts
 
     assert list(read_training_texts(config)).count("SIX SEVEN") == 8
     assert len(list(read_training_texts(config))) == 15 + 16

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.models.layers import Activation, Dropout, FeedForward, drop_out, length_mask
+from asr.models import Activation, Dropout, FeedForward, drop_out, length_mask
 
 
 def test_length_mask() -> None:

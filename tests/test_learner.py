@@ -11,7 +11,7 @@ import pytest
 FAULTS = """
 import resource
 import torch
-from asr.train.learner import keep_freed_memory
+from asr.train import keep_freed_memory
 
 def count_faults(size):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

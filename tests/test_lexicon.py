@@ -11,19 +11,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 from decoding_examples import search_beams
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.decoding.fusion import ShallowFusion, score_texts
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.lexicon import Lexicon, collect_words
-from asr.decoding.ngram import WordNgramModel
-from asr.decoding.ngram_estimation import estimate_ngrams
+from asr.decoding import (
+    DecodingConfig,
+    Lexicon,
+    ShallowFusion,
+    WordNgramModel,
+    collect_words,
+    estimate_ngrams,
+    score_texts,
+)
 from asr.errors import UserError
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, TokenizerConfig
+from asr.text import BLANK_ID, EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 
 CHARACTERS = Tokenizer.train(TokenizerConfig(), ["A B"])
 WORDS = Tokenizer.train(TokenizerConfig(type="words"), ["ONE TWO THREE"])

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from asr.data.interchange import guess_source_kind, read_utterances
-from asr.data.manifest import Utterance
+from asr.data import Utterance, guess_source_kind, read_utterances
 from asr.errors import UserError
 
 RECORDING = {

@@ -15,11 +15,9 @@ import soundfile
 from audio_formats import FORMATS, SOUND
 from hostile_audio import RATE, make_speechlike
 
-from asr.audio import reading as audio
-from asr.audio.headers import is_container
+from asr.audio import is_container, reading as audio
 from asr.errors import UserError
-from asr.transcription import live_input
-from asr.transcription.live_input import PipeReader, decode_pcm, read_live
+from asr.transcription import PipeReader, decode_pcm, live_input, read_live
 
 
 def read_all(content: bytes, channel: int | None = None) -> np.ndarray:

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from asr.transcription.live_output import CLEAR_LINE, Latency, write_live
-from asr.transcription.streaming import LiveText
-from asr.transcripts.transcript import Segment, Word
+from asr.transcription import CLEAR_LINE, Latency, LiveText, write_live
+from asr.transcripts import Segment, Word
 
 ONE, TWO, SIX = Word("one", 0.0, 0.4, 0.9), Word("two", 0.5, 0.8, 0.8), Word("six", 2.0, 2.5, 0.7)
 KINDS = ("final", "agreed", "tentative")

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.models.losses import (
+from asr.models import (
     IGNORED,
     GuidedAttentionConfig,
     attention_measures,
@@ -22,7 +21,7 @@ from asr.models.losses import (
     diagonal_times,
     guided_attention_loss,
 )
-from asr.text.units import BLANK_ID
+from asr.text import BLANK_ID
 
 # B batch, T encoded steps, U tokens, N rows of attention, V vocabulary, H heads
 

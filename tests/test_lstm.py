@@ -9,7 +9,7 @@ import torch
 from encoder_examples import assert_each_as_if_alone
 from torch import Tensor, nn
 
-from asr.models.lstm import Bidirectional, LSTMEncoder, LSTMEncoderConfig
+from asr.models import Bidirectional, LSTMEncoder, LSTMEncoderConfig
 
 # T steps, F features, D dimension
 

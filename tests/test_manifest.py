@@ -13,21 +13,20 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.data import manifest as manifest_module
-from asr.data.manifest import (
-    MAX_LINE_BYTES,
+from asr.data import (
     Manifest,
     Utterance,
     build_utterance,
+    manifest as manifest_module,
     parse_utterance,
     read_lines,
     read_manifest,
     relative_audio,
     write_manifest,
 )
+from asr.data.manifest import MAX_LINE_BYTES
 from asr.errors import UserError
 
 FEW = settings(max_examples=40)

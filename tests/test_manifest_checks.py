@@ -9,18 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from shard_examples import write_noise
 
-from asr.audio.reading import measure_seconds
-from asr.data.manifest import Manifest, Utterance, write_manifest
-from asr.data.manifest_checks import TextChecks, compute_statistics, count_records, validate
-from asr.data.packing import PackSettings, pack
-from asr.data.shards import ShardFolder, read_data
+from asr.audio import measure_seconds
+from asr.data import (
+    Manifest,
+    PackSettings,
+    ShardFolder,
+    TextChecks,
+    Utterance,
+    compute_statistics,
+    count_records,
+    pack,
+    read_data,
+    validate,
+    write_manifest,
+)
 from asr.errors import UserError
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
+from asr.text import Tokenizer, TokenizerConfig
 
 SAMPLE_RATE = 8000
 

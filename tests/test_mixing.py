@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.audio.mixing import measure_active_level, mix_sources
+from asr.audio import measure_active_level, mix_sources
 
 RATE = 8_000
 

@@ -9,9 +9,9 @@ import pytest
 from label_examples import RUN, write_labelled_tones
 
 from asr import cli
-from asr.data.manifest import read_manifest, write_manifest
-from asr.system.run_config import RunConfig
-from asr.train.loop import train
+from asr.data import read_manifest, write_manifest
+from asr.system import RunConfig
+from asr.train import train
 
 
 @pytest.fixture(scope="module")

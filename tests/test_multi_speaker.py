@@ -9,16 +9,12 @@ import pytest
 import torch
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances
 
-from asr.batches.builder import Inputs, encode_text, needed_frames
-from asr.data.manifest import Utterance
+from asr.batches import Inputs, encode_text, needed_frames
+from asr.data import Utterance
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models import MultiSpeakerConfig, MultiSpeakerModel, build_model
-from asr.models.losses import ctc_loss
-from asr.models.multi_speaker import split_texts
-from asr.text.normalization import TextConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, TokenizerConfig
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import MultiSpeakerConfig, MultiSpeakerModel, build_model, ctc_loss, split_texts
+from asr.text import EOS_ID, TextConfig, Tokenizer, TokenizerConfig
 
 FEATURE_LENGTHS = [83, 61, 40]
 

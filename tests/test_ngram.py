@@ -9,20 +9,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.cli import ngram as command
-from asr.decoding import ngram
-from asr.decoding.arpa import NO_PROBABILITY, Arpa, Ngram, read_arpa, write_arpa
-from asr.decoding.fusion import score_texts
-from asr.decoding.ngram import NgramModel, WordNgramModel, token_vocabulary
-from asr.decoding.ngram_estimation import estimate_ngrams
+from asr.decoding import (
+    NO_PROBABILITY,
+    Arpa,
+    Ngram,
+    NgramModel,
+    WordNgramModel,
+    estimate_ngrams,
+    ngram,
+    read_arpa,
+    score_texts,
+    token_vocabulary,
+    write_arpa,
+)
 from asr.errors import UserError
-from asr.system.decoding_resources import load_language_model
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, TokenizerConfig
+from asr.system import RunConfig, load_language_model
+from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, Tokenizer, TokenizerConfig
 
 FOUR = [text.split() for text in ("A AB", "AB", "BA AB", "A A")]
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from model_examples import (
     NUM_FEATURES,
     SYSTEMS,
@@ -20,12 +19,21 @@ from model_examples import (
 )
 from torch import Tensor
 
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models import non_autoregressive as module
-from asr.models.decoder import ExposureConfig, TeacherForcing
-from asr.models.model import Targets
-from asr.models.non_autoregressive import EndDecoder, LengthDecoder, LengthPredictor, MaskDecoder, draw_gaps
-from asr.text.units import EOS_ID
+from asr.models import (
+    EndDecoder,
+    ExposureConfig,
+    LengthDecoder,
+    LengthPredictor,
+    MaskDecoder,
+    SpeechModel,
+    SpeechModelConfig,
+    Targets,
+    TeacherForcing,
+    build_model,
+    draw_gaps,
+    non_autoregressive as module,
+)
+from asr.text import EOS_ID
 
 # B utterances, T encoded steps, U tokens or queries, N tokens and the end, V vocabulary
 

@@ -11,9 +11,9 @@ import torch
 from model_examples import build_example, every_system
 from torch import nn
 
-from asr.models.conformer import DepthwiseConvolution
-from asr.system.run_config import OptimConfig
-from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at, warn_of_short_training
+from asr.models import DepthwiseConvolution
+from asr.system import OptimConfig
+from asr.train import MovingAverage, build_optimizer, learning_rate_at, warn_of_short_training
 
 # --- schedules ----------------------------------------------------------------------------------
 

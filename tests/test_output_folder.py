@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.transcription.audio_paths import Recording
-from asr.transcription.output_folder import JOURNAL, OutputFolder
+from asr.transcription import JOURNAL, OutputFolder, Recording
 
 MADE_BY = {"model": "m", "beam": 5}
 CONTENTS = {"txt": "hello\n", "srt": "1\n"}

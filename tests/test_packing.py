@@ -14,18 +14,31 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from ray_examples import Killed, StandIn
 from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
-from asr.data import packing
-from asr.data.encoding import EncodedFile, Encoding
-from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
-from asr.data.packing import PackSettings, ShardPlan, deal, make_key, pack, write_in_processes
-from asr.data.shards import ShardFolder, ShardInfo, read_audio, read_data
+from asr.data import (
+    EncodedFile,
+    Encoding,
+    Manifest,
+    PackSettings,
+    ShardFolder,
+    ShardInfo,
+    ShardPlan,
+    Utterance,
+    deal,
+    make_key,
+    pack,
+    packing,
+    read_audio,
+    read_data,
+    read_manifest,
+    write_in_processes,
+    write_manifest,
+)
 from asr.errors import UserError
 from asr.jobs import ray_pool
 

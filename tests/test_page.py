@@ -14,14 +14,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.scoring.counting import score
-from asr.scoring.page import Report, _shade, build_page, write_report
-from asr.scoring.result import tabulate
-from asr.scoring.scored_files import ScoredFile
-from asr.scoring.tables import html_table
-from asr.transcripts.line_formats import Entry
-from asr.transcripts.readers import TranscriptFile
-from asr.transcripts.transcript import Word
+from asr.scoring import Report, ScoredFile, build_page, html_table, score, tabulate, write_report
+from asr.scoring.page import _shade
+from asr.transcripts import Entry, TranscriptFile, Word
 
 NASTY = '</script><script>alert(1)</script> & <b>"it\'s" -->'
 

@@ -17,8 +17,7 @@ from decoding_examples import (
     random_encoded,
     search,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from model_examples import (
     NUM_FEATURES,
     NUM_SPECIAL,
@@ -29,14 +28,18 @@ from model_examples import (
 )
 from torch import Tensor
 
-from asr.decoding.core import plan_attempts
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis, find_best_paths
-from asr.decoding.methods import Method
-from asr.decoding.search import offered_methods, resolve_method
+from asr.decoding import (
+    DecodingConfig,
+    Hypothesis,
+    Method,
+    find_best_paths,
+    offered_methods,
+    plan_attempts,
+    resolve_method,
+)
 from asr.errors import UserError
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
-from asr.text.units import BLANK_ID, EOS_ID, UNK_ID
+from asr.models import EndDecoder, LengthDecoder, MaskDecoder, SpeechModel, SpeechModelConfig, build_model
+from asr.text import BLANK_ID, EOS_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary
 

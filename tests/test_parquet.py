@@ -13,8 +13,7 @@ import pytest
 import soundfile
 
 from asr.cli import main
-from asr.data.interchange import guess_source_kind, read_utterances
-from asr.data.manifest import Utterance, read_manifest
+from asr.data import Utterance, guess_source_kind, read_manifest, read_utterances
 from asr.errors import UserError
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")

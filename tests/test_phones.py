@@ -8,19 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.config import build_config
-from asr.decoding.fusion import score_texts
-from asr.decoding.lexicon import Lexicon
-from asr.decoding.ngram import WordNgramModel
-from asr.decoding.ngram_estimation import estimate_ngrams
+from asr.decoding import Lexicon, WordNgramModel, estimate_ngrams, score_texts
 from asr.errors import UserError
-from asr.text.phones import read_dictionary
-from asr.text.tokenizer import Tokenizer, compute_fingerprint
-from asr.text.units import EOS_ID, SOS_ID, UNK_ID, UNKNOWN_MARK, TokenizerConfig
-from asr.transcription.timestamps import split_words
+from asr.text import (
+    EOS_ID,
+    SOS_ID,
+    UNK_ID,
+    UNKNOWN_MARK,
+    Tokenizer,
+    TokenizerConfig,
+    compute_fingerprint,
+    read_dictionary,
+)
+from asr.transcription import split_words
 
 DIGITS = """ONE W AH1 N
 WON W AH1 N

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.evaluation.plots import END, Picture, Strip, choose_labels, draw, join_words
+from asr.evaluation import END, Picture, Strip, choose_labels, draw, join_words
 
 STEP, FRAME = 0.04, 0.01
 

@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.models.positions import PositionConfig, Positions, Rotary, fourier_codes, sinusoid_codes
+from asr.models import PositionConfig, Positions, Rotary, fourier_codes, sinusoid_codes
 
 TYPES = ["sinusoid", "fourier", "learned", "rotary", "none"]
 CODED = [(kind, combine) for kind in TYPES[:3] for combine in ("add", "concatenate")]

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from asr.errors import UserError
-from asr.models import precision
-from asr.models.precision import is_fast, resolve_precision
+from asr.models import is_fast, precision, resolve_precision
 
 CPU = torch.device("cpu")
 AVX512 = ("avx2", "avx512_f")
@@ -85,8 +84,8 @@ def test_kernels_of_many_shapes_take_little_memory() -> None:
 from pathlib import Path
 from types import SimpleNamespace
 import torch
-from asr.models.precision import Int8Linear
-from asr.transcription.transcriber import Transcriber
+from asr.models import Int8Linear
+from asr.transcription import Transcriber
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

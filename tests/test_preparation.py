@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from asr.data.manifest import Manifest, read_manifest, write_manifest
-from asr.data.sentences import read_sentences
+from asr.data import Manifest, read_manifest, read_sentences, write_manifest
 from asr.errors import UserError
-from asr.system.checkpoint import save_checkpoint
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.train import preparation
-from asr.train.distributed import Process
-from asr.train.loop import train
-from asr.train.preparation import load_or_train_tokenizer, prepare_system, read_training_texts
+from asr.system import RunConfig, save_checkpoint
+from asr.text import Tokenizer
+from asr.train import (
+    Process,
+    load_or_train_tokenizer,
+    preparation,
+    prepare_system,
+    read_training_texts,
+    train,
+)
 
 TinyRun = Callable[..., RunConfig]
 PROCESS = Process(0, 1, torch.device("cpu"))

@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from asr.batches.builder import Batch
+from asr.batches import Batch
 from asr.cli import main
 from asr.errors import UserError
-from asr.system.run_config import RunConfig
-from asr.train import probe
-from asr.train.distributed import Process
-from asr.train.preparation import TrainingData, prepare_system
+from asr.system import RunConfig
+from asr.train import Process, TrainingData, prepare_system, probe
 
 TinyRun = Callable[..., RunConfig]
 

@@ -18,9 +18,9 @@ from system_examples import save_talker
 
 from asr import cli
 from asr.cli.ray_engine import PARTS, TRANSCRIPT, show_status
-from asr.decoding.checks import ChecksConfig
-from asr.jobs.work_units import PartFolder, plan_units
-from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.decoding import ChecksConfig
+from asr.jobs import PartFolder, plan_units
+from asr.transcripts import Segment, Transcript, Word
 
 BELIEVE = [f"--set=checks.{name}=null" for name in ChecksConfig.model_fields if name != "still_seconds"]
 
@@ -28,7 +28,7 @@ BELIEVE = [f"--set=checks.{name}=null" for name in ChecksConfig.model_fields if 
 def test_a_transcript_goes_through_json_unchanged() -> None:
     from dataclasses import asdict
 
-    from asr.audio.reading import Damage
+    from asr.audio import Damage
 
     word = Word("one", 0.1, 1 / 3, 2 / 3)
     segment = Segment(0.1, 0.4, "one \udc80", (word,), warnings=("w",), tokens=(3, 4), temperature=0.0)

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from ray_examples import Killed, StandIn
 
 from asr.errors import UserError
-from asr.jobs import ray_pool
-from asr.jobs.ray_pool import PoolOptions, RayPool
+from asr.jobs import PoolOptions, RayPool, ray_pool
 
 Row = dict[str, Any]
 

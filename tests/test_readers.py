@@ -9,13 +9,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.transcripts.readers import TranscriptFile, read_transcripts
-from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.transcripts.writers import format_transcript
+from asr.transcripts import Segment, Transcript, TranscriptFile, Word, format_transcript, read_transcripts
 
 TEXTS = {"spk1-u1": "the cat sat", "spk1-u2": "", "spk2-u3": "naïve café"}
 

@@ -12,19 +12,16 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe.definition import find_recipes, load_recipe
-from asr.recipe.experiment import Experiment
-from asr.recipe.stages import run_recipe
-from asr.recipe.tasks import STAGES
+from asr.recipe import STAGES, Experiment, find_recipes, load_recipe, run_recipe
 
 RECIPE = '''"""A corpus of one utterance.
 
 It says so twice.
 """
 from pathlib import Path
-from asr.data.manifest import Utterance, write_manifest
+from asr.data import Utterance, write_manifest
 
-from asr.recipe.definition import Recipe
+from asr.recipe import Recipe
 
 def download(target_dir: Path) -> Path:
     (target_dir / "inner").mkdir(parents=True)

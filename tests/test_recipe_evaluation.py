@@ -10,20 +10,24 @@ import pytest
 import torch
 from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
-from asr.data.manifest import read_manifest
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.methods import METHODS
+from asr.data import read_manifest
+from asr.decoding import METHODS, DecodingConfig
 from asr.errors import UserError
-from asr.evaluation.speech import decode_utterances
-from asr.recipe import report
-from asr.recipe.evaluation import WEIGHTS, find_best, load_recognizer
-from asr.recipe.results import read_texts, score_texts
-from asr.recipe.stages import run_recipe
-from asr.recipe.systems import build_runs
-from asr.recipe.tasks import read_record
-from asr.system.decoding_resources import build_resources
-from asr.train.preparation import read_training_texts
-from asr.transcription.transcriber import Request
+from asr.evaluation import decode_utterances
+from asr.recipe import (
+    WEIGHTS,
+    build_runs,
+    find_best,
+    load_recognizer,
+    read_record,
+    read_texts,
+    report,
+    run_recipe,
+    score_texts,
+)
+from asr.system import build_resources
+from asr.train import read_training_texts
+from asr.transcription import Request
 
 LANGUAGE_MODEL = """
 output_dir: runs/tones/talk

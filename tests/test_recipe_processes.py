@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.recipe.processes import Processes, run_side_by_side
-from asr.recipe.tasks import Task
+from asr.recipe import Processes, Task, run_side_by_side
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
 
 OBEDIENT = """
 import signal, sys, time
-from asr.recipe.processes import end_with_standard_input
+from asr.recipe import end_with_standard_input
 def save(number, frame):
     time.sleep(0.3)  # as a training, which saves what it has
     open("saved", "w")
@@ -119,8 +118,8 @@ time.sleep(30)
 CALLER = f"""
 import signal, sys
 from pathlib import Path
-from asr.recipe.processes import Processes, run_side_by_side
-from asr.recipe.tasks import Task
+from asr.recipe import Processes, run_side_by_side
+from asr.recipe import Task
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background inherit that it is ignored
 processes = Processes()
 run = lambda: processes.run("obedient", [sys.executable, "-c", {OBEDIENT!r}])

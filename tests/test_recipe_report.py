@@ -18,12 +18,20 @@ from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe.figures import draw_curves, read_validations
-from asr.recipe.report import SMOKE_WARNING, format_html, format_markdown
-from asr.recipe.results import TABLE, explain_comparison, read_table, score_results, write_table
-from asr.recipe.stages import run_recipe
-from asr.scoring.counting import count_word_errors, score
-from asr.scoring.intervals import Interval
+from asr.recipe import (
+    SMOKE_WARNING,
+    TABLE,
+    draw_curves,
+    explain_comparison,
+    format_html,
+    format_markdown,
+    read_table,
+    read_validations,
+    run_recipe,
+    score_results,
+    write_table,
+)
+from asr.scoring import Interval, count_word_errors, score
 
 
 @pytest.fixture(scope="module")

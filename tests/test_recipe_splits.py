@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.splits import find_shared
-from asr.recipe.stages import run_recipe
+from asr.recipe import find_shared, run_recipe
 
 TONES = SYSTEMS["ctc_lstm"]
 

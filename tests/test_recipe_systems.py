@@ -13,13 +13,21 @@ import pytest
 from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
 
 from asr.config import Config, build_config
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import find_recipes, load_recipe
-from asr.recipe.experiment import Experiment
-from asr.recipe.stages import build_plan, run_recipe
-from asr.recipe.systems import build_runs, cut_manifests, find_all_runs, find_runs, hash_settings
-from asr.system.run_config import RunConfig
+from asr.recipe import (
+    Experiment,
+    build_plan,
+    build_runs,
+    cut_manifests,
+    find_all_runs,
+    find_recipes,
+    find_runs,
+    hash_settings,
+    load_recipe,
+    run_recipe,
+)
+from asr.system import RunConfig
 
 
 @pytest.fixture

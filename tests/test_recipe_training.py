@@ -17,12 +17,19 @@ from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_
 from safetensors.torch import load_file
 
 from asr.cli import main
-from asr.recipe import processes, stages
-from asr.recipe.experiment import Experiment
-from asr.recipe.processes import Processes
-from asr.recipe.stages import build_tasks, run_recipe
-from asr.recipe.tasks import Task, find_reason_to_run, read_record, run_task
-from asr.train.learner import Learner
+from asr.recipe import (
+    Experiment,
+    Processes,
+    Task,
+    build_tasks,
+    find_reason_to_run,
+    processes,
+    read_record,
+    run_recipe,
+    run_task,
+    stages,
+)
+from asr.train import Learner
 
 
 @pytest.fixture

@@ -15,15 +15,10 @@ import pytest
 import soundfile
 from corpus_examples import write_text
 
-from asr.audio.reading import read
-from asr.data.corpora import compute_fingerprint
-from asr.data.manifest import Utterance, read_manifest
-from asr.data.speech_synthesis import ACCENTS, VARIANTS, list_voices, pronounce
+from asr.audio import read
+from asr.data import ACCENTS, VARIANTS, Utterance, compute_fingerprint, list_voices, pronounce, read_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, find_recipes, load_recipe
-from asr.recipe.experiment import Experiment
-from asr.recipe.stages import run_recipe
-from asr.recipe.systems import build_runs, load_conf
+from asr.recipe import Experiment, Recipe, build_runs, find_recipes, load_conf, load_recipe, run_recipe
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 SPLITS = ("train", "dev", "test")
@@ -68,7 +63,7 @@ def test_a_recipe_is_short_and_has_a_page(name: str) -> None:
     assert recipe.synthetic or recipe.source or all(re.match(r"https?://", url) for url in recipe.urls)
     readme = (RECIPES_DIR / name / "README.md").read_text(encoding="utf-8")
     assert f"asr recipe run {name}" in readme
-    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 205
+    assert len((RECIPES_DIR / name / "recipe.py").read_text(encoding="utf-8").splitlines()) <= 215
 
 
 @pytest.mark.parametrize("name", sorted(find_recipes(RECIPES_DIR)))

@@ -21,10 +21,9 @@ from corpus_examples import (
     write_text,
 )
 
-from asr.audio.reading import read
+from asr.audio import read
 from asr.errors import UserError
-from asr.recipe.experiment import Experiment
-from asr.recipe.stages import run_recipe
+from asr.recipe import Experiment, run_recipe
 
 
 def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:

@@ -24,11 +24,8 @@ from corpus_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.recipe.experiment import Experiment
-from asr.recipe.stages import run_recipe
-from asr.recipe.systems import build_runs
-from asr.recipe.wsj import normalize_prompt, read_dots
-from asr.system.checkpoint import find_model, load_state
+from asr.recipe import Experiment, build_runs, normalize_prompt, read_dots, run_recipe
+from asr.system import find_model, load_state
 
 EXAMPLES = [  # as Kaldi's normalize_transcript.pl writes them
     (

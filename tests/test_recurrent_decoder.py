@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 import torch
 from decoding_examples import build_talker, random_encoded, search_beams
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
 from torch import nn
 
-from asr.decoding.hypothesis import DecodingConfig
-from asr.models import SpeechModelConfig
-from asr.models.decoder import Decoder
-from asr.models.decoders import build_decoder
-from asr.models.recurrent_decoder import RecurrentAttention, RecurrentAttentionConfig
+from asr.decoding import DecodingConfig
+from asr.models import Decoder, RecurrentAttention, RecurrentAttentionConfig, SpeechModelConfig, build_decoder
 
 # B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary
 

@@ -11,12 +11,14 @@ import torch
 from test_features import make_speech
 
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd, fit_front_end
-from asr.features.reduction import (
+from asr.features import (
+    FeaturesConfig,
+    FrontEnd,
     Moments,
     ReductionConfig,
     Subspace,
     accumulate_moments,
+    fit_front_end,
     fit_pca,
     fit_reduction,
     fit_smart_pca,

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from asr.recipe.report import format_markdown
-from asr.recipe.results import TABLE, Texts, find_language_model, read_table, score_results, write_table
+from asr.recipe import (
+    TABLE,
+    Texts,
+    find_language_model,
+    format_markdown,
+    read_table,
+    score_results,
+    write_table,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = sorted(ROOT.glob("recipes/*/results/results.json"))

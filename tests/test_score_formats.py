@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.scoring.alignments import Operation
-from asr.scoring.counting import score
-from asr.scoring.result import Score
-from asr.scoring.sclite_formats import align_lines, write_dtl, write_pra, write_sgml
-from asr.transcripts.subtitles import measure_width
+from asr.scoring import Operation, Score, align_lines, score, write_dtl, write_pra, write_sgml
+from asr.transcripts import measure_width
 
 needs_sclite = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk"

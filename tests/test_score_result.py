@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from asr.errors import UserError
-from asr.scoring.alignments import Operation
-from asr.scoring.counting import Counts, Score, format_table, score
+from asr.scoring import Counts, Operation, Score, format_table, score
 
 REFERENCES = {"a-1": "the cat sat on the mat", "a-2": "hello world", "b-1": "one two three", "b-2": "yes"}
 HYPOTHESES = {"a-1": "the cat sat on mat", "b-1": "one too three four", "b-2": "yes"}

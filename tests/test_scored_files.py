@@ -13,8 +13,7 @@ import pytest
 import asr
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring.scored_files import score_files
-from asr.scoring.significance import compare
+from asr.scoring import compare, score_files
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ import math
 import jiwer
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.errors import UserError
-from asr.scoring.counting import Counts, count_character_errors, count_word_errors, score
+from asr.scoring import Counts, count_character_errors, count_word_errors, score
 
 words = st.sampled_from(["a", "b", "cat", "dog", "naïve", "e\u0301", "שלום", "猫"])
 references = st.lists(words, min_size=1, max_size=8).map(" ".join)

@@ -19,11 +19,9 @@ from decoding_examples import (
 )
 from model_examples import mark_relatives
 
-from asr.decoding.hypothesis import DecodingConfig, Hypothesis
-from asr.decoding.methods import Method
-from asr.decoding.search import resolve_method
+from asr.decoding import DecodingConfig, Hypothesis, Method, resolve_method
 from asr.errors import UserError
-from asr.text.units import EOS_ID
+from asr.text import EOS_ID
 
 HYBRID = "transformer-hybrid"
 METHODS: list[Method] = ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]

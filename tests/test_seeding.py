@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from asr.batches.seeding import choose, hash_names, random_stream
+from asr.batches import choose, hash_names, random_stream
 
 
 def test_choices_are_the_same_in_another_process() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.transcription.joining import RECOGNIZED, Recognized
-from asr.transcription.segment_log import SegmentLog
-from asr.transcripts.transcript import Segment, Word
+from asr.transcription import RECOGNIZED, Recognized, SegmentLog
+from asr.transcripts import Segment, Word
 
 MADE_BY = {"model": "m", "audio_stamp": [5, 7]}
 VALUES = [

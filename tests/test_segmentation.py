@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter, _find_pauses, _find_spans
+from asr.audio import AudioSegment, SegmentationConfig, Segmenter
+from asr.audio.segmentation import _find_pauses, _find_spans
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)

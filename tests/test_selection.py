@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.decoding.search import decode_greedily
+from asr.decoding import decode_greedily
 from asr.errors import UserError
-from asr.system.checkpoint import load_state, load_system
-from asr.system.run_config import RunConfig
-from asr.train.distributed import Process
-from asr.train.loop import Ranked, TrainingState, note_score, train
-from asr.train.preparation import TrainingData
+from asr.system import RunConfig, load_state, load_system
+from asr.train import Process, Ranked, TrainingData, TrainingState, note_score, train
 
 TinyRun = Callable[..., RunConfig]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
     pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.audio.segmentation import AudioSegment
-from asr.serve import scheduler as scheduler_module
-from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
-from asr.transcription.joining import Recognized, make_segment
-from asr.transcription.transcriber import Request
+from asr.audio import AudioSegment
+from asr.serve import BatchReport, Client, Scheduler, WithdrawnError, scheduler as scheduler_module
+from asr.transcription import Recognized, Request, make_segment
 
 RATE = 100
 

@@ -13,13 +13,16 @@ import pytest
 from shard_examples import pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
-from asr.batches import shard_loader
-from asr.batches.augment import AugmentConfig
-from asr.batches.loader import BatchLoader
-from asr.batches.order import ProcessShare, order_shards
-from asr.batches.shard_loader import ShardLoader, WindowStart
-from asr.data.manifest import Manifest, write_manifest
-from asr.data.shards import PackedUtterance, ShardFolder, TarShard, read_data
+from asr.batches import (
+    AugmentConfig,
+    BatchLoader,
+    ProcessShare,
+    ShardLoader,
+    WindowStart,
+    order_shards,
+    shard_loader,
+)
+from asr.data import Manifest, PackedUtterance, ShardFolder, TarShard, read_data, write_manifest
 from asr.errors import UserError
 
 LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}

@@ -11,11 +11,8 @@ import pytest
 from shard_examples import pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
-from asr.batches.order import BatchConfig
-from asr.batches.shard_loader import ShardLoader
-from asr.data import storage
-from asr.data.manifest import Manifest
-from asr.data.shards import ShardFolder, hash_index, read_data
+from asr.batches import BatchConfig, ShardLoader
+from asr.data import Manifest, ShardFolder, hash_index, read_data, storage
 from asr.errors import UserError
 
 pytestmark = pytest.mark.slow

@@ -11,15 +11,11 @@ import pytest
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.cli import main
-from asr.data.manifest import Manifest, write_manifest
-from asr.data.packing import PackSettings, pack
-from asr.data.shards import read_data
+from asr.data import Manifest, PackSettings, pack, read_data, write_manifest
 from asr.errors import UserError
-from asr.evaluation.speech import read_references
-from asr.system.checkpoint import find_checkpoints, load_state
-from asr.system.run_config import RunConfig
-from asr.train.loop import train
-from asr.train.preparation import check_sources
+from asr.evaluation import read_references
+from asr.system import RunConfig, find_checkpoints, load_state
+from asr.train import check_sources, train
 
 TinyRun = Callable[..., RunConfig]
 

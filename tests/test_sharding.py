@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from training_examples import read_log
 
 from asr.errors import UserError
-from asr.system.run_config import RunConfig
-from asr.train.loop import train
-from asr.train.sharding import shard_model
+from asr.system import RunConfig
+from asr.train import shard_model, train
 
 SETTINGS = ("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "batches.max_utterances=2",
             "train.average_decay=0.9", "train.log_every=1", "train.threads=1")  # fmt: skip

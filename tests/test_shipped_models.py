@@ -9,11 +9,10 @@ import pytest
 from system_examples import save_talker
 
 from asr.cli import main
-from asr.data.speech_synthesis import synthesize
+from asr.data import synthesize
 from asr.errors import UserError
-from asr.system.checkpoint import load_any_system
-from asr.system.decoding_resources import find_resources
-from asr.transcription.recognizer import load_model
+from asr.system import find_resources, load_any_system
+from asr.transcription import load_model
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
 MAX_BYTES = 12_000_000

@@ -8,21 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from asr.errors import UserError
-from asr.scoring.alignments import align, find_edits
-from asr.scoring.counting import Score, score
-from asr.scoring.intervals import Interval
-from asr.scoring.significance import (
+from asr.scoring import (
     MIN_NORMAL,
+    Interval,
+    Score,
+    align,
     compare,
     compute_matched_pairs,
     compute_mcnemar,
     compute_sign_flip_p,
     compute_signed_ranks,
     count_segment_errors,
+    find_edits,
+    score,
 )
 
 few_words = st.lists(st.sampled_from("ab"), max_size=8)

@@ -10,8 +10,8 @@ import soxr
 import torch
 from silero_vad import load_silero_vad
 
-from asr.audio.speech_detection import SileroModel, load_silero
-from asr.data.speech_synthesis import synthesize
+from asr.audio import SileroModel, load_silero
+from asr.data import synthesize
 
 
 def speak(rate: int) -> np.ndarray:

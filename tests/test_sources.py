@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.audio import reading as audio
-from asr.audio.sources import (
+from asr.audio import (
     AudioPart,
     Samples,
     describe_source,
@@ -23,6 +22,7 @@ from asr.audio.sources import (
     make_source,
     read_ahead,
     read_source,
+    reading as audio,
 )
 from asr.errors import UserError
 

@@ -9,8 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from asr.data.manifest import read_manifest
-from asr.data.speech_synthesis import SAMPLE_RATE
+from asr.data import SAMPLE_RATE, read_manifest
 from asr.errors import UserError
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"

@@ -6,14 +6,12 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rapidfuzz.distance import Levenshtein
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring.scored_files import score_files
-from asr.scoring.speakers import assign_texts
+from asr.scoring import assign_texts, score_files
 
 TEXTS = st.lists(st.sampled_from("abc"), max_size=4).map(" ".join)
 

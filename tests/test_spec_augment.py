@@ -8,12 +8,18 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.batches.seeding import random_stream
-from asr.batches.spec_augment import Masked, SpecAugment, SpecAugmentConfig, build_mask, draw_masks, warp_time
-from asr.features.padded import speech_spans
+from asr.batches import (
+    Masked,
+    SpecAugment,
+    SpecAugmentConfig,
+    build_mask,
+    draw_masks,
+    random_stream,
+    warp_time,
+)
+from asr.features import speech_spans
 
 MASKS = SpecAugmentConfig(
     num_frequency_masks=2, frequency_mask_width=10, num_time_masks=2, time_mask_width=20

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.audio import speech_detection
-from asr.audio.speech_detection import (
+from asr.audio import (
     SILENCE_DB,
     EnergyDetector,
     SileroDetector,
     apply_hysteresis,
     make_detector,
     measure_energies,
+    speech_detection,
 )
 from asr.errors import UserError
 

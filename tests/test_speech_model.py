@@ -20,12 +20,17 @@ from model_examples import (
     mark_relatives,
 )
 
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.decoder import Decoder
-from asr.models.losses import IGNORED
-from asr.models.speech_model import REPORTED, Targets
-from asr.models.transformer import TransformerDecoder
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID
+from asr.models import (
+    IGNORED,
+    REPORTED,
+    Decoder,
+    SpeechModel,
+    SpeechModelConfig,
+    Targets,
+    TransformerDecoder,
+    build_model,
+)
+from asr.text import BLANK_ID, EOS_ID, SOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 

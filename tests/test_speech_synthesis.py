@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.data import speech_synthesis
-from asr.data.speech_synthesis import list_voices, pronounce, synthesize
+from asr.data import list_voices, pronounce, speech_synthesis, synthesize
 from asr.errors import UserError
 
 # Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
@@ -20,7 +19,7 @@ VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klat
 
 DIGEST = """
 import hashlib, sys
-from asr.data.speech_synthesis import synthesize
+from asr.data import synthesize
 def digest(voice):
     return hashlib.sha256(synthesize("one two three", voice)[0].tobytes()).hexdigest()
 """

@@ -10,8 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from asr.data import storage
-from asr.data.storage import ByteRange, read_range, read_ranges, read_start
+from asr.data import ByteRange, read_range, read_ranges, read_start, storage
 from asr.errors import UserError
 
 CONTENT = bytes(range(256)) * 4

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.audio.speech_detection import measure_energies
+from asr.audio import AudioSegment, SegmentationConfig, measure_energies
 from asr.errors import UserError
-from asr.transcription.joining import Recognized, make_segment
-from asr.transcription.streaming import (
+from asr.transcription import (
     LiveText,
     LiveTranscriber,
+    Recognized,
     StreamingConfig,
+    make_segment,
     transcribe_live,
 )
-from asr.transcripts.transcript import Word
+from asr.transcripts import Word
 
 RATE = 8_000
 

@@ -13,49 +13,46 @@ import pytest
 from recipe_examples import COMMON, RECIPE, SYSTEMS, write_conf, write_tones_recipe
 
 from asr.cli import main
-from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, SystemConf, load_recipe
-from asr.recipe.experiment import Experiment
-from asr.recipe.figures import read_validations
-from asr.recipe.results import (
+from asr.recipe import (
+    NUM_TOKENS,
     TABLE,
+    Experiment,
+    Recipe,
+    Study,
+    SystemConf,
     Texts,
+    beam_suffix,
+    build_cases,
+    count_parameters,
     describe_score,
+    find_rates,
+    find_speakers,
+    format_page,
+    join_left_out,
+    load_conf,
+    load_recipe,
+    load_study,
+    load_variants,
     pool,
+    publish_study,
+    read_runs,
     read_table,
     read_texts,
+    read_validations,
+    reread,
+    run_recipe,
+    run_study,
+    score_lengths,
     score_study,
     score_texts,
+    write_study_report,
     write_table,
     write_texts,
 )
-from asr.recipe.stages import run_recipe
-from asr.recipe.study import (
-    NUM_TOKENS,
-    Study,
-    build_cases,
-    count_parameters,
-    find_speakers,
-    join_left_out,
-    load_study,
-    load_variants,
-    publish_study,
-    run_study,
-    write_study_report,
-)
-from asr.recipe.study_report import (
-    beam_suffix,
-    find_rates,
-    format_page,
-    read_runs,
-    reread,
-    score_lengths,
-)
-from asr.recipe.systems import load_conf
-from asr.scoring.counting import score
-from asr.scoring.scored_files import score_files
-from asr.system.run_config import RunConfig
+from asr.scoring import score, score_files
+from asr.system import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = sorted((ROOT / "recipes").glob("*/*.yaml"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models.encoder import Subsampling, SubsamplingConfig, subsampled_lengths
+from asr.models import Subsampling, SubsamplingConfig, subsampled_lengths
 
 # B batch, T frames, F features, C channels, D model dimension
 

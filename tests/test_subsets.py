@@ -6,11 +6,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.data.subsets import Filter, assign_units, choose_unit, parse_share, read_names, split_manifest
+from asr.data import (
+    Filter,
+    Utterance,
+    assign_units,
+    choose_unit,
+    parse_share,
+    read_manifest,
+    read_names,
+    split_manifest,
+    write_manifest,
+)
 from asr.errors import UserError
 
 

@@ -6,13 +6,11 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.transcripts.subtitles import Cue, SubtitlesConfig, build_cues, measure_width
-from asr.transcripts.transcript import Segment, Word
+from asr.transcripts import Cue, Segment, SubtitlesConfig, Word, build_cues, measure_width
 
 TEXT = (
     "it was a bright cold day in April, and the clocks were striking thirteen. Winston Smith slipped quickly"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from asr.scoring.intervals import Interval
-from asr.scoring.tables import html_table, markdown_table, percent, show_interval, text_table
+from asr.scoring import Interval, html_table, markdown_table, percent, show_interval, text_table
 
 ROWS = [["system", "WER %"], ["a|b <i>", "2.50"], ["c", "12.00"]]
 

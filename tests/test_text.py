@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.text.normalization import (
+from asr.text import (
     MAX_MARKS,
     RULES,
     SAFE_RULES,

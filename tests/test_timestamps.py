@@ -7,17 +7,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
-from asr.audio.speech_detection import SILENCE_DB
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models.encoder import Clock, make_clock
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, TokenizerConfig
-from asr.transcription.timestamps import (
+from asr.audio import SILENCE_DB
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import Clock, make_clock
+from asr.text import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
+from asr.transcription import (
     TokenTime,
     align_by_attention,
     align_by_ctc,
@@ -28,8 +26,7 @@ from asr.transcription.timestamps import (
     time_words,
     warp,
 )
-from asr.whisper.tokenizer_units import name_tokens
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
+from asr.whisper import WhisperTokenizer, name_tokens
 
 FIRST = len(SPECIAL_TOKENS)
 
@@ -254,6 +251,6 @@ def test_word_times_are_sane_whatever_the_steps(steps: list[int], num_samples: i
 
 
 def measured_silence() -> float:
-    from asr.audio.speech_detection import measure_energies
+    from asr.audio import measure_energies
 
     return float(measure_energies(np.zeros(160), 16_000)[0])

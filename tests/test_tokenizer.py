@@ -17,14 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, train, train_pieces
 
 from asr.errors import UserError
-from asr.text import tokenizer as tokenizer_module
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import (
+from asr.text import (
     BLANK_ID,
     EOS_ID,
     PAD_ID,
@@ -32,7 +29,9 @@ from asr.text.units import (
     SPECIAL_TOKENS,
     UNK_ID,
     UNKNOWN_MARK,
+    Tokenizer,
     TokenizerType,
+    tokenizer as tokenizer_module,
 )
 
 # --- what a model may rely on -------------------------------------------------------------------

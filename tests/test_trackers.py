@@ -14,9 +14,8 @@ import pytest
 from training_examples import read_log, run_until_killed
 
 from asr.errors import UserError
-from asr.system.run_config import RunConfig, TrainConfig
-from asr.train.loop import train
-from asr.train.trackers import TRACKERS, Trackers
+from asr.system import RunConfig, TrainConfig
+from asr.train import TRACKERS, Trackers, train
 
 TinyRun = Callable[..., RunConfig]
 SHORT = ("train.steps=4", "train.log_every=1", "train.validate_every=4", "train.save_every=2")

@@ -29,21 +29,28 @@ from safetensors.torch import load_file
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 import asr
-from asr.batches.builder import Batch
+from asr.batches import Batch
 from asr.cli import main
-from asr.data.manifest import read_manifest, write_manifest
+from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
-from asr.evaluation.plots import END, Picture
-from asr.models.speech_model import SpeechModel
-from asr.system import checkpoint
-from asr.system.checkpoint import find_checkpoints, load_state, load_system
-from asr.system.run_config import RunConfig
-from asr.train import dev_scores, loop, monitor
-from asr.train import learner as learner_module
-from asr.train.distributed import Process, one_voice
-from asr.train.learner import Learner, Outcome, choose_precision, halve_largest
-from asr.train.loop import train
-from asr.train.preparation import TrainingData, prepare_system
+from asr.evaluation import END, Picture
+from asr.models import SpeechModel
+from asr.system import RunConfig, checkpoint, find_checkpoints, load_state, load_system
+from asr.train import (
+    Learner,
+    Outcome,
+    Process,
+    TrainingData,
+    choose_precision,
+    dev_scores,
+    halve_largest,
+    learner as learner_module,
+    loop,
+    monitor,
+    one_voice,
+    prepare_system,
+    train,
+)
 
 TinyRun = Callable[..., RunConfig]
 

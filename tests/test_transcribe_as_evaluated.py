@@ -15,12 +15,10 @@ from whisper_examples import SIZES, VOCABULARY, make_weights, write_ggml
 
 from asr import cli
 from asr.audio import reading as audio
-from asr.features.front_end import FeaturesConfig, FrontEnd
+from asr.features import FeaturesConfig, FrontEnd
 from asr.models import build_model
-from asr.system.checkpoint import System, save_checkpoint
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, UNK_ID, TokenizerConfig
+from asr.system import RunConfig, System, save_checkpoint
+from asr.text import EOS_ID, UNK_ID, Tokenizer, TokenizerConfig
 
 RATE = 16_000
 SECONDS = (0.3, 0.62, 0.9, 0.6, 0.91, 1.4)

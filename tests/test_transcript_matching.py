@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.scoring.matching import Matched, compare_styles, describe_reference, find_ids, match_transcripts
-from asr.transcripts.readers import TranscriptFile, read_transcripts
+from asr.scoring import Matched, compare_styles, describe_reference, find_ids, match_transcripts
+from asr.transcripts import TranscriptFile, read_transcripts
 
 
 def match(folder: Path, reference: str, hypothesis: str) -> Matched:

@@ -16,29 +16,17 @@ import torch
 from model_examples import SYSTEMS
 from tone_examples import TONES_HZ, make_tone
 
-from asr.audio import reading as audio
-from asr.audio.reading import change_speed
-from asr.audio.segmentation import AudioSegment, SegmentationConfig
-from asr.audio.sources import AudioPart
-from asr.data.manifest import read_manifest
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.hypothesis import DecodingConfig
+from asr.audio import AudioPart, AudioSegment, SegmentationConfig, change_speed, reading as audio
+from asr.data import read_manifest
+from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models import SpeechModel, build_model
-from asr.models.decoder import Decoder
-from asr.models.precision import is_int8_exact
-from asr.system.checkpoint import System, load_state, save_checkpoint
-from asr.system.decoding_resources import DecodingResources
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, SOS_ID, TokenizerConfig
-from asr.train.loop import train
-from asr.transcription.joining import Recognized
-from asr.transcription.recognizer import Recognizer, load_model
-from asr.transcription.segment_log import SegmentLog
-from asr.transcription.transcriber import Request, choose_device
-from asr.transcripts.transcript import Segment, Transcript, Word
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
+from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
+from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
+from asr.train import train
+from asr.transcription import Recognized, Recognizer, Request, SegmentLog, choose_device, load_model
+from asr.transcripts import Segment, Transcript, Word
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from asr.models.layers import length_mask
-from asr.models.transformer import (
+from asr.models import (
     DecoderLayer,
     EncoderLayer,
     TransformerDecoder,
     TransformerDecoderConfig,
     TransformerEncoder,
     TransformerEncoderConfig,
+    length_mask,
 )
 
 # B batch, T encoded steps, U tokens, D model dimension, V vocabulary

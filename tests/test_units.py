@@ -10,15 +10,23 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizer_examples import PIECE_TYPES, TEXTS, TYPES, random_words, train, train_pieces
 
 from asr.config import load_config
 from asr.errors import UserError
-from asr.text.normalization import Rule, TextConfig, normalize, normalize_for_training
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import SPECIAL_TOKENS, UNK_ID, UNKNOWN_MARK, TokenizerConfig, TokenizerType
+from asr.text import (
+    SPECIAL_TOKENS,
+    UNK_ID,
+    UNKNOWN_MARK,
+    Rule,
+    TextConfig,
+    Tokenizer,
+    TokenizerConfig,
+    TokenizerType,
+    normalize,
+    normalize_for_training,
+)
 
 # --- against tables made by hand, and against sentencepiece -------------------------------------
 
@@ -230,7 +238,7 @@ def test_no_text_is_too_long_and_no_character_too_rare(type: TokenizerType) -> N
 def test_sentencepiece_prints_nothing(type: TokenizerType) -> None:
     # In a process of its own: the level of its log is global.
     program = f"""
-from asr.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+from asr.text import SPECIAL_TOKENS, Tokenizer, TokenizerConfig
 for vocab_size in (15, 1000):
     try:
         Tokenizer.train(TokenizerConfig(type={type!r}, vocab_size=vocab_size), ["the cat sat"] * 9)

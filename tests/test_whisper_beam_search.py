@@ -8,16 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.decoding.checks import count_repeats
-from asr.whisper.beam_search import LOOP, Beginning, Rules, _is_loop, begin, sample, search
-from asr.whisper.loading import WhisperSystem
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
+from asr.decoding import count_repeats
+from asr.whisper import LOOP, Beginning, Rules, WhisperSystem, WhisperTokenizer, begin, sample, search
+from asr.whisper.beam_search import _is_loop
 
 NUM_WINDOWS = 12
 

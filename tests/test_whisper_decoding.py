@@ -8,18 +8,18 @@ import pytest
 import torch
 from whisper_systems import build_system
 
-from asr.decoding.checks import ChecksConfig
+from asr.decoding import ChecksConfig
 from asr.errors import UserError
-from asr.whisper.beam_search import draw
-from asr.whisper.decoding import (
+from asr.whisper import (
     EncodedWindows,
     WhisperDecodingConfig,
+    WhisperSystem,
     build_prompts,
     decode_windows,
     detect_languages,
+    draw,
     require_known,
 )
-from asr.whisper.loading import WhisperSystem
 
 SILENCE_IS_TEXT: Any = {"max_no_speech": None}
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from whisper_examples import (
@@ -33,10 +32,17 @@ from whisper_examples import (
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.whisper import ggml
-from asr.whisper.loading import find_files, is_whisper, load_whisper, read_checkpoint, require_language
-from asr.whisper.naming import rename_weights, split_weights
-from asr.whisper.vocabulary import write_ranks
+from asr.whisper import (
+    find_files,
+    ggml,
+    is_whisper,
+    load_whisper,
+    read_checkpoint,
+    rename_weights,
+    require_language,
+    split_weights,
+    write_ranks,
+)
 
 WEIGHTS = make_weights()
 

@@ -13,14 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from whisper_examples import SIZES, VOCAB_SIZE, make_weights
 
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import decode_greedily
+from asr.decoding import DecodingConfig, decode_greedily
 from asr.errors import UserError
-from asr.models.precision import Int8Linear, is_int8_exact
-from asr.whisper.encoder_decoder import Whisper
-from asr.whisper.naming import rename_weights
-from asr.whisper.openai import build_config
-from asr.whisper.sections import WhisperConfig
+from asr.models import Int8Linear, is_int8_exact
+from asr.whisper import Whisper, WhisperConfig, build_config, rename_weights
 
 WEIGHTS = make_weights()
 CONFIG = build_config({**SIZES, "n_vocab": VOCAB_SIZE}, "the test")

@@ -22,24 +22,25 @@ from whisper_systems import build_system
 
 import asr
 from asr import cli
-from asr.audio import reading as audio
-from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
-from asr.data.manifest import Utterance
-from asr.decoding.checks import ChecksConfig
-from asr.decoding.hypothesis import DecodingConfig
+from asr.audio import AudioSegment, SegmentationConfig, reading as audio, split_at_pauses
+from asr.data import Utterance
+from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
-from asr.evaluation.speech import decode_utterances
-from asr.models.precision import Int8Linear, is_fast, is_int8_exact
-from asr.transcription.joining import Recognized, make_segment
-from asr.transcription.live_output import write_live
-from asr.transcription.recognizer import load_model
-from asr.transcription.segment_log import SegmentLog
-from asr.transcription.settings import ScoringConfig
-from asr.transcription.streaming import LiveTranscriber, StreamingConfig
-from asr.transcription.transcriber import Request
-from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.whisper.decoding import EncodedWindows, WhisperDecodingConfig, WhisperReading
-from asr.whisper.whisper_recognizer import WhisperRecognizer
+from asr.evaluation import decode_utterances
+from asr.models import Int8Linear, is_fast, is_int8_exact
+from asr.transcription import (
+    LiveTranscriber,
+    Recognized,
+    Request,
+    ScoringConfig,
+    SegmentLog,
+    StreamingConfig,
+    load_model,
+    make_segment,
+    write_live,
+)
+from asr.transcripts import Segment, Transcript, Word
+from asr.whisper import EncodedWindows, WhisperDecodingConfig, WhisperReading, WhisperRecognizer
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)

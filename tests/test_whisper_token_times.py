@@ -7,15 +7,19 @@ import functools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
-from asr.whisper.sections import WhisperConfig
-from asr.whisper.token_times import align_tokens, find_alignment_heads, warp_batch
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
-from asr.whisper.words import split_words, time_words
+from asr.whisper import (
+    WhisperConfig,
+    WhisperTokenizer,
+    align_tokens,
+    find_alignment_heads,
+    split_words,
+    time_words,
+    warp_batch,
+)
 
 
 def warp_plainly(cost_NT: np.ndarray) -> tuple[float, list[int]]:

@@ -6,13 +6,18 @@ import base64
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from whisper_examples import NUM_SPECIAL, TEXT, VOCABULARY, write_huggingface_vocabulary
 
 from asr.errors import UserError
-from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
-from asr.whisper.whisper_tokenizer import LANGUAGES, WhisperTokenizer, find_language
+from asr.whisper import (
+    LANGUAGES,
+    WhisperTokenizer,
+    find_language,
+    read_huggingface_vocabulary,
+    read_ranks,
+    write_ranks,
+)
 
 ENGLISH = WhisperTokenizer(VOCABULARY, 99, is_multilingual=False)
 MULTILINGUAL = WhisperTokenizer(VOCABULARY, 100, is_multilingual=True)

@@ -10,12 +10,9 @@ from whisper_examples import VOCAB_SIZE, VOCABULARY
 
 from asr.config import build_config
 from asr.errors import UserError
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, SOS_ID, SPECIAL_TOKENS, TokenizerConfig
-from asr.whisper.fine_tuning import find_prompt
-from asr.whisper.tokenizer_units import name_tokens
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
+from asr.system import RunConfig
+from asr.text import EOS_ID, SOS_ID, SPECIAL_TOKENS, Tokenizer, TokenizerConfig
+from asr.whisper import WhisperTokenizer, find_prompt, name_tokens
 
 WHISPER = WhisperTokenizer.of_size(VOCABULARY, VOCAB_SIZE)
 TOKENIZER = Tokenizer("whisper", SPECIAL_TOKENS + name_tokens(WHISPER))

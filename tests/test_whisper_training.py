@@ -20,23 +20,14 @@ from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
 
 from asr.cli import main
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import decode_greedily
+from asr.decoding import DecodingConfig, decode_greedily
 from asr.errors import UserError
-from asr.models import SpeechModel
-from asr.models.adaptation import LowRankLinear
-from asr.recipe import report
-from asr.recipe.stages import build_tasks, run_recipe
-from asr.recipe.tasks import find_reason_to_run, read_record
-from asr.system.checkpoint import find_checkpoints, load_any_system, load_system
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import EOS_ID, SOS_ID
-from asr.train.distributed import Process
-from asr.train.learner import Learner
-from asr.train.loop import train
-from asr.train.preparation import prepare_system
-from asr.whisper.loading import WhisperSystem, load_whisper
+from asr.models import LowRankLinear, SpeechModel
+from asr.recipe import build_tasks, find_reason_to_run, read_record, report, run_recipe
+from asr.system import RunConfig, find_checkpoints, load_any_system, load_system
+from asr.text import EOS_ID, SOS_ID, Tokenizer
+from asr.train import Learner, Process, prepare_system, train
+from asr.whisper import WhisperSystem, load_whisper
 
 # B utterances, T frames, F features, U tokens, N tokens and the end, V vocabulary
 

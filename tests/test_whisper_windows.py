@@ -8,16 +8,17 @@ from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.errors import UserError
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
-from asr.whisper.windows import (
+from asr.whisper import (
     SILENCES,
     Silence,
+    TimedSpan,
+    WhisperTokenizer,
     compute_window_features,
     count_padded_samples,
     count_window_samples,
     encode_audio,
+    split_spans,
 )
-from asr.whisper.words import TimedSpan, split_spans
 
 
 def test_features_are_those_of_audio_with_silence_behind() -> None:

@@ -15,14 +15,12 @@ from system_examples import save_talker
 from tone_examples import TONES_HZ
 
 from asr import cli
-from asr.data.labels import read_spans
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.evaluation.word_times import align_utterances
-from asr.models.encoder import make_clock
-from asr.system.checkpoint import System, load_system
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import BLANK_ID
-from asr.train.loop import train
+from asr.data import Utterance, read_manifest, read_spans, write_manifest
+from asr.evaluation import align_utterances
+from asr.models import make_clock
+from asr.system import System, load_system
+from asr.text import BLANK_ID, Tokenizer
+from asr.train import train
 
 CPU = torch.device("cpu")
 FIELD = "extras.word_times"

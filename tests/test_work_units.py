@@ -7,12 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from asr.errors import UserError
 from asr.files import claim_folder
-from asr.jobs.work_units import MAX_ITEMS, PartFolder, plan_units, read_status
+from asr.jobs import MAX_ITEMS, PartFolder, plan_units, read_status
 
 ROWS = [{"id": "a", "transcript": {"text": "one"}}, {"id": "b", "error": "b.wav: no audio"}]
 

@@ -13,13 +13,19 @@ from dataclasses import replace
 
 import av
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from asr.errors import UserError
-from asr.transcripts.subtitles import SubtitlesConfig
-from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.transcripts.writers import WRITERS, TranscriptStream, escape_id, format_transcript
+from asr.transcripts import (
+    WRITERS,
+    Segment,
+    SubtitlesConfig,
+    Transcript,
+    TranscriptStream,
+    Word,
+    escape_id,
+    format_transcript,
+)
 
 
 def make_segment(start: float, *texts: str, step: float = 0.5) -> Segment:

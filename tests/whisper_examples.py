@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from asr.features.mel import compute_whisper_filters
+from asr.features import compute_whisper_filters
 
 SIZES = {
     "n_mels": 80,

@@ -5,12 +5,8 @@ from __future__ import annotations
 import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights
 
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.whisper.encoder_decoder import Whisper
-from asr.whisper.loading import WhisperSystem
-from asr.whisper.naming import rename_weights
-from asr.whisper.openai import build_config
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
+from asr.features import FeaturesConfig, FrontEnd
+from asr.whisper import Whisper, WhisperSystem, WhisperTokenizer, build_config, rename_weights
 
 
 def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> WhisperSystem:

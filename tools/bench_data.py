@@ -16,17 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.batches.augment import AugmentConfig, NoiseConfig
-from asr.batches.builder import Inputs
-from asr.batches.loader import BatchLoader
-from asr.batches.order import BatchConfig, plan_epoch
-from asr.batches.spec_augment import SpecAugmentConfig
-from asr.data.manifest import Manifest
+from asr.batches import (
+    AugmentConfig,
+    BatchConfig,
+    BatchLoader,
+    Inputs,
+    NoiseConfig,
+    SpecAugmentConfig,
+    plan_epoch,
+)
+from asr.data import Manifest
 from asr.errors import UserError
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.text.normalization import TextConfig, normalize_for_training
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
+from asr.features import FeaturesConfig, FrontEnd
+from asr.text import TextConfig, Tokenizer, TokenizerConfig, normalize_for_training
 
 AUGMENT = AugmentConfig(
     speed=(0.9, 1.0, 1.1),

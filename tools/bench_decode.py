@@ -27,12 +27,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio
-from asr.decoding.search import search_encoded
-from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.models.decoder import Decoder
-from asr.models.non_autoregressive import LengthDecoder, NonAutoregressiveDecoder
-from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
+from asr.decoding import DecodingConfig, EncodedAudio, search_encoded
+from asr.models import (
+    Decoder,
+    LengthDecoder,
+    NonAutoregressiveDecoder,
+    SpeechModel,
+    SpeechModelConfig,
+    build_model,
+)
+from asr.text import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80
 FRAMES_PER_SECOND = 100

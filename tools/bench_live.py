@@ -32,8 +32,8 @@ import numpy as np
 from bench_long import NOISE, make_normalizer
 
 from asr.audio import reading as audio
-from asr.data.manifest import Utterance, read_manifest
-from asr.scoring.counting import count_word_errors
+from asr.data import Utterance, read_manifest
+from asr.scoring import count_word_errors
 
 RATE = 16_000
 WRITE_SECONDS = 0.05  # of audio that a recorder writes at once
@@ -42,8 +42,8 @@ WRITE_SECONDS = 0.05  # of audio that a recorder writes at once
 SLOW_COMMAND = """
 import sys, time
 from asr import cli
-from asr.transcription.recognizer import Recognizer
-from asr.whisper.whisper_recognizer import WhisperRecognizer
+from asr.transcription import Recognizer
+from asr.whisper import WhisperRecognizer
 for kind in (Recognizer, WhisperRecognizer):
     def recognize(self, segments, request, decode=kind.recognize):
         begin = time.perf_counter()

@@ -27,8 +27,8 @@ import numpy as np
 import soundfile
 
 from asr.audio import reading as audio
-from asr.data.manifest import Utterance, read_manifest
-from asr.scoring.counting import count_character_errors, count_word_errors
+from asr.data import Utterance, read_manifest
+from asr.scoring import count_character_errors, count_word_errors
 
 RATE = 16_000
 NOISE = 0.0005
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def make_normalizer(is_english: bool) -> Callable[[str], str]:
-    from asr.transcription.settings import ScoringConfig
+    from asr.transcription import ScoringConfig
 
     return ScoringConfig(join_letters=True).normalize if is_english else str
 
@@ -154,7 +154,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from asr.errors import UserError
-    from asr.transcription.recognizer import load_model
+    from asr.transcription import load_model
 
     torch.set_num_threads(args.threads)
     recognizer = load_model(args.model, "cpu", args.precision)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from bench_long import write_long
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.data import Utterance, read_manifest
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.batches.augment import AugmentConfig
-from asr.batches.builder import Inputs
-from asr.batches.order import BatchConfig
-from asr.batches.shard_loader import ShardLoader, WindowStart
-from asr.data.encoding import encode_flac
-from asr.data.packing import TarWriter, write_folder_index
-from asr.data.shards import ShardFolder, ShardInfo, read_data
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.models.encoder import subsampled_lengths
-from asr.text.normalization import TextConfig
-from asr.text.tokenizer import Tokenizer
-from asr.text.units import TokenizerConfig
+from asr.batches import AugmentConfig, BatchConfig, Inputs, ShardLoader, WindowStart
+from asr.data import ShardFolder, ShardInfo, TarWriter, encode_flac, read_data, write_folder_index
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import subsampled_lengths
+from asr.text import TextConfig, Tokenizer, TokenizerConfig
 
 ROWS = 9_000  # of a shard: 16 hours at 6.5 s
 NUM_FILES = 200

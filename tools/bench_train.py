@@ -21,11 +21,17 @@ from bench_decode import read_status
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
-from asr.models.encoder import Subsampling, SubsamplingConfig
-from asr.models.lstm import LSTMEncoder, LSTMEncoderConfig
-from asr.models.transformer import TransformerEncoder, TransformerEncoderConfig
-from asr.train.learner import keep_freed_memory
+from asr.models import (
+    ConformerEncoder,
+    ConformerEncoderConfig,
+    LSTMEncoder,
+    LSTMEncoderConfig,
+    Subsampling,
+    SubsamplingConfig,
+    TransformerEncoder,
+    TransformerEncoderConfig,
+)
+from asr.train import keep_freed_memory
 
 NUM_MELS = 80
 VOCABULARY = 30

@@ -105,9 +105,9 @@ class Part:
 def load_ours(case: Case) -> Transcribe:
     import torch
 
-    from asr.decoding.checks import ChecksConfig
-    from asr.transcription.recognizer import load_model
-    from asr.whisper.decoding import WhisperDecodingConfig
+    from asr.decoding import ChecksConfig
+    from asr.transcription import load_model
+    from asr.whisper import WhisperDecodingConfig
 
     torch.set_num_threads(case.threads)
     checks = ChecksConfig(max_skipped_seconds=None) if case.engine == "ours, skipped" else None
@@ -127,8 +127,7 @@ def load_openai(case: Case) -> Transcribe:
     import whisper
     from whisper.model import ModelDimensions, Whisper
 
-    from asr.whisper.loading import read_checkpoint
-    from asr.whisper.naming import split_weights
+    from asr.whisper import read_checkpoint, split_weights
 
     torch.set_num_threads(case.threads)
     checkpoint = read_checkpoint(case.model)
@@ -295,7 +294,7 @@ def start_once(case: Case) -> Outcome | None:
 
 def read_clips(manifest: Path) -> list[tuple[Path, str]]:
     """Read files and texts of all utterances."""
-    from asr.data.manifest import read_manifest
+    from asr.data import read_manifest
 
     return [(Path(utterance.audio), utterance.text or "") for utterance in read_manifest(manifest)]
 
@@ -325,8 +324,8 @@ def join_clips(clips: Sequence[tuple[Path, str]], minutes: float, path: Path) ->
 
 def count_errors(references: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[float, float]:
     """Per cent of the words, if each recording is one utterance, and of the characters without spaces."""
-    from asr.scoring.counting import count_character_errors, count_word_errors
-    from asr.text.english import join_letters, normalize_english
+    from asr.scoring import count_character_errors, count_word_errors
+    from asr.text import join_letters, normalize_english
 
     pairs = [
         (

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asr.audio import reading as audio
-from asr.data.speech_synthesis import list_voices, synthesize
-from asr.transcription.output_folder import JOURNAL
+from asr.data import list_voices, synthesize
+from asr.transcription import JOURNAL
 
 SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbour", "the young doctor"]
 VERBS = ["opened", "carried", "watched", "painted", "bought", "repaired"]

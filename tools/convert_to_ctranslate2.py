@@ -16,8 +16,7 @@ def convert(model: Path, folder: Path) -> None:
     """Weights for CTranslate2, in int8, with the vocabulary as a file of the package tokenizers."""
     from ctranslate2.specs.whisper_spec import WhisperSpec
 
-    from asr.whisper.loading import build_tokenizer, read_checkpoint
-    from asr.whisper.token_times import find_alignment_heads
+    from asr.whisper import build_tokenizer, find_alignment_heads, read_checkpoint
 
     checkpoint = read_checkpoint(model)
     config, tokenizer = checkpoint.config, build_tokenizer(checkpoint, str(model))
@@ -68,7 +67,7 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
     """The names of all tokens, by id."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from asr.whisper.vocabulary import printable_bytes
+    from asr.whisper import printable_bytes
 
     signs = {byte: sign for sign, byte in printable_bytes().items()}
 

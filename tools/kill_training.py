@@ -24,8 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from asr.system.checkpoint import find_checkpoints, load_state, load_system
-from asr.system.run_config import RunConfig
+from asr.system import RunConfig, find_checkpoints, load_state, load_system
 
 
 def start(

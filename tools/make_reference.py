@@ -18,10 +18,9 @@ from pydantic.fields import FieldInfo
 
 from asr.cli import GROUPS
 from asr.config import Config
-from asr.serve.server_settings import ServeConfig
-from asr.system.decoding_resources import BundledDecoding
-from asr.system.run_config import RunConfig
-from asr.transcription.settings import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
+from asr.serve import ServeConfig
+from asr.system import BundledDecoding, RunConfig
+from asr.transcription import EvaluationSettings, ReadyEvaluationSettings, TranscriptionSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "Made from the code by `python tools/make_reference.py`; do not edit it by hand."

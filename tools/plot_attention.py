@@ -13,18 +13,10 @@ import logging
 import sys
 from pathlib import Path
 
-from asr.audio.sources import AudioPart
+from asr.audio import AudioPart
 from asr.errors import UserError
-from asr.evaluation.attention_pictures import (
-    View,
-    check_view,
-    draw_recording,
-    draw_text,
-    require_png,
-    require_recognizer,
-)
-from asr.transcription.recognizer import load_model
-from asr.transcription.transcriber import Request
+from asr.evaluation import View, check_view, draw_recording, draw_text, require_png, require_recognizer
+from asr.transcription import Request, load_model
 
 
 def run(args: argparse.Namespace) -> None:

@@ -89,12 +89,12 @@ def prepare(kind: str, folder: Path) -> Callable[[], float]:
 
     torch.set_num_threads(1)
     if kind == "read":
-        from asr.audio.reading import read
+        from asr.audio import read
 
         files = sorted(folder.glob("*.flac"))
         return lambda: sum(len(read(path, RATE)) / RATE for path in files)
     if kind == "features":
-        from asr.features.front_end import FeaturesConfig, FrontEnd
+        from asr.features import FeaturesConfig, FrontEnd
 
         front_end, audio_BS = FrontEnd(FeaturesConfig()), 0.1 * torch.randn(16, 10 * RATE)
         lengths = torch.full((16,), 10 * RATE)
@@ -159,11 +159,10 @@ def measure_processes(kind: str, folder: Path, count: int, seconds: float) -> fl
 
 def measure_files(folder: Path) -> dict[str, float]:
     """What the process does that hands out the units."""
-    from asr.audio.reading import read_info
-    from asr.data.manifest import Utterance
-    from asr.jobs.work_units import PartFolder, plan_units
-    from asr.transcription.audio_paths import Recording
-    from asr.transcription.output_folder import OutputFolder
+    from asr.audio import read_info
+    from asr.data import Utterance
+    from asr.jobs import PartFolder, plan_units
+    from asr.transcription import OutputFolder, Recording
 
     files = sorted(folder.glob("*.flac"))
     began = time.perf_counter()
@@ -204,11 +203,11 @@ def measure_files(folder: Path) -> dict[str, float]:
 
 def measure(seconds: float) -> dict[str, Any]:
     """All rates, and those of several processes at once."""
-    from asr.audio.reading import write
-    from asr.data.speech_synthesis import synthesize
+    from asr.audio import write
+    from asr.data import synthesize
 
     spoken, rate = synthesize(TEXT * 2)
-    from asr.audio.reading import resample
+    from asr.audio import resample
 
     audio = resample(spoken, rate, RATE)[: 10 * RATE]
     with tempfile.TemporaryDirectory() as name:

@@ -32,12 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from asr.audio.reading import change_speed, read, read_info, resample
-from asr.data.manifest import read_manifest, write_manifest
-from asr.data.speech_synthesis import SAMPLE_RATE, speak_split
+from asr.audio import change_speed, read, read_info, resample
+from asr.data import SAMPLE_RATE, read_manifest, speak_split, write_manifest
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.text.phones import read_dictionary
+from asr.text import read_dictionary
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_UTTERANCES = {"an4": 6_000, "wordnet": 12_000, "texts": 3_000}

@@ -16,9 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asr.data.manifest import Manifest
-from asr.data.packing import PackSettings, pack
-from asr.system.run_config import RunConfig
+from asr.data import Manifest, PackSettings, pack
+from asr.system import RunConfig
 
 
 def main() -> None:

@@ -1,1 +1,5 @@
 """A corpus to trained systems that are compared by their error rates."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

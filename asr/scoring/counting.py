@@ -18,8 +18,7 @@ from asr.scoring.alternatives import read_as_sclite
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
 from asr.text.english import normalize_english
-from asr.text.normalization import Rule
-from asr.text.normalization import normalize as normalize_text
+from asr.text.normalization import Rule, normalize as normalize_text
 from asr.transcripts.readers import split_format
 
 __all__ = [

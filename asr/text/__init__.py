@@ -1,1 +1,5 @@
 """Rules that normalise texts, English ones for scoring too, and tokenizers."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import lazy_loader
+
 if TYPE_CHECKING:
     from asr.system.run_config import RunConfig
 
@@ -29,3 +31,4 @@ class _Training(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Training
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -61,7 +61,7 @@ def start_process(device: str) -> Process:
         if dist.get_rank():
             logging.getLogger("asr").setLevel(logging.ERROR)
         # A group of its own may be used by another thread than the gradients'.
-        group = dist.new_group(backend="gloo", timeout=PREPARATION_LIMIT)
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PREPARATION_LIMIT))
         return Process(dist.get_rank(), world_size, chosen, group)
     return Process(0, 1, chosen)
 

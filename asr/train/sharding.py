@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -42,7 +42,7 @@ def shard_model(model: nn.Module, config: TrainConfig, reduce_dtype: torch.dtype
 
 def make_completer(process: Process) -> Callable[[], bool]:
     """Make `completes` of `write_checkpoint`, for its thread: no message mixes with those of training."""
-    group = dist.new_group(backend="gloo")
+    group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
     def complete() -> bool:
         dist.barrier(group)

@@ -1,3 +1,5 @@
 """Whisper: checkpoints of any form, model, tokenizer, search, word times and the recogniser."""
 
-import asr.models  # noqa: F401 - it reads `sections` from here, which imports parts of it: it must begin
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.audio.reading import read, write
-from asr.data.manifest import Utterance, write_manifest
+from asr.audio import read, write
+from asr.data import Utterance, write_manifest
 
 SAMPLE_RATE = 16_000
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import (
+from asr.data import (
     build_read,
     check_counts,
+    download as download_archive,
+    extract,
     find_corpus,
     find_files,
     read_texts,
     require_unpacked,
     unpack_inner,
+    write_manifest,
 )
-from asr.data.manifest import write_manifest
-from asr.recipe.definition import Recipe, share_systems
+from asr.recipe import Recipe, share_systems
 
 URLS = (
     "https://www.openslr.org/resources/33/data_aishell.tgz",

@@ -11,10 +11,17 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.data.corpora import build_whole, check_counts, find_folder, read_texts, require_unpacked
-from asr.data.manifest import Utterance, write_manifest
+from asr.data import (
+    Utterance,
+    build_whole,
+    check_counts,
+    find_folder,
+    read_texts,
+    require_unpacked,
+    write_manifest,
+)
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
+from asr.recipe import Recipe, share_systems
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.audio.reading import read, read_info, write
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import find_corpus, require_count, require_fingerprint
-from asr.data.manifest import Utterance, read_lines, write_manifest
+from asr.audio import read, read_info, write
+from asr.data import (
+    Utterance,
+    download as download_archive,
+    extract,
+    find_corpus,
+    read_lines,
+    require_count,
+    require_fingerprint,
+    write_manifest,
+)
 from asr.errors import UserError
-from asr.recipe.definition import Recipe
+from asr.recipe import Recipe
 
 URLS = (
     "http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz",

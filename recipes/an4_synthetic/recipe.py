@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data.manifest import write_manifest
-from asr.data.speech_synthesis import EspeakVoices, speak_split
-from asr.recipe.definition import Recipe
+from asr.data import EspeakVoices, speak_split, write_manifest
+from asr.recipe import Recipe
 
 NUM_UTTERANCES = {"train": 5_000, "dev": 200, "test": 200}
 # How often each kind of sentence is said.

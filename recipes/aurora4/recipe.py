@@ -11,12 +11,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from asr.audio.reading import write
-from asr.data.corpora import build_whole, check_counts, find_files, read_decoded
-from asr.data.manifest import Utterance, write_manifest
+from asr.audio import write
+from asr.data import Utterance, build_whole, check_counts, find_files, read_decoded, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
-from asr.recipe.wsj import index_wsj, normalize_prompt, read_prompts
+from asr.recipe import Recipe, index_wsj, normalize_prompt, read_prompts, share_systems
 
 SAMPLE_RATE = 16_000
 CONDITIONS = "0123456789abcd"  # the last character of an id; 0 to 6 are of the first microphone

@@ -10,11 +10,17 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data.corpora import build_whole, check_counts, find_corpus, read_decoded, write_beamformed
-from asr.data.manifest import Utterance, write_manifest
+from asr.data import (
+    Utterance,
+    build_whole,
+    check_counts,
+    find_corpus,
+    read_decoded,
+    write_beamformed,
+    write_manifest,
+)
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
-from asr.recipe.wsj import index_wsj, normalize_prompt, read_dots, read_prompts
+from asr.recipe import Recipe, index_wsj, normalize_prompt, read_dots, read_prompts, share_systems
 
 COUNTS = {
     "train": 52_428,

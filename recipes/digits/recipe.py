@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data.manifest import write_manifest
-from asr.data.speech_synthesis import EspeakVoices, speak_split
-from asr.recipe.definition import Recipe
+from asr.data import EspeakVoices, speak_split, write_manifest
+from asr.recipe import Recipe
 
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 NUM_UTTERANCES = {"train": 1_500, "dev": 200, "test": 200}

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.audio.reading import read_info
-from asr.data.corpora import check_counts, find_files, read_decoded
-from asr.data.manifest import Utterance, read_lines, shorten, write_manifest
+from asr.audio import read_info
+from asr.data import Utterance, check_counts, find_files, read_decoded, read_lines, write_manifest
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
+from asr.recipe import Recipe, share_systems
 
 SETS = {  # manifest -> file of the mapping
     "train": "fisher_train",

@@ -14,12 +14,18 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio.reading import read, write
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import find_corpus, require_count, require_fingerprint
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.recipe.definition import Recipe
+from asr.audio import read, write
+from asr.data import (
+    Utterance,
+    download as download_archive,
+    extract,
+    find_corpus,
+    read_manifest,
+    require_count,
+    require_fingerprint,
+    write_manifest,
+)
+from asr.recipe import Recipe
 
 URLS = ("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.10.tar.gz",)
 # The host packs this archive on demand: its bytes may vary, so the samples are checked instead.

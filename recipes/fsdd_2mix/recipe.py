@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.audio.mixing import mix_sources
-from asr.audio.reading import read, write
-from asr.data.manifest import Utterance, read_manifest, write_manifest
-from asr.recipe.definition import Recipe, load_recipe
+from asr.audio import mix_sources, read, write
+from asr.data import Utterance, read_manifest, write_manifest
+from asr.recipe import Recipe, load_recipe
 
 SAMPLE_RATE = 8_000
 MIXTURES_PER_STRING = {"train": 3, "dev": 2, "test": 1}

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import build_whole, check_counts, find_corpus, read_texts
-from asr.data.manifest import write_manifest
-from asr.recipe.definition import Recipe, share_systems
+from asr.data import (
+    build_whole,
+    check_counts,
+    download as download_archive,
+    extract,
+    find_corpus,
+    read_texts,
+    write_manifest,
+)
+from asr.recipe import Recipe, share_systems
 
 URLS = ("http://ss-takashi.sakura.ne.jp/corpus/jsut_ver1.1.zip",)
 MAX_ARCHIVE_BYTES = 4_000_000_000

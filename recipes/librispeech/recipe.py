@@ -11,13 +11,20 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import build_whole, check_counts, find_files, read_texts
-from asr.data.manifest import Utterance, write_manifest
-from asr.data.subsets import REST, assign_units
+from asr.data import (
+    REST,
+    Utterance,
+    assign_units,
+    build_whole,
+    check_counts,
+    download as download_archive,
+    extract,
+    find_files,
+    read_texts,
+    write_manifest,
+)
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
+from asr.recipe import Recipe, share_systems
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data.corpora import build_whole, check_counts, find_corpus, read_texts
-from asr.data.manifest import write_manifest
+from asr.data import build_whole, check_counts, find_corpus, read_texts, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
+from asr.recipe import Recipe, share_systems
 
 COUNTS = {"train": 12_600, "dev": 250, "test": 250}
 TEXT_RULES = "[strip_invisible, nfc, lowercase, plain_apostrophes, strip_punctuation, collapse_spaces]"

@@ -10,18 +10,19 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data.corpora import (
+from asr.data import (
+    Utterance,
     build_whole,
     check_counts,
     find_files,
     find_folder,
     read_decoded,
     write_beamformed,
+    write_manifest,
 )
-from asr.data.manifest import Utterance, shorten, write_manifest
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
-from asr.recipe.wsj import normalize_prompt, read_dots
+from asr.recipe import Recipe, normalize_prompt, read_dots, share_systems
 
 COUNTS = {
     "train": 7_861,

@@ -10,14 +10,20 @@ import collections
 import hashlib
 from pathlib import Path
 
-from asr.audio.reading import read_info
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import find_corpus, read_decoded, require_count
-from asr.data.manifest import Utterance, read_lines, write_manifest
+from asr.audio import read_info
+from asr.data import (
+    Utterance,
+    download as download_archive,
+    extract,
+    find_corpus,
+    read_decoded,
+    read_lines,
+    require_count,
+    write_manifest,
+)
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.recipe.definition import Recipe
+from asr.recipe import Recipe
 
 URLS = (
     "https://www.openslr.org/resources/101/speechocean762.tar.gz",

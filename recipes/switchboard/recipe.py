@@ -10,13 +10,21 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.audio.reading import read_info
-from asr.data.corpora import check_counts, find_files, limit_repeats, read_decoded, widen
-from asr.data.manifest import Utterance, shorten, write_manifest
-from asr.data.text_lines import open_lines
+from asr.audio import read_info
+from asr.data import (
+    Utterance,
+    check_counts,
+    find_files,
+    limit_repeats,
+    open_lines,
+    read_decoded,
+    widen,
+    write_manifest,
+)
+from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
-from asr.transcripts.line_formats import read_stm
+from asr.recipe import Recipe, share_systems
+from asr.transcripts import read_stm
 
 NUM_CALLS = {"train": 2_438}
 NUM_DEV = 4_000  # of the training calls, by id, as in published results

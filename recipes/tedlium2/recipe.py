@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import find_corpus
-from asr.recipe.definition import Recipe, share_systems
-from asr.recipe.tedlium import prepare_talks
+from asr.data import download as download_archive, extract, find_corpus
+from asr.recipe import Recipe, prepare_talks, share_systems
 
 URLS = (
     "https://www.openslr.org/resources/19/TEDLIUM_release2.tar.gz",

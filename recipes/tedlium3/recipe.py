@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data.corpora import find_corpus
-from asr.recipe.definition import Recipe, share_systems
-from asr.recipe.tedlium import prepare_talks
+from asr.data import find_corpus
+from asr.recipe import Recipe, prepare_talks, share_systems
 
 NUM_TALKS = {"train": 2_351, "dev": 8, "test": 11}
 NUM_UTTERANCES = {"train": 268_263, "dev": 507, "test": 1_155}

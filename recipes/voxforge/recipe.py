@@ -12,12 +12,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import build_whole, find_files, require_unpacked
-from asr.data.manifest import Utterance, read_lines, write_manifest
+from asr.data import (
+    Utterance,
+    build_whole,
+    download as download_archive,
+    extract,
+    find_files,
+    read_lines,
+    require_unpacked,
+    write_manifest,
+)
 from asr.errors import UserError
-from asr.recipe.definition import Recipe, share_systems
+from asr.recipe import Recipe, share_systems
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data.corpora import find_corpus, require_count
-from asr.data.manifest import read_lines, write_manifest
-from asr.data.speech_synthesis import EspeakVoices, speak_split
-from asr.recipe.definition import Recipe
+from asr.data import EspeakVoices, find_corpus, read_lines, require_count, speak_split, write_manifest
+from asr.recipe import Recipe
 
 PARTS = ("noun", "verb", "adj", "adv")
 NUM_SENTENCES = 35_801  # short ones in WordNet 3.0

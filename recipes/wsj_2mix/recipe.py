@@ -9,11 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data.corpora import build_whole, check_counts, find_corpus
-from asr.data.manifest import Utterance, write_manifest
+from asr.data import Utterance, build_whole, check_counts, find_corpus, write_manifest
 from asr.errors import UserError
-from asr.recipe.definition import Recipe
-from asr.recipe.wsj import index_wsj, normalize_prompt, read_prompts
+from asr.recipe import Recipe, index_wsj, normalize_prompt, read_prompts
 
 FOLDER = "2speakers/wav16k/max"  # not "min", whose mixtures end with the shorter sentence
 SETS = {"train": "tr", "dev": "cv", "test": "tt"}

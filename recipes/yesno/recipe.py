@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from asr.audio.reading import read_info
-from asr.data.archives import download as download_archive
-from asr.data.archives import extract
-from asr.data.corpora import find_corpus, require_count, require_fingerprint
-from asr.data.manifest import Utterance, write_manifest
-from asr.recipe.definition import Recipe
+from asr.audio import read_info
+from asr.data import (
+    Utterance,
+    download as download_archive,
+    extract,
+    find_corpus,
+    require_count,
+    require_fingerprint,
+    write_manifest,
+)
+from asr.recipe import Recipe
 
 URLS = ("http://www.openslr.org/resources/1/waves_yesno.tar.gz",)
 SHA256 = "c3f49e0cca421f96b75b41640749167b52118f232498667ca7a5f9416aef8e73"

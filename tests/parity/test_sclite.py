@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.scoring.alignments import align
-from asr.scoring.counting import score
-from asr.scoring.significance import compare
+from asr.scoring import align, compare, score
 
 pytestmark = pytest.mark.skipif(
     shutil.which("sctk") is None, reason="sclite is missing; apt-get install sctk to compare with it"

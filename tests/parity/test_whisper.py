@@ -13,23 +13,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from whisper_examples import read_ggml_plainly
 
 from asr.audio import reading as audio
-from asr.decoding.checks import ChecksConfig
-from asr.whisper.decoding import EncodedWindows, WhisperDecodingConfig, decode_windows
-from asr.whisper.encoder_decoder import Whisper
-from asr.whisper.huggingface import read_huggingface
-from asr.whisper.loading import WhisperSystem, load_whisper, read_checkpoint
-from asr.whisper.openai import read_openai
-from asr.whisper.token_times import align_tokens
-from asr.whisper.vocabulary import read_huggingface_vocabulary, read_ranks, write_ranks
-from asr.whisper.whisper_tokenizer import WhisperTokenizer
-from asr.whisper.windows import compute_window_features
-from asr.whisper.words import split_words, time_words
+from asr.decoding import ChecksConfig
+from asr.whisper import (
+    EncodedWindows,
+    Whisper,
+    WhisperDecodingConfig,
+    WhisperSystem,
+    WhisperTokenizer,
+    align_tokens,
+    compute_window_features,
+    decode_windows,
+    load_whisper,
+    read_checkpoint,
+    read_huggingface,
+    read_huggingface_vocabulary,
+    read_openai,
+    read_ranks,
+    split_words,
+    time_words,
+    write_ranks,
+)
 
 pytestmark = pytest.mark.slow
 

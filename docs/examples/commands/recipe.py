@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data.corpora import find_corpus
-from asr.data.interchange import read_csv
-from asr.data.manifest import write_manifest
-from asr.recipe.definition import Recipe
+from asr.data import find_corpus, read_csv, write_manifest
+from asr.recipe import Recipe
 
 SPEAKERS = {"dev": {"en-us+f4"}, "test": {"en-us+m4", "en-us+f1"}}  # all others are in train
 

@@ -1,0 +1,42 @@
+from .beamforming import (
+    beamform_files as beamform_files,
+    delay_and_sum as delay_and_sum,
+    find_delays as find_delays,
+)
+from .containers import AudioError as AudioError
+from .headers import is_container as is_container
+from .mixing import measure_active_level as measure_active_level, mix_sources as mix_sources
+from .reading import (
+    Damage as Damage,
+    change_speed as change_speed,
+    measure_seconds as measure_seconds,
+    read as read,
+    read_info as read_info,
+    resample as resample,
+    write as write,
+)
+from .segmentation import (
+    AudioSegment as AudioSegment,
+    SegmentationConfig as SegmentationConfig,
+    Segmenter as Segmenter,
+    split_at_pauses as split_at_pauses,
+)
+from .sources import (
+    AudioPart as AudioPart,
+    Samples as Samples,
+    describe_source as describe_source,
+    make_samples as make_samples,
+    make_source as make_source,
+    read_ahead as read_ahead,
+    read_source as read_source,
+)
+from .speech_detection import (
+    SILENCE_DB as SILENCE_DB,
+    EnergyDetector as EnergyDetector,
+    SileroDetector as SileroDetector,
+    SileroModel as SileroModel,
+    apply_hysteresis as apply_hysteresis,
+    load_silero as load_silero,
+    make_detector as make_detector,
+    measure_energies as measure_energies,
+)

@@ -1,0 +1,35 @@
+from .augment import (
+    NOTHING_APPLIED as NOTHING_APPLIED,
+    Applied as Applied,
+    AugmentationCounter as AugmentationCounter,
+    AugmentConfig as AugmentConfig,
+    Augmenter as Augmenter,
+    NoiseConfig as NoiseConfig,
+)
+from .builder import (
+    Batch as Batch,
+    BatchBuilder as BatchBuilder,
+    Inputs as Inputs,
+    encode_text as encode_text,
+    needed_frames as needed_frames,
+)
+from .loader import BatchLoader as BatchLoader, count_allowed as count_allowed
+from .order import (
+    BatchConfig as BatchConfig,
+    ProcessShare as ProcessShare,
+    group_by_length as group_by_length,
+    order_shards as order_shards,
+    padding_share as padding_share,
+    plan_epoch as plan_epoch,
+)
+from .seeding import choose as choose, hash_names as hash_names, random_stream as random_stream
+from .shard_loader import ShardLoader as ShardLoader, WindowStart as WindowStart
+from .spec_augment import (
+    Masked as Masked,
+    SpecAugment as SpecAugment,
+    SpecAugmentConfig as SpecAugmentConfig,
+    build_mask as build_mask,
+    draw_masks as draw_masks,
+    warp_time as warp_time,
+)
+from .text_loader import TextLoader as TextLoader

@@ -1,0 +1,111 @@
+from .archives import download as download, extract as extract
+from .corpora import (
+    build_read as build_read,
+    build_whole as build_whole,
+    check_counts as check_counts,
+    compute_fingerprint as compute_fingerprint,
+    find_corpus as find_corpus,
+    find_files as find_files,
+    find_folder as find_folder,
+    limit_repeats as limit_repeats,
+    note_measured_files as note_measured_files,
+    read_decoded as read_decoded,
+    read_texts as read_texts,
+    require_count as require_count,
+    require_fingerprint as require_fingerprint,
+    require_unpacked as require_unpacked,
+    unpack_inner as unpack_inner,
+    widen as widen,
+    write_beamformed as write_beamformed,
+)
+from .encoding import EncodedFile as EncodedFile, Encoding as Encoding, encode_flac as encode_flac
+from .foreign_shards import index_folder as index_folder
+from .interchange import (
+    KINDS as KINDS,
+    Kind as Kind,
+    guess_source_kind as guess_source_kind,
+    guess_target_kind as guess_target_kind,
+    read_csv as read_csv,
+    read_nemo as read_nemo,
+    read_tsv as read_tsv,
+    read_utterances as read_utterances,
+    write_csv as write_csv,
+    write_nemo as write_nemo,
+    write_tsv as write_tsv,
+    write_utterances as write_utterances,
+)
+from .kaldi_folder import parse_pipe as parse_pipe, read_kaldi as read_kaldi, write_kaldi as write_kaldi
+from .labels import (
+    SILENCE as SILENCE,
+    FrameLabels as FrameLabels,
+    RecordingLabels as RecordingLabels,
+    encode_labels as encode_labels,
+    format_spans as format_spans,
+    read_spans as read_spans,
+)
+from .manifest import (
+    Manifest as Manifest,
+    Utterance as Utterance,
+    build_utterance as build_utterance,
+    parse_utterance as parse_utterance,
+    read_lines as read_lines,
+    read_manifest as read_manifest,
+    relative_audio as relative_audio,
+    write_manifest as write_manifest,
+)
+from .manifest_checks import (
+    TextChecks as TextChecks,
+    compute_statistics as compute_statistics,
+    count_records as count_records,
+    validate as validate,
+)
+from .packing import (
+    PackSettings as PackSettings,
+    ShardPlan as ShardPlan,
+    TarWriter as TarWriter,
+    deal as deal,
+    make_key as make_key,
+    pack as pack,
+    write_folder_index as write_folder_index,
+    write_in_processes as write_in_processes,
+)
+from .records import COLUMNS as COLUMNS
+from .sentences import read_sentences as read_sentences
+from .shards import (
+    PackedUtterance as PackedUtterance,
+    ShardFolder as ShardFolder,
+    ShardInfo as ShardInfo,
+    ShardWindow as ShardWindow,
+    TarShard as TarShard,
+    fetch as fetch,
+    hash_index as hash_index,
+    is_shards as is_shards,
+    read_audio as read_audio,
+    read_data as read_data,
+)
+from .speech_synthesis import (
+    ACCENTS as ACCENTS,
+    SAMPLE_RATE as SAMPLE_RATE,
+    VARIANTS as VARIANTS,
+    EspeakVoices as EspeakVoices,
+    list_voices as list_voices,
+    pronounce as pronounce,
+    speak_split as speak_split,
+    synthesize as synthesize,
+)
+from .storage import (
+    ByteRange as ByteRange,
+    read_range as read_range,
+    read_ranges as read_ranges,
+    read_start as read_start,
+)
+from .subsets import (
+    REST as REST,
+    Filter as Filter,
+    assign_units as assign_units,
+    choose_unit as choose_unit,
+    parse_share as parse_share,
+    read_names as read_names,
+    split_manifest as split_manifest,
+)
+from .text_lines import open_lines as open_lines

@@ -1,0 +1,41 @@
+from .attention_pictures import (
+    View as View,
+    check_view as check_view,
+    choose_view as choose_view,
+    compute_spectrogram as compute_spectrogram,
+    draw_recording as draw_recording,
+    draw_text as draw_text,
+    require_png as require_png,
+    require_recognizer as require_recognizer,
+)
+from .classification import (
+    Classification as Classification,
+    LabelledSplit as LabelledSplit,
+    score_split as score_split,
+)
+from .ensemble import (
+    Member as Member,
+    choose_text as choose_text,
+    decode_batch as decode_batch,
+    score_hypotheses as score_hypotheses,
+)
+from .plots import (
+    END as END,
+    Picture as Picture,
+    Strip as Strip,
+    choose_labels as choose_labels,
+    draw as draw,
+    join_words as join_words,
+)
+from .speech import (
+    DecodedSplit as DecodedSplit,
+    EvaluatedSplit as EvaluatedSplit,
+    decode_utterances as decode_utterances,
+    describe_device as describe_device,
+    make_normalizer as make_normalizer,
+    read_batch as read_batch,
+    read_references as read_references,
+    score_setups as score_setups,
+    write_texts as write_texts,
+)
+from .word_times import align_utterances as align_utterances

@@ -1,0 +1,27 @@
+from .checkout import (
+    describe_commit as describe_commit,
+    find_commit as find_commit,
+    find_shipped as find_shipped,
+)
+from .checkpoint import (
+    BackgroundWriter as BackgroundWriter,
+    System as System,
+    average_weights as average_weights,
+    copy_tensors as copy_tensors,
+    find_checkpoints as find_checkpoints,
+    find_model as find_model,
+    load_any_system as load_any_system,
+    load_state as load_state,
+    load_system as load_system,
+    load_tensors as load_tensors,
+    save_checkpoint as save_checkpoint,
+    write_checkpoint as write_checkpoint,
+)
+from .decoding_resources import (
+    BundledDecoding as BundledDecoding,
+    DecodingResources as DecodingResources,
+    build_resources as build_resources,
+    find_resources as find_resources,
+    load_language_model as load_language_model,
+)
+from .run_config import OptimConfig as OptimConfig, RunConfig as RunConfig, TrainConfig as TrainConfig

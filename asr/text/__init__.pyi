@@ -1,0 +1,27 @@
+from .english import join_letters as join_letters, normalize_english as normalize_english
+from .english_numbers import write_numbers as write_numbers
+from .english_spelling import to_american as to_american
+from .normalization import (
+    MAX_MARKS as MAX_MARKS,
+    RULES as RULES,
+    SAFE_RULES as SAFE_RULES,
+    Rule as Rule,
+    TextConfig as TextConfig,
+    check_rules as check_rules,
+    normalize as normalize,
+    normalize_for_scoring as normalize_for_scoring,
+    normalize_for_training as normalize_for_training,
+)
+from .phones import read_dictionary as read_dictionary
+from .tokenizer import Tokenizer as Tokenizer, compute_fingerprint as compute_fingerprint
+from .units import (
+    BLANK_ID as BLANK_ID,
+    EOS_ID as EOS_ID,
+    PAD_ID as PAD_ID,
+    SOS_ID as SOS_ID,
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
+    UNK_ID as UNK_ID,
+    UNKNOWN_MARK as UNKNOWN_MARK,
+    TokenizerConfig as TokenizerConfig,
+    TokenizerType as TokenizerType,
+)

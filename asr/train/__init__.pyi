@@ -1,0 +1,29 @@
+from .distributed import (
+    GradientSum as GradientSum,
+    Process as Process,
+    agree_on_name as agree_on_name,
+    one_voice as one_voice,
+)
+from .learner import (
+    Learner as Learner,
+    Outcome as Outcome,
+    choose_precision as choose_precision,
+    halve_largest as halve_largest,
+    keep_freed_memory as keep_freed_memory,
+)
+from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
+from .optim import (
+    MovingAverage as MovingAverage,
+    build_optimizer as build_optimizer,
+    learning_rate_at as learning_rate_at,
+    warn_of_short_training as warn_of_short_training,
+)
+from .preparation import (
+    TrainingData as TrainingData,
+    check_sources as check_sources,
+    load_or_train_tokenizer as load_or_train_tokenizer,
+    prepare_system as prepare_system,
+    read_training_texts as read_training_texts,
+)
+from .sharding import shard_model as shard_model
+from .trackers import TRACKERS as TRACKERS, Trackers as Trackers

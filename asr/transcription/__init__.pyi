@@ -1,0 +1,41 @@
+from .audio_paths import Recording as Recording, find_recordings as find_recordings
+from .joining import (
+    RECOGNIZED as RECOGNIZED,
+    End as End,
+    OpenRecording as OpenRecording,
+    Recognized as Recognized,
+    assemble as assemble,
+    clip_words as clip_words,
+    join_words as join_words,
+    make_segment as make_segment,
+    merge_channels as merge_channels,
+)
+from .live_input import PipeReader as PipeReader, decode_pcm as decode_pcm, read_live as read_live
+from .live_output import CLEAR_LINE as CLEAR_LINE, Latency as Latency, write_live as write_live
+from .output_folder import JOURNAL as JOURNAL, SEGMENT_LOGS as SEGMENT_LOGS, OutputFolder as OutputFolder
+from .recognizer import Recognizer as Recognizer, load_model as load_model
+from .segment_log import SegmentLog as SegmentLog
+from .settings import (
+    EvaluationSettings as EvaluationSettings,
+    ReadyEvaluationSettings as ReadyEvaluationSettings,
+    ScoringConfig as ScoringConfig,
+    TranscriptionSettings as TranscriptionSettings,
+)
+from .streaming import (
+    LiveText as LiveText,
+    LiveTranscriber as LiveTranscriber,
+    StreamingConfig as StreamingConfig,
+    transcribe_live as transcribe_live,
+)
+from .timestamps import (
+    TokenTime as TokenTime,
+    align_by_attention as align_by_attention,
+    align_by_ctc as align_by_ctc,
+    find_boundary as find_boundary,
+    find_ends as find_ends,
+    has_spaces as has_spaces,
+    split_words as split_words,
+    time_words as time_words,
+    warp as warp,
+)
+from .transcriber import Request as Request, Transcriber as Transcriber, choose_device as choose_device

@@ -1,0 +1,20 @@
+from .line_formats import Entry as Entry, read_stm as read_stm
+from .readers import TranscriptFile as TranscriptFile, read_transcripts as read_transcripts
+from .subtitles import (
+    Cue as Cue,
+    SubtitlesConfig as SubtitlesConfig,
+    build_cues as build_cues,
+    measure_width as measure_width,
+)
+from .transcript import (
+    Segment as Segment,
+    Transcript as Transcript,
+    Word as Word,
+    measure_compression as measure_compression,
+)
+from .writers import (
+    WRITERS as WRITERS,
+    TranscriptStream as TranscriptStream,
+    escape_id as escape_id,
+    format_transcript as format_transcript,
+)
