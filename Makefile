@@ -11,7 +11,7 @@ NUMERIC := attention beam conformer convolutional core ctc_alignment ctc_beam ct
 	int8 intra_attention layers losses lstm non_autoregressive parallel positions precision recurrent_decoder reduction \
 	search speech_model streaming subsampling transcription transformer whisper_beam_search whisper_decoding \
 	whisper_model whisper_recognizer whisper_token_times whisper_windows
-FORMATS := tests/test_parquet.py tests/test_foreign_shards.py tests/test_lhotse_manifests.py \
+FORMATS := tests/data/test_parquet.py tests/shards/test_foreign_shards.py tests/data/test_lhotse_manifests.py \
 	tests/test_docs.py::test_hugging_face_script
 
 .PHONY: help setup demo test test-older test-formats test-slow check format clean
@@ -39,7 +39,7 @@ test: setup
 test-older: setup
 	for level in avx2 default; do \
 		ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=$$level \
-			$(PYTEST) $(FAST) -n 2 --dist loadfile $(NUMERIC:%=tests/test_%.py) || exit 1; \
+			$(PYTEST) $(FAST) -n 2 --dist loadfile $(foreach name,$(NUMERIC),$(wildcard tests/*/test_$(name).py)) || exit 1; \
 	done
 
 test-formats: setup

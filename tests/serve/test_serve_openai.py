@@ -25,7 +25,7 @@ from asr.transcripts.writers import format_transcript  # noqa: E402
 
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
 AUDIO = speak(6.0)
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "serve.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "serve.md"
 
 
 @pytest.fixture(scope="module")

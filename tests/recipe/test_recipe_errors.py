@@ -18,7 +18,7 @@ import soundfile
 from asr.cli import main
 from asr.data import archives, compute_fingerprint
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]
 URLS = 'URLS = ("http://www.openslr.org/resources/1/waves_yesno.tar.gz",)'
 

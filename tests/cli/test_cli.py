@@ -18,7 +18,7 @@ from asr import __version__
 from asr.cli import COMMANDS, GROUPS, main
 from asr.system import RunConfig
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CONFS = sorted((ROOT / "conf").rglob("*.yaml"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from asr.cli import main
 from asr.text import Tokenizer, TokenizerConfig, read_dictionary
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CONF = str(ROOT / "docs/examples/commands/conf/lstm.yaml")  # texts in lower case
 
 

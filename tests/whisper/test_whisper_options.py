@@ -10,7 +10,7 @@ import pytest
 
 from asr.cli import main, transcribe
 
-PAGE = Path(__file__).parents[1] / "docs" / "coming-from-whisper.md"
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from-whisper.md"
 ROWS = re.findall(r"^\| `(--[^`]+)` \| `(--[^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.M)
 
 

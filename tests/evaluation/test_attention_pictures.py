@@ -33,7 +33,7 @@ from asr.features import FeaturesConfig
 from asr.system import load_system
 from asr.transcription import Recognizer, Request
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RATE = 16_000
 TWO_LAYERS = ("model.decoder.num_layers=2",)
 LSTM_DECODER = ("model.decoder={type: single_summary, dim: 32}",)

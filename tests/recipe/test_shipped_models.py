@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.system import find_resources, load_any_system
 from asr.transcription import load_model
 
-RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
+RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
 MAX_BYTES = 12_000_000
 SUFFIXES = {".safetensors", ".json", ".yaml", ".md", ".arpa", ".txt"}
 

@@ -25,7 +25,7 @@ from asr.serve.server_settings import ServeConfig  # noqa: E402
 from asr.transcription.recognizer import load_model  # noqa: E402
 from asr.whisper.family import FAMILY  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SPELLED = [
     "R E N O",
     "A N D R E W",

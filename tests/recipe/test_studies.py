@@ -54,7 +54,7 @@ from asr.recipe import (
 from asr.scoring import score, score_files
 from asr.system import RunConfig
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "recipes").glob("*/*.yaml"))
 PUBLISHED = sorted((ROOT / "recipes").glob("*/studies/*/study.json"))
 

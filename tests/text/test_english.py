@@ -193,7 +193,7 @@ def test_words_that_look_british_stay() -> None:
     assert [to_american(word) for word in words.split()] == words.split()
 
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "normalizer.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "normalizer.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip().strip("`") for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()

@@ -540,7 +540,7 @@ def test_hotwords(models: dict[str, str], wav: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_under_load_the_bytes_are_the_same(models: dict[str, str], tmp_path: Path) -> None:
     """Beside busy processes that come and go, and after an interruption."""
-    tool = Path(__file__).parents[1] / "tools" / "check_reproducible.py"
+    tool = Path(__file__).parents[2] / "tools" / "check_reproducible.py"
     command = [
         sys.executable,
         str(tool),

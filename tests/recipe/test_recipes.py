@@ -20,7 +20,7 @@ from asr.data import ACCENTS, VARIANTS, Utterance, compute_fingerprint, list_voi
 from asr.errors import UserError
 from asr.recipe import Experiment, Recipe, build_runs, find_recipes, load_conf, load_recipe, run_recipe
 
-RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
+RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
 SPLITS = ("train", "dev", "test")
 
 

@@ -17,7 +17,7 @@ from asr.recipe import (
     write_table,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = sorted(ROOT.glob("recipes/*/results/results.json"))
 
 

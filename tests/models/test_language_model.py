@@ -29,7 +29,7 @@ from asr.system import (
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import Process, halve_largest, prepare_system, train
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TINY = {"type": "language", "dim": 32, "num_layers": 2, "num_heads": 2, "feed_forward_dim": 32}
 TINY_RUN = """
 output_dir: {folder}/run

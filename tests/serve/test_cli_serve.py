@@ -21,7 +21,7 @@ from asr.cli.serve import add_arguments, load_models
 from asr.config import build_config
 from asr.serve import ServeConfig
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 PRETRAINED = ROOT / "recipes" / "an4" / "pretrained"
 

@@ -16,7 +16,7 @@ from asr.errors import UserError
 from asr.scoring import combine, combine_files, count_word_errors
 from asr.transcripts import read_transcripts
 
-AN4 = Path(__file__).resolve().parent.parent / "recipes/an4/results/test.jsonl.gz"
+AN4 = Path(__file__).resolve().parents[2] / "recipes/an4/results/test.jsonl.gz"
 
 # What `rover -s -m meth1 -a 1 -c 0` of NIST's SCTK 2.4.10 makes of them.
 BY_ROVER = [

@@ -15,7 +15,7 @@ from asr.system import RunConfig
 
 # B batch, T frames and steps, F features, U tokens, V vocabulary
 
-CONF = Path(__file__).resolve().parents[1] / "conf" / "fsdd" / "transformer.yaml"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "fsdd" / "transformer.yaml"
 NUM_FEATURES, VOCAB_SIZE = 40, 21
 # One step for each frame, which sees no other frame before attention does.
 ENCODER = "dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32, subsampling: {type: stack, factor: 1}"

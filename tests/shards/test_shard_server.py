@@ -16,7 +16,7 @@ from asr.data import Manifest, ShardFolder, hash_index, read_data, storage
 from asr.errors import UserError
 
 pytestmark = pytest.mark.slow
-TOOLS = Path(__file__).resolve().parent.parent / "tools"
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ VALUES: dict[str, list[Any]] = {
     "augment.gain_db": [[-6.0, 6.0]],
     "augment.noise.snr_db": [[0.0, 5.0]],
     "augment.noise.kinds": [["pink"]],
-    "augment.noise.recordings": [],  # tests/test_augment.py
+    "augment.noise.recordings": [],  # tests/batches/test_augment.py
     "augment.spec_augment.time_masks_per_frame": [0.01],
     "batches.max_utterances": [3],
     "features.high_hz": [4000.0],
@@ -109,7 +109,7 @@ VALUES: dict[str, list[Any]] = {
     "model.guided_attention.steps": [2],
     "model.guided_attention.layers": [[0], [3]],
     "model.guided_attention.heads": [[0]],
-    "model.guided_attention.trim_silence": [],  # of spans that the batch brings: tests/test_losses.py
+    "model.guided_attention.trim_silence": [],  # of spans that the batch brings: tests/models/test_losses.py
     "model.attention_prior.trim_silence": [],
     "model.attention_guide.ctc_threshold": [1.0],
     "model.encoder.window": [[1, 1]],
