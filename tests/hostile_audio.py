@@ -201,6 +201,33 @@ def _crowded_table() -> bytes:
     return _overwrite(lambda: data, data.index(b"stsz") + 12, b"\x05\0\0\x33")()
 
 
+def _crowded_pcm() -> bytes:
+    """A million chunks of 2^31 frames each."""
+    data = bytearray(encode_media(make_speechlike(), RATE, "mov", "pcm_s16le"))
+    for kind, index, number in ((b"stco", 1, 10**6), (b"stsc", 3, (1 << 31) - 1)):
+        struct.pack_into(">I", data, data.index(kind) + 4 + 4 * index, number)
+    return bytes(data)
+
+
+def claim_samples(num_tracks: int = 1, num_samples: int = 80_000_000) -> bytes:
+    """An MP4 whose tables claim that each of its tracks has so many samples of one byte."""
+    data = bytearray(encode_media(make_speechlike(), RATE, "mp4", "aac"))
+    for kind, index, number in ((b"stsz", 1, 1), (b"stsz", 2, num_samples), (b"stsc", 3, num_samples)):
+        struct.pack_into(">I", data, data.index(kind) + 4 + 4 * index, number)
+    begin = data.index(b"trak") - 4
+    (length,) = struct.unpack_from(">I", data, begin)
+    moov = data.index(b"moov") - 4
+    struct.pack_into(">I", data, moov, len(data) - moov + (num_tracks - 1) * length)
+    return bytes(data) + bytes(data[begin : begin + length]) * (num_tracks - 1)
+
+
+def claim_in_a_fragment() -> bytes:
+    """The same of a fragment, whose samples need no byte in its table."""
+    data = bytearray(encode_media(make_speechlike(), RATE, "mp4", "aac", movflags="frag_keyframe+empty_moov"))
+    struct.pack_into(">II", data, data.index(b"trun") + 4, 1, 80_000_000)
+    return bytes(data)
+
+
 def _two_rates() -> bytes:
     return b"".join(
         encode_sound(make_speechlike(1.0, rate), rate, "OGG", "VORBIS") for rate in (16_000, 8_000)
@@ -360,6 +387,13 @@ HOSTILE_AUDIO: dict[str, HostileAudio] = {
     ),
     "WebM cut short": _file("cut.webm", _cut(_media("webm", "libopus"), 0.7), "cut short"),
     "MP4 with a lying table": _file("table.m4a", _crowded_table, "cannot be decoded"),
+    "MP4 with 80 million samples": _file("claim.m4a", claim_samples, "claims 80,000,000 samples"),
+    "MP4 with a fragment of 80 million": _file("claim.m4a", claim_in_a_fragment, "claims 80,000,000 samples"),
+    "MP4 with many tracks": _file("claim.m4a", lambda: claim_samples(30, 10**6), "claims 30,000,000 samples"),
+    "MOV with endless chunks": _file("claim.mov", _crowded_pcm, "claims 2,097,152,000,000 samples"),
+    "MP4 with a compressed header": _file(
+        "moov.mov", lambda: b"\0\0\0\x10moov\0\0\0\x08cmov" + bytes(99), "claims inf samples"
+    ),
     "MP4 with an endless box": _file(
         "box.m4a", lambda: b"\0\0\0\x10ftypM4A \0\0\0\0\0\0\0\1free" + b"\xff" * 99, "cannot be decoded"
     ),

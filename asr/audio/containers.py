@@ -7,6 +7,7 @@ place. Whatever else goes wrong with a file becomes an `AudioError`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 
-from asr.audio.headers import has_length_tag, inspect_ogg_end, name_other_kind
+from asr.audio.headers import count_claimed_samples, has_length_tag, inspect_ogg_end, name_other_kind
 from asr.errors import UserError
 
 MIN_SAMPLE_RATE = 1_000
@@ -261,11 +262,20 @@ _MAX_JITTER = {"ogg": 0.05} | dict.fromkeys(("asf", "avi", "flv", "matroska", "m
 _USUAL_MAX_JITTER = 0.005
 _MAX_SILENCE_SECONDS = 3600  # in place of what is missing in a file: damaged time stamps may lead anywhere
 _MAX_BAD_PACKETS = 10  # more than there are good ones: then it is no sound at all
+# That a header may claim: as many as the file has bytes, but never more than a hundred hours of AAC have.
+_USUAL_SAMPLES, _MAX_SAMPLES = 1 << 20, 1 << 24
+_MAX_ALLOCATION = 1 << 27  # bytes of one allocation of FFmpeg, such as the index of 36 hours of AAC
 
 
 class _FFmpegDecoder:
     def __init__(self, path: Path, file: BinaryIO, stack: contextlib.ExitStack) -> None:
         self._path = path
+        size = os.fstat(file.fileno()).st_size
+        if (claimed := count_claimed_samples(file)) > min(max(size, _USUAL_SAMPLES), _MAX_SAMPLES):
+            raise AudioError(
+                f"{path}: its header claims {claimed:,.0f} samples, more than {size:,} bytes hold; "
+                "copy it again, or convert it to FLAC"
+            )
         has_tag = has_length_tag(file)
         self.is_torn, is_chained = inspect_ogg_end(file)
         self._file = stack.enter_context(open_ffmpeg(_NamelessFile(file)))
@@ -436,6 +446,7 @@ def open_ffmpeg(source: Any, **more: str) -> Any:
     """FFmpeg on our own file object: it opens nothing itself, and takes no format that would ask it to."""
     import av
 
+    _limit_allocations()
     options = more | {
         "format_whitelist": f"{_EXACT_CONTAINERS},{_OTHER_CONTAINERS}",
         "protocol_whitelist": "none",
@@ -443,6 +454,16 @@ def open_ffmpeg(source: Any, **more: str) -> Any:
     }
     # Not `options=`: PyAV before 18 frees memory that it does not own when it hands those on to the streams.
     return av.open(source, container_options=options, metadata_errors="replace", io_open=_refuse_to_open)
+
+
+@functools.cache
+def _limit_allocations() -> None:
+    """Limit each allocation of the FFmpeg that comes with PyAV, where headers lie in a way not known here."""
+    import av
+
+    folder = Path(av.__file__).parent
+    for library in (*folder.parent.glob("av.libs/libavutil*"), *folder.glob(".dylibs/libavutil*")):
+        ctypes.CDLL(str(library)).av_max_alloc(ctypes.c_size_t(_MAX_ALLOCATION))
 
 
 class _NamelessFile:
