@@ -69,6 +69,11 @@ def _add_run_arguments(command: argparse.ArgumentParser, system: str) -> None:
         "--corpus-dir", type=Path, metavar="DIR", help="a copy of the corpus, instead of downloading it"
     )
     command.add_argument(
+        "--partial",
+        action="store_true",
+        help="prepare a corpus of which only a part is there; manifests, results and reports say so",
+    )
+    command.add_argument(
         "--output-dir",
         type=Path,
         metavar="DIR",
@@ -193,6 +198,7 @@ def _build_experiment(args: argparse.Namespace, corpus: str, study: str | None =
         only=tuple(args.only),
         seeds=args.seeds,
         overrides=() if study else tuple(args.set),  # the variants of a study differ by its settings alone
+        partial=args.partial,
         smoke=args.smoke,
         jobs=args.jobs,
         publish=args.publish,

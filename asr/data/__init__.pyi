@@ -9,6 +9,8 @@ from .corpora import (
     find_folder as find_folder,
     limit_repeats as limit_repeats,
     note_measured_files as note_measured_files,
+    note_shortfall as note_shortfall,
+    note_shortfalls as note_shortfalls,
     read_decoded as read_decoded,
     read_texts as read_texts,
     require_count as require_count,

@@ -21,12 +21,14 @@ from .report import (
     SMOKE_WARNING as SMOKE_WARNING,
     format_html as format_html,
     format_markdown as format_markdown,
+    list_warnings as list_warnings,
+    tabulate_comparisons as tabulate_comparisons,
 )
 from .results import (
     TABLE as TABLE,
     Texts as Texts,
+    describe_experiment as describe_experiment,
     describe_score as describe_score,
-    explain_comparison as explain_comparison,
     find_language_model as find_language_model,
     pool as pool,
     read_table as read_table,

@@ -13,7 +13,7 @@ from typing import Literal
 import pydantic
 
 from asr.config import Config, describe_fault
-from asr.data.corpora import note_measured_files
+from asr.data.corpora import note_measured_files, note_shortfalls
 from asr.errors import UserError, suggest
 from asr.system.checkout import CHECKOUT, SHIPPED
 
@@ -150,14 +150,17 @@ class Recipe(Config):
         """Name and file of each study, which lie beside the recipe."""
         return {path.stem: path for path in sorted(self.path.parent.glob("*.yaml"))}
 
-    def write_manifests(self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False) -> None:
+    def write_manifests(
+        self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False, partial: bool = False
+    ) -> list[str]:
         """Call `prepare`, which goes on where it was cut off; report wrong values of a record as an error of
-        its file."""
+        its file. Returns what the corpus lacks against the published one."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         output_dir.mkdir(parents=True, exist_ok=True)
         try:
-            with note_measured_files(output_dir / ".measured"):
+            with note_measured_files(output_dir / ".measured"), note_shortfalls(partial) as shortfalls:
                 prepare(corpus_dir, output_dir)
+            return shortfalls
         except pydantic.ValidationError as error:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if Path(frame.filename) == self.path.absolute()]

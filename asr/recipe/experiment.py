@@ -23,6 +23,8 @@ class Experiment:
     """Each system is trained once for each; empty: with the seed of its conf."""
     overrides: tuple[str, ...] = ()
     """Settings as key=value that replace those of the systems' confs."""
+    partial: bool = False
+    """Prepare a part of the corpus too; manifests, results and reports say so."""
     smoke: bool = False
     """Few utterances, few updates, small models: shows in seconds that all runs; the results mean nothing."""
     jobs: int = 1
@@ -72,6 +74,7 @@ class Experiment:
             f"study {self.recipe.name}/{self.study}" if self.study else f"run {self.recipe.name}",
         ]
         words += ["--corpus-dir DIR"] * (self.given_corpus_dir is not None)
+        words += ["--partial"] * self.partial
         words += [f"--only {system}" for system in self.only]
         words += [f"--seeds {','.join(map(str, self.seeds))}"] * bool(self.seeds)
         words += [f"--set {shlex.quote(override)}" for override in self.overrides]

@@ -34,12 +34,17 @@ _HEADINGS = (
     "decoding",
     "parameters",
     "training",
-    "real time",
+    "RTF",
 )
 _LEGEND = (
     "WER and CER: word and character errors on test. Decoding: the setup that did best on dev. What chose "
-    "the settings of the confs is not recorded here. Training: time of the updates. Real time: seconds of "
-    "computing for a second of audio, in batches."
+    "the settings of the confs is not recorded here. Training: time of the updates. RTF: real-time factor, "
+    "seconds of computing for a second of audio, in batches."
+)
+_COMPARISONS = (
+    "Difference: percentage points of WER, the system less the baseline, with its 95 % interval; negative is "
+    "better. p: how often chance alone would part two equal systems this far (matched pairs, two-sided). "
+    "Better or worse is said where p is below 0.05 and, with known speakers, the interval excludes 0."
 )
 
 
@@ -116,9 +121,21 @@ def _decoding(run: Mapping[str, Any]) -> str:
     return run["decoding"] if guide == run["name"] else f"{run['decoding']}, as chosen for {guide}"
 
 
+def tabulate_comparisons(results: Results) -> Rows:
+    """Tabulate each system less its baseline: the difference and its interval have one sign."""
+    rows = [("system", "baseline", "difference", "95 % interval", "p", "verdict")]
+    for found in results["comparisons"]:
+        p = "< 0.0001" if found["p"] < 1e-4 else format(float(format(found["p"], ".2g")), "g")
+        ends = found["interval"]
+        interval = "unknown" if ends is None else f"{100 * ends[0]:+.2f} to {100 * ends[1]:+.2f}"
+        difference = f"{100 * found['difference']:+.2f}"
+        rows.append((found["system"], found["baseline"], difference, interval, p, found["verdict"]))
+    return rows
+
+
 def tabulate_setups(results: Results) -> Rows:
     """Tabulate each decoding setup of each run: dev, by which one is chosen, and test."""
-    rows = [("run", "decoding", "dev WER %", "test WER %", "real time", "")]
+    rows = [("run", "decoding", "dev WER %", "test WER %", "RTF", "")]
     for run in results["runs"]:
         for setup, test in run["ways"]["test"].items():
             dev = run["ways"]["dev"].get(setup)
@@ -155,6 +172,12 @@ def title_of(results: Results) -> str:
     return f"{results['corpus']}{' (smoke test)' if results['smoke'] else ''}"
 
 
+def list_warnings(results: Results) -> list[str]:
+    """Say what keeps the figures from being compared with others."""
+    lacking = "; ".join(results.get("partial", ()))
+    return [SMOKE_WARNING] * results["smoke"] + [f"A PART OF THE CORPUS: {lacking}."] * bool(lacking)
+
+
 def describe_test(results: Results) -> str:
     test = results["test"]
     choice = f"References: {describe_choice(test['references'])}. " if "references" in test else ""
@@ -178,11 +201,11 @@ def format_markdown(results: Results) -> str:
 
 def open_page(results: Results, table: Rows, legend: str) -> list[str]:
     """Write what follows the title of a page, of a recipe or of a study: warning, test, outcome."""
-    parts = [f"**{SMOKE_WARNING}**"] * results["smoke"]
+    parts = [f"**{warning}**" for warning in list_warnings(results)]
     parts += [f"`{results['command']}`: {describe_test(results)}", markdown_table(table), legend]
     if results["comparisons"]:
         parts += [f"## Against {results['baseline']}"]
-        parts += ["\n".join(f"- {comparison['in_words']}" for comparison in results["comparisons"])]
+        parts += [markdown_table(tabulate_comparisons(results)), _COMPARISONS]
     return parts
 
 
@@ -214,12 +237,12 @@ def format_html(
     below `folder`."""
     title = _text(title_of(results))
     parts = [f"<h1>{title}</h1>"]
-    parts += [f'<p class="smoke">{SMOKE_WARNING}</p>'] * results["smoke"]
+    parts += [f'<p class="smoke">{_text(warning)}</p>' for warning in list_warnings(results)]
     parts.append(f"<p><code>{_text(results['command'])}</code>: {_text(describe_test(results))}</p>")
     parts += [html_table(tabulate_runs(results)), f"<p>{_text(describe_tables(results))}</p>"]
     if results["comparisons"]:
-        sentences = "".join(f"<li>{_text(item['in_words'])}</li>" for item in results["comparisons"])
-        parts.append(f"<h2>Against {_text(results['baseline'])}</h2><ul>{sentences}</ul>")
+        parts.append(f"<h2>Against {_text(results['baseline'])}</h2>")
+        parts += [html_table(tabulate_comparisons(results)), f"<p>{_COMPARISONS}</p>"]
     parts += ["<h2>Learning curves</h2>", curves_svg]
     if maps:
         parts += [

@@ -18,16 +18,15 @@ from asr.data.manifest import Utterance, find_more_references
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.recipe.experiment import Experiment
+from asr.recipe.splits import read_shortfalls
 from asr.recipe.systems import Run
 from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score, score
-from asr.scoring.intervals import Interval
 from asr.scoring.significance import compare
 from asr.text.normalization import TextConfig, normalize_for_scoring
 
 RESULTS, TABLE = "results.json", "test.jsonl.gz"
 AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
-SIGNIFICANCE_TEST = "matched pairs of segments (MAPSSWE), two-sided"
 
 # id -> text and, where they are known, speaker and further references, reference_2 and so on
 Texts = dict[str, dict[str, str]]
@@ -62,9 +61,16 @@ def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
     baseline = experiment.recipe.baseline
     if not any(run.system == baseline for run in runs):
         baseline = runs[0].system
-    about = {"smoke": experiment.smoke, "command": experiment.command, "baseline": baseline}
+    about = describe_experiment(experiment) | {"baseline": baseline}
     scores = score_results(experiment.results_dir, baseline, summaries)
-    write_record(experiment.results_path, {"corpus": experiment.recipe.name, **about, **scores})
+    write_record(experiment.results_path, about | scores)
+
+
+def describe_experiment(experiment: Experiment) -> dict[str, Any]:
+    """Describe corpus and command, and what the corpus lacks, if it is a part."""
+    about = {"corpus": experiment.recipe.name, "smoke": experiment.smoke, "command": experiment.command}
+    shortfalls = read_shortfalls(experiment.data_dir)
+    return about | ({"partial": shortfalls} if shortfalls else {})
 
 
 def score_results(folder: Path, baseline: str, summaries: Sequence[Record]) -> dict[str, Any]:
@@ -91,7 +97,7 @@ def score_results(folder: Path, baseline: str, summaries: Sequence[Record]) -> d
         if opponent is not None:
             name = summary["name"]
             verdict = compare_scores((name, opponent), chosen[name], chosen[opponent])
-            comparisons.append({"system": name, "baseline": opponent, "test": SIGNIFICANCE_TEST, **verdict})
+            comparisons.append({"system": name, "baseline": opponent, **verdict})
     first = next(iter(chosen.values()))
     test = {
         "utterances": len(references),
@@ -129,7 +135,7 @@ def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> dict[str
         if name != baseline and shared:
             first, second = (pool(side, references, hypotheses) for side in (shared, others))
             verdict = compare_scores((name, baseline), first, second)
-            comparisons.append({"variant": name, "baseline": baseline, **verdict})
+            comparisons.append({"system": name, "baseline": baseline, **verdict})
     return {
         "test": {
             "utterances": len(references),
@@ -247,7 +253,7 @@ def describe_score(found: Score) -> dict[str, Any]:
 
 
 def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
-    """Compare the first with the second, as numbers and as a sentence."""
+    """Compare the first with the second; the difference is the first less the second, as is its interval."""
     found = compare(first, second, names)
     interval = None if found.bootstrap is None else found.bootstrap.interval
     return {
@@ -255,37 +261,7 @@ def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[
         "interval": None if interval is None else [interval.low, interval.high],
         "p": found.p,
         "verdict": found.verdict,
-        "in_words": explain_comparison(names, found.error_rates, found.verdict, found.p, interval),
     }
-
-
-def explain_comparison(
-    names: tuple[str, str],
-    rates: tuple[float, float],
-    verdict: str,
-    p: float,
-    interval: Interval | None,
-) -> str:
-    """Explain the result of the paired test to people who have never met one."""
-    first, second = names
-    points = f"{100 * abs(rates[0] - rates[1]):.2f} points"
-    if interval is not None:
-        points += (
-            f" (95 % interval of the difference: {100 * interval.low:+.2f} to {100 * interval.high:+.2f})"
-        )
-    measured = f"{first} has {100 * rates[0]:.2f} % WER, {second} {100 * rates[1]:.2f} %"
-    if rates[0] == rates[1]:
-        return f"{measured}: no difference."
-    chance = "less than one time in 10,000" if p < 1e-4 else f"{float(f'{100 * p:.2g}'):g} % of the time"
-    outcome = f": {first if verdict == 'better' else second} is better."
-    if verdict == "undecided":
-        outcome = ": this test set cannot tell which is better."
-        if interval is not None and p < 0.05:
-            outcome = ", but it depends on the speakers: by speaker the interval contains 0, so" + outcome[1:]
-    return (
-        f"{measured}, {points}. If both were equally good, chance alone would part them this far "
-        f"{chance}{outcome}"
-    )
 
 
 def describe_references(utterances: Iterable[Utterance], rules: TextConfig) -> Texts:

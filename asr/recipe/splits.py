@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.data.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.recipe.tasks import hash_file, read_record
 
@@ -57,6 +57,21 @@ def find_written(data_dir: Path, before: Stamps) -> list[str]:
                 f"{path}: prepare has written no utterance into it; let prepare of the recipe find some"
             )
     return written
+
+
+def mark_partial(manifests: Iterable[Path], shortfalls: Sequence[str]) -> None:
+    """Say in each utterance that its corpus was not whole."""
+    for path in manifests:
+        marked = (
+            utterance.model_copy(update={"extras": {**utterance.extras, "partial": "; ".join(shortfalls)}})
+            for utterance in read_manifest(path)
+        )
+        write_manifest(path, marked)
+
+
+def read_shortfalls(data_dir: Path) -> list[str]:
+    """Read what the prepared corpus lacks against the published one."""
+    return list(read_record(data_dir / ".prepare.done").get("shortfalls", []))
 
 
 # --- what systems learn from --------------------------------------------------------------------

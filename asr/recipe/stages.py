@@ -20,7 +20,7 @@ from asr.recipe.experiment import Experiment
 from asr.recipe.processes import Processes, count_cores, run_side_by_side
 from asr.recipe.report import write_report
 from asr.recipe.results import compare_runs, publish_results, read_results
-from asr.recipe.splits import SPLITS, check_test_split, find_written, stamp_manifests
+from asr.recipe.splits import SPLITS, check_test_split, find_written, mark_partial, stamp_manifests
 from asr.recipe.systems import (
     Run,
     build_runs,
@@ -195,17 +195,22 @@ def _prepare(experiment: Experiment) -> Task:
 
     def inputs() -> dict[str, str]:
         found = {"recipe.py": hash_file(recipe.path), _CORPUS: str(corpus_dir)}
+        found |= {"--partial": "given"} if experiment.partial else {}
         return found | ({"smoke mode": hash_text("smoke")} if experiment.smoke else {})
 
     def run() -> Mapping[str, Any]:
         for name in done.get("manifests", []):  # what is not written again must not be taken for new
             (data_dir / Path(name).name).unlink(missing_ok=True)
         before = stamp_manifests(data_dir)
-        recipe.write_manifests(corpus_dir, data_dir.absolute(), smoke=experiment.smoke)
+        shortfalls = recipe.write_manifests(
+            corpus_dir, data_dir.absolute(), smoke=experiment.smoke, partial=experiment.partial
+        )
         written = find_written(data_dir, before)
         if experiment.smoke:
             cut_manifests(data_dir)
-        return {"manifests": written}
+        if shortfalls:
+            mark_partial([data_dir / name for name in written], shortfalls)
+        return {"manifests": written, "shortfalls": shortfalls}
 
     return Task(
         name="prepare",

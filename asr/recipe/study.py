@@ -37,6 +37,7 @@ from asr.recipe.results import (
     Record,
     Texts,
     choose_tested,
+    describe_experiment,
     read_table,
     read_texts,
     score_study,
@@ -272,9 +273,7 @@ def write_study_report(
     results = {
         "study": experiment.study,
         "question": study.question,
-        "corpus": experiment.recipe.name,
-        "smoke": experiment.smoke,
-        "command": experiment.command,
+        **describe_experiment(experiment),
         "baseline": study.baseline,
         **score_study(experiment.results_dir, study.baseline, runs),
         "lengths": lengths,

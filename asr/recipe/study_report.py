@@ -213,7 +213,7 @@ def format_page(results: Record, pictures: Mapping[str, str]) -> str:
 _LEGEND = (
     "Of several runs, figures are medians, and test WER is that of all their errors. Dev chose checkpoints, "
     "and the decoding unless the study sets it; what chose the settings is not recorded here. Minutes: time "
-    "of the updates. Real time: seconds of computing for a second of audio, in batches."
+    "of the updates. RTF: real-time factor, seconds of computing for a second of audio, in batches."
 )
 _SEEDS = (
     "What several seeds say of a string counts as if it were several strings, so these chances are somewhat "
@@ -241,7 +241,7 @@ def tabulate_variants(results: Record) -> Rows:
     head = ["variant", "parameters", *(f"updates to {rate:.0%}" for rate in RATES)]
     head += [f"seconds to {RATES[-1]:.0%}", "dev WER %", "test WER %", "95 % interval"]
     head += [] if has_folds else ["each run"]
-    head += ["decoding", "minutes", "real time"]
+    head += ["decoding", "minutes", "RTF"]
     rows = []
     for variant in results["variants"]:
         runs = runs_of(results, variant["name"])

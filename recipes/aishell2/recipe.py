@@ -5,7 +5,6 @@ Training data is of iOS telephones; dev and test come from iOS, from Android and
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -16,14 +15,13 @@ from asr.data import (
     build_whole,
     check_counts,
     find_folder,
+    note_shortfall,
     read_texts,
     require_unpacked,
     write_manifest,
 )
 from asr.errors import UserError
 from asr.recipe import Recipe, share_systems
-
-logger = logging.getLogger(__name__)
 
 COUNTS = {"train_all": 1_008_702, "dev": 2_500, "test_ios": 5_000, "test_android": 5_000, "test_mic": 5_000}
 BAD = {"IC0803W0380"}
@@ -52,7 +50,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
         if channel == "ios" or find_folder(corpus_dir, *folders):
             sets[f"test_{channel}"] = _read(corpus_dir, *folders)
         else:
-            logger.warning("%s: no %s; test is without it", corpus_dir, folders[0])
+            note_shortfall(corpus_dir, f"test without {folders[0]}")
     counts = {name: len(lines) for name, lines in sets.items()}
     check_counts(corpus_dir, counts, {name: count for name, count in COUNTS.items() if name in counts})
     sets["train"] = [line for line in sets["train_all"] if not re.search("[A-Z]", line[2])]

@@ -20,6 +20,7 @@ from asr.data import (
     download as download_archive,
     extract,
     find_files,
+    note_shortfall,
     read_texts,
     write_manifest,
 )
@@ -67,9 +68,7 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     for role, names in roles.items():
         logger.info("%s: %s", role, ", ".join(f"{n} ({counts[n]:,} utterances)" for n in names) or "nothing")
     if missing := [name for name in COUNTS if name not in parts]:
-        logger.warning(
-            "%s: without %s; results do not compare with published ones", corpus_dir, ", ".join(missing)
-        )
+        note_shortfall(corpus_dir, f"without {', '.join(missing)}")
     largest, role_of = _share_readers(
         {role: sum((readers[name] for name in names), Counter()) for role, names in roles.items()}
     )

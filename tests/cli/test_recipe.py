@@ -450,5 +450,5 @@ assert not {"torch", "numpy", "pydantic", "soundfile"} & set(sys.modules)
     options = set(re.findall(r"--[a-z-]+", shown)) - {"--help"}
     assert options == {
         *("--stage", "--only", "--seeds", "--jobs", "--corpus-dir", "--output-dir", "--recipes-dir"),
-        *("--dry-run", "--smoke", "--publish", "--set"),
+        *("--dry-run", "--smoke", "--publish", "--set", "--partial"),
     }

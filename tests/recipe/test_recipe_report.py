@@ -22,16 +22,16 @@ from asr.recipe import (
     SMOKE_WARNING,
     TABLE,
     draw_curves,
-    explain_comparison,
     format_html,
     format_markdown,
     read_table,
     read_validations,
     run_recipe,
     score_results,
+    tabulate_comparisons,
     write_table,
 )
-from asr.scoring import Interval, count_word_errors, score
+from asr.scoring import count_word_errors, score
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_the_table_has_the_figures(done: Path) -> None:
             f"| {100 * run['cer']:.2f} | {100 * low:.2f} to {100 * high:.2f} |" in row
             and f"{run['parameters'] / 1e6:.2f}M" in row
         )
-    assert "## Against ctc_lstm" in text and "transformer has" in text
+    assert "## Against ctc_lstm" in text and "| transformer | ctc_lstm | " in text
 
 
 def test_nothing_is_done_twice(done: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +255,7 @@ RESULTS = {
     "corpus": "x<y", "smoke": False, "command": "asr recipe run x", "baseline": "a",
     "test": {"utterances": 130, "words": 773, "resampled_by": "speaker"},
     "runs": [make_run("a", "a", 0, 0.2), make_run("b", "b", 0, 0.1), make_run("b-seed-1", "b", 1, 0.15)],
-    "comparisons": [{"in_words": "b is <better>."}],
+    "comparisons": [{"system": "<b>", "baseline": "a", "difference": -0.1, "interval": None, "p": 0.012, "verdict": "better"}],
 }  # fmt: skip
 
 
@@ -279,36 +279,21 @@ def test_html_escapes_what_it_shows(tmp_path: Path) -> None:
     )
     page = Page(text)
     assert page.open == [] and page.sources == ["maps/u%3C1%3E.png", "audio/u%201.wav"]
-    assert "<h1>x&lt;y</h1>" in text and "b is &lt;better&gt;." in text and "without guided attention" in text
+    assert "<h1>x&lt;y</h1>" in text and "&lt;b&gt;</td>" in text and "without guided attention" in text
     assert "A <del>&amp;</del> E F <ins>&lt;C&gt;</ins> <ins>D</ins>" in text and "No errors." in text
 
 
 @pytest.mark.parametrize(
-    ("rates", "verdict", "p", "end"),
-    [
-        (
-            (0.02, 0.04),
-            "better",
-            0.003,
-            "chance alone would part them this far 0.3 % of the time: new is better.",
-        ),
-        ((0.05, 0.04), "worse", 0.00001, "this far less than one time in 10,000: old is better."),
-        ((0.03, 0.04), "undecided", 0.4, "40 % of the time: this test set cannot tell which is better."),
-        ((0.03, 0.04), "undecided", 1.0, "100 % of the time: this test set cannot tell which is better."),
-        ((0.04, 0.04), "undecided", 1.0, "new has 4.00 % WER, old 4.00 %: no difference."),
-    ],
+    ("first", "second", "verdict", "sign"), [(0.02, 0.04, "better", "-"), (0.05, 0.03, "worse", "+")]
 )
-def test_the_test_in_plain_words(rates: tuple[float, float], verdict: str, p: float, end: str) -> None:
-    assert explain_comparison(("new", "old"), rates, verdict, p, None).endswith(end)
-
-
-def test_a_difference_that_speakers_decide_is_explained() -> None:
-    said = explain_comparison(("new", "old"), (0.03, 0.04), "undecided", 0.003, Interval(-0.03, 0.01))
-    assert (
-        "to +1.00). If both were equally good, chance alone would part them this far 0.3 % of the time"
-        in said
-    )
-    assert said.endswith("by speaker the interval contains 0, so this test set cannot tell which is better.")
+def test_a_difference_has_the_sign_of_its_interval(
+    first: float, second: float, verdict: str, sign: str
+) -> None:
+    ends = [first - second - 0.01, first - second + 0.01]
+    found = {"system": "new", "baseline": "old", "difference": first - second, "interval": ends}
+    table = tabulate_comparisons({"comparisons": [{**found, "p": 0.00001, "verdict": verdict}]})
+    low, high = {"-": ("-3.00", "-1.00"), "+": ("+1.00", "+3.00")}[sign]
+    assert table[1] == ("new", "old", f"{sign}2.00", f"{low} to {high}", "< 0.0001", verdict)
 
 
 # --- curves -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from corpus_examples import (
     edit,
     load,
     prepare,
+    read_sets,
     remove,
     rename,
     texts,
@@ -20,6 +22,7 @@ from corpus_examples import (
 )
 
 from asr.errors import UserError
+from asr.recipe import Experiment, describe_experiment, list_warnings, run_recipe
 
 
 def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
@@ -90,7 +93,7 @@ def test_a_part_of_librispeech(
     assert all(len(speakers[split]) in (2, 3) for split in ("dev", "test"))
     assert set(sets["dev_clean"]) == {id for split in speakers for id in sets[split]}
     assert "dev: dev-clean (22 utterances)" in caplog.messages
-    assert "without test-clean; results do not compare" in caplog.text
+    assert "without test-clean: results do not compare" in caplog.text
     assert "no part for train and test" in caplog.text
 
 
@@ -104,7 +107,7 @@ def test_a_librispeech_without_some_training_data(
     sets = prepare(librispeech, tmp_path / "out")
     assert {u.extras["part"] for u in sets["train"].values()} == {"train-clean-100", "train-clean-360"}
     assert "without train-other-500" in caplog.text
-    assert "train-clean-100 has 3 utterances, 4 were published" in caplog.text
+    assert "3 of 4 utterances of train-clean-100" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,25 @@ def test_librispeech_damaged(librispeech: Corpus, tmp_path: Path, damage: Damage
     damage(root)
     with pytest.raises(UserError, match=message):
         recipe.prepare(root, tmp_path / "out")
+
+
+def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_path: Path) -> None:
+    """100 of the 2,939 utterances of test-other, say: every manifest, result and page has to say so."""
+    recipe, root = librispeech
+    edit("LibriSpeech/test-other/367/123456/367-123456.trans.txt", "367-123456-0001 DON'T SAY TES\n", "")(
+        root
+    )
+    experiment = Experiment(recipe, tmp_path / "out", root)
+    with pytest.raises(UserError, match=r"found 1 utterances of test-other, expected 2: .* pass --partial"):
+        run_recipe(experiment, "prepare")
+    experiment = replace(experiment, partial=True)
+    run_recipe(experiment, "prepare")
+    lacking = "1 of 2 utterances of test-other"
+    for name, utterances in read_sets(tmp_path / "out").items():
+        assert {u.extras["partial"] for u in utterances.values()} == {lacking}, name
+    about = describe_experiment(experiment)
+    assert about["partial"] == [lacking] and "--partial" in about["command"]
+    assert list_warnings(about) == [f"A PART OF THE CORPUS: {lacking}."]
 
 
 def test_what_is_no_librispeech(librispeech: Corpus, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_half_of_switchboard_is_told(
 ) -> None:
     monkeypatch.setitem(switchboard[0].prepare.__globals__, "NUM_CALLS", {"train": 2})
     prepare(switchboard, tmp_path / "out")
-    assert "train has 1 calls, 2 were published" in caplog.text
+    assert "1 of 2 calls of train" in caplog.text
 
 
 # --- HKUST ------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tarfile
 from pathlib import Path
 
@@ -203,7 +202,7 @@ def test_aishell2_in_another_layout(
         rename(f"AISHELL-DEV-TEST-SET/iOS/{split}", f"AISHELL-2/iOS/{split}")(root)
     rename("AISHELL-DEV-TEST-SET", "../elsewhere")(root)
     assert list(prepare((recipe, root), tmp_path / "out")["test"]) == ["IT0011W0001"]
-    assert "no AISHELL-DEV-TEST-SET/android/test; test is without it" in caplog.text
+    assert "test without AISHELL-DEV-TEST-SET/android/test" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -282,4 +281,4 @@ def test_jsut_damaged(jsut: Corpus, tmp_path: Path, damage: Damage, message: str
 def test_half_a_jsut_is_told(jsut: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rename("jsut_ver1.1/repeat500", "elsewhere")(jsut[1])
     prepare(jsut, tmp_path / "out")
-    assert re.search("train has 2 utterances, 3 were published", caplog.text)
+    assert "2 of 3 utterances of train" in caplog.text

@@ -147,7 +147,7 @@ def test_half_a_wsj_is_told(wsj: Corpus, tmp_path: Path, caplog: pytest.LogCaptu
     remove("LDC94S13B/13-1.1/wsj1/si_tr_s/46a/46ac0201.wv1")(wsj[1])
     prepare(wsj, tmp_path / "out")
     assert "train_si284 lacks 1 files: wsj1/si_tr_s/46a/46ac0201.wv1" in caplog.text
-    assert "train has 1 utterances, 2 were published" in caplog.text
+    assert "1 of 2 utterances of train" in caplog.text
 
 
 def test_wsj_from_inside(wsj: Corpus, tmp_path: Path) -> None:

@@ -381,7 +381,7 @@ def test_cross_validation(tones: Path, tmp_path: Path, monkeypatch: pytest.Monke
         own = [run for run in published["runs"] if run["variant"] == variant]
         assert sum(run["words"] for run in own) == 2 * words and len(own) == 4
     (comparison,) = published["comparisons"]
-    assert (comparison["variant"], comparison["baseline"]) == ("short", "long")
+    assert (comparison["system"], comparison["baseline"]) == ("short", "long")
     assert find_wrong_figures(published_dir) == []
     page = (published_dir / "report.md").read_text()
     assert "| left out | long: WER % | short: WER % |\n" in page and "| fold_2 | " in page
@@ -892,9 +892,8 @@ def test_figures_of_folds(made_up: Path) -> None:
     assert [(v["name"], v["errors"], v["words"]) for v in found["variants"]] == [("x", 4, 8), ("y", 2, 8)]
     assert found["test"] == {"utterances": 4, "words": 8, "resampled_by": "speaker"}
     (comparison,) = found["comparisons"]
-    assert (comparison["variant"], comparison["baseline"]) == ("x", "y")
+    assert (comparison["system"], comparison["baseline"]) == ("x", "y")
     assert comparison["difference"] == pytest.approx(0.25)
-    assert comparison["in_words"].startswith("x has 50.00 % WER, y 25.00 %, 25.00 points")
 
 
 def test_what_is_heard_of_speakers_left_out(made_up: Path) -> None:
@@ -926,7 +925,7 @@ def test_only_seeds_that_both_have_are_compared(made_up: Path) -> None:
         ("z", 0.0),
     ]
     (comparison,) = found["comparisons"]
-    assert comparison["variant"] == "y" and comparison["difference"] == pytest.approx(1 / 8)
+    assert comparison["system"] == "y" and comparison["difference"] == pytest.approx(1 / 8)
 
 
 def test_a_changed_hypothesis_is_noticed(made_up: Path) -> None:
