@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="write there, for each METHOD of decoding, the hypotheses (METHOD.jsonl), and as scored "
-        "(METHOD.trn and reference.jsonl, in which `asr score` finds the same errors; further references are "
-        "in reference_2.jsonl and so on); of several speakers "
-        "at once reference.stm and hypothesis.stm, for `asr score --align speakers`; of a classifier the "
-        "expected and the found labels (labels.jsonl)",
+        help="write references and the hypotheses of each METHOD there as they are scored (reference.jsonl, "
+        "METHOD.jsonl and the same as .trn; `asr score` finds the same errors in them; further references in "
+        "reference_2.jsonl and so on), and the texts before normalization (METHOD.raw.jsonl); of several "
+        "speakers at once reference.stm and hypothesis.stm, for `asr score --align speakers`; of a "
+        "classifier the expected and the predicted labels (labels.jsonl)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

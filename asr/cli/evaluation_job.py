@@ -171,8 +171,9 @@ def _report(
         print_table(split, scores, checks)
     if split.faults:
         logger.info(
-            "%d of %d utterances could not be decoded and are not scored", len(split.faults), len(utterances)
-        )
+            "%d of %d utterances could not be decoded; their words count as deleted",
+            len(split.faults), len(utterances),
+        )  # fmt: skip
     return 1 if split.faults else 0
 
 

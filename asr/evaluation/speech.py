@@ -268,16 +268,16 @@ def make_normalizer(config: TextConfig) -> Normalizer:
 def score_setups(
     split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> dict[str, Score]:
-    """Score the utterances that could be read, after both sides were normalised."""
-    known = [utterance for utterance in utterances if utterance.id not in split.faults]
-    references = _normalize({item.id: item.text or "" for item in known}, normalizer)
-    speakers = {item.id: item.speaker for item in known if item.speaker is not None}
+    """Score all utterances with both sides normalized; the words of those not decoded count as deleted."""
+    references = _normalize({item.id: item.text or "" for item in utterances}, normalizer)
+    speakers = {item.id: item.speaker for item in utterances if item.speaker is not None}
+    alternatives = {item.id: [normalizer(text) for text in item.more_references] for item in utterances}
     return {
         name: score(
             references,
             _normalize(decoded.texts, normalizer),
-            speakers=speakers if len(speakers) == len(known) else None,
-            alternatives={item.id: [normalizer(text) for text in item.more_references] for item in known},
+            speakers=speakers if len(speakers) == len(utterances) else None,
+            alternatives=alternatives,
         )
         for name, decoded in split.setups.items()
     }
@@ -293,25 +293,25 @@ def _normalize(texts: Mapping[str, str], normalizer: Normalizer) -> dict[str, st
 def write_texts(
     folder: str | Path, split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> list[Path]:
-    """Write for each setup NAME.jsonl, the text as the model wrote it, and NAME.trn, as it is scored; and the
-    references as they are scored.
+    """Write references and hypotheses as they are scored, so that `asr score` of them finds the same rates.
 
-    `asr score reference.jsonl NAME.trn` finds the same rates and intervals; reference.trn is for sclite.
-    Further references are in reference_2.jsonl and so on, for `asr score reference.jsonl,reference_2.jsonl`.
+    JSON Lines have the speakers, for the intervals; trn files are for sclite. NAME.raw.jsonl has the text as
+    the model wrote it. Further references are in reference_2.jsonl and so on.
     """
     folder = Path(folder)
-    known = [utterance for utterance in utterances if utterance.id not in split.faults]
-    references = _normalize({item.id: item.text or "" for item in known}, normalizer)
-    paths = [_write(folder / f"reference.{name}", name, known, references, "") for name in ("trn", "jsonl")]
-    for number in range(max((len(item.more_references) for item in known), default=0)):
-        having = [item for item in known if len(item.more_references) > number]
-        own = _normalize({item.id: item.more_references[number] for item in having}, normalizer)
-        paths.append(_write(folder / f"reference_{number + 2}.jsonl", "jsonl", having, own, ""))
-    for name, decoded in split.setups.items():
-        paths.append(
-            _write(folder / f"{name}.trn", "trn", known, _normalize(decoded.texts, normalizer), name)
-        )
-        paths.append(_write(folder / f"{name}.jsonl", "jsonl", known, decoded.texts, name))
+    texts = {"reference": {item.id: item.text or "" for item in utterances}}
+    for number in range(max((len(item.more_references) for item in utterances), default=0)):
+        having = [item for item in utterances if len(item.more_references) > number]
+        texts[f"reference_{number + 2}"] = {item.id: item.more_references[number] for item in having}
+    texts |= {name: decoded.texts for name, decoded in split.setups.items()}
+    paths = []
+    for name, raw in texts.items():
+        known = [item for item in utterances if item.id in raw]
+        normalized, setup = _normalize(raw, normalizer), name if name in split.setups else ""
+        for kind in ("trn", "jsonl"):
+            paths.append(_write(folder / f"{name}.{kind}", kind, known, normalized, setup))
+        if setup:
+            paths.append(_write(folder / f"{name}.raw.jsonl", "jsonl", known, raw, setup))
     return paths
 
 

@@ -167,7 +167,8 @@ def test_device_and_rules_are_said(talker: str, manifest: str, caplog: pytest.Lo
 def test_output_dir(talker: str, manifest: str, tmp_path: Path) -> None:
     assert evaluate(talker, manifest, "--decoding", "ctc_beam", "--output-dir", str(tmp_path / "out")) == 0
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == ["ctc_beam.jsonl", "ctc_beam.trn", "reference.jsonl", "reference.trn"]
+    hypotheses = ["ctc_beam.jsonl", "ctc_beam.raw.jsonl", "ctc_beam.trn"]
+    assert written == [*hypotheses, "reference.jsonl", "reference.trn"]
     assert (tmp_path / "out" / "reference.trn").read_text().splitlines()[0] == "nine four two (u0)"
 
 
@@ -178,8 +179,31 @@ def test_a_bad_file_is_said(
     (Path(manifest).parent / "2.wav").unlink()
     assert evaluate(talker, manifest, "--json") == 1
     record = json.loads(capsys.readouterr().out)
-    assert list(record["failed"]) == ["u2"] and record["ways"]["joint"]["score"]["utterances"] == 3
-    assert "1 of 4 utterances could not be decoded and are not scored" in caplog.messages
+    assert list(record["failed"]) == ["u2"] and record["ways"]["joint"]["score"]["utterances"] == 4
+    assert record["ways"]["joint"]["score"]["missing_hypotheses"] == 1
+    assert "1 of 4 utterances could not be decoded; their words count as deleted" in caplog.messages
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_files_have_the_errors_that_are_reported(
+    is_broken: bool, manifest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the rules of scoring: here references and hypotheses differ in case alone before them."""
+    rules = 'text.scoring=["nfc", "lowercase"]'
+    model, folder = save_talker(tmp_path / "model", rules), tmp_path / "out"
+    path = Path(manifest)
+    path.write_text(path.read_text().replace("nine four two", "NINE Four two"))
+    if is_broken:
+        (tmp_path / "2.wav").unlink()
+    arguments = [str(model), manifest, "--decoding", "joint", "--output-dir", str(folder), "--json"]
+    assert evaluate(*arguments) == is_broken
+    expected = json.loads(capsys.readouterr().out)["ways"]["joint"]["score"]
+    for kind in ("jsonl", "trn"):
+        files = [str(folder / f"{name}.{kind}") for name in ("reference", "joint")]
+        assert cli.main(["score", *files, "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["systems"]
+        for name in ("error_rate", "character_error_rate", "errors", "missing_hypotheses"):
+            assert found[name] == expected[name], (kind, name)
 
 
 def test_nothing_to_read_is_wrong_input(
