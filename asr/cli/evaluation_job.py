@@ -72,7 +72,7 @@ def evaluate(args: argparse.Namespace) -> int:
     with AudioProgress(sum(utterance.duration for utterance in utterances)) as progress:
         split = decode_utterances(transcriber, utterances, evaluation.requests, progress.advance)
     status = _report(args, evaluation, split, utterances)
-    logger.info("texts were normalised by %s", evaluation.rules)
+    logger.info("texts were normalized by %s", evaluation.rules)
     return status
 
 
@@ -143,13 +143,16 @@ def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Uttera
     name = "beam" if getattr(options, "beam", 1) > 1 else "greedy"
     requests = {name: Request(batch_size=args.batch_size, options=options)}
     language = getattr(options, "language", None) or transcriber.language
-    if getattr(options, "task", None) == "translate":
-        languages: list[str | None] = ["en"]
-    else:
-        languages = [utterance.language or language for utterance in utterances]
-    scoring = settings.scoring.for_languages(languages)
-    rules = "the rules for English" if scoring.english else f"scoring.rules: {', '.join(scoring.rules)}"
-    return utterances, Evaluation(transcriber, requests, scoring.normalize, rules, "options", {})
+    is_translated = getattr(options, "task", None) == "translate"
+
+    def find_language(own: str | None) -> str | None:
+        return "en" if is_translated else own or language
+
+    def normalizer(text: str, own: str | None) -> str:
+        return settings.scoring.normalize(text, find_language(own))
+
+    rules = settings.scoring.describe([find_language(utterance.language) for utterance in utterances])
+    return utterances, Evaluation(transcriber, requests, normalizer, rules, "options", {})
 
 
 def _report(
@@ -169,6 +172,7 @@ def _report(
         print_json({**about, "ways": describe_setups(split, scores, evaluation.config)})
     else:
         print_table(split, scores, checks)
+        print(f"\ntexts were normalized by {evaluation.rules}")
     if split.faults:
         logger.info(
             "%d of %d utterances could not be decoded; their words count as deleted",

@@ -29,6 +29,8 @@ ALIGNMENTS: dict[str, dict[str, Any]] = {
     "jiwer": {"align": "jiwer"},
     "sclite": {"align": "sclite"},
     "sclite-D": {"align": "sclite", "has_optional_words": True},
+    "sclite-F": {"align": "sclite", "has_fragments": True},
+    "sclite-FD": {"align": "sclite", "has_fragments": True, "has_optional_words": True},
     "speakers": {"align": "jiwer", "speakers_at_once": True},
 }
 NORMALIZATIONS = ("none", "basic", "english")
@@ -79,7 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="jiwer",
         help="jiwer: fewest errors (default). sclite: as NIST sclite counts by default, by its costs, no "
         "regard to case, the best of alternatives such as { a / b }; sclite-D: the same with its option -D: "
-        "words in brackets in REF, such as (uh), may be missing. speakers: several at once; what each says "
+        "words in brackets in REF, such as (uh), may be missing; sclite-F: with -F: ab- is any word that "
+        "begins so; sclite-FD: with both, as hubscr.pl. speakers: several at once; what each says "
         "in a recording is joined, and the speakers of HYP are assigned with the fewest errors (cpWER); of "
         "stm, or of JSON Lines with audio and speaker",
     )
@@ -87,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--glm",
         metavar="FILE",
         help="a global mapping file: rewrite both sides by its rules first and split words at hyphens, as "
-        "NIST hubscr.pl does; with --align sclite or sclite-D",
+        "NIST hubscr.pl does; with --align sclite, or one with its options",
     )
     parser.add_argument(
         "--show",

@@ -83,13 +83,15 @@ class SpeakersAtOnce:
         return score(references, hypotheses, recordings=recordings)
 
     def _pair_texts(self, split: MultiSpeakerSplit) -> Iterator[tuple[Utterance, list[str], list[str]]]:
-        """The utterances that could be read, with references and hypotheses as they are scored."""
+        """The utterances with references and hypotheses as they are scored; the words of one that could not
+        be decoded count as deleted."""
+        count = self._system.config.model.num_texts
         for item in self._utterances:
-            if (texts := split.texts.get(item.id)) is not None:
-                said, heard = (
-                    list(map(self._normalize, side)) for side in (item.find_texts(len(texts)), texts)
-                )
-                yield item, said, heard
+            texts = split.texts.get(item.id) or [""] * count
+            said, heard = (
+                [self._normalize(text, None) for text in side] for side in (item.find_texts(count), texts)
+            )
+            yield item, said, heard
 
     def write(self, folder: str | Path, split: MultiSpeakerSplit) -> None:
         """Write reference.stm and hypothesis.stm, each text in a channel of its own.

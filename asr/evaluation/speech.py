@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 # B utterances of a batch, S samples
 
-Normalizer = Callable[[str], str]
+Normalizer = Callable[[str, str | None], str]
+"""Text and its language, None where that is unknown, to the text that is scored."""
 ReadAudio = tuple[Utterance, np.ndarray]
 Computed = TypeVar("Computed")
 
@@ -262,20 +263,22 @@ def read_utterances(path: str | Path) -> list[Utterance]:
 
 def make_normalizer(config: TextConfig) -> Normalizer:
     """The text rules of a run for scoring (text.scoring)."""
-    return lambda text: normalize_for_scoring(text, config)
+    return lambda text, _: normalize_for_scoring(text, config)
 
 
 def score_setups(
     split: EvaluatedSplit, utterances: Sequence[Utterance], normalizer: Normalizer
 ) -> dict[str, Score]:
     """Score all utterances with both sides normalized; the words of those not decoded count as deleted."""
-    references = _normalize({item.id: item.text or "" for item in utterances}, normalizer)
+    references = _normalize({item.id: item.text or "" for item in utterances}, utterances, normalizer)
     speakers = {item.id: item.speaker for item in utterances if item.speaker is not None}
-    alternatives = {item.id: [normalizer(text) for text in item.more_references] for item in utterances}
+    alternatives = {
+        item.id: [normalizer(text, item.language) for text in item.more_references] for item in utterances
+    }
     return {
         name: score(
             references,
-            _normalize(decoded.texts, normalizer),
+            _normalize(decoded.texts, utterances, normalizer),
             speakers=speakers if len(speakers) == len(utterances) else None,
             alternatives=alternatives,
         )
@@ -283,8 +286,10 @@ def score_setups(
     }
 
 
-def _normalize(texts: Mapping[str, str], normalizer: Normalizer) -> dict[str, str]:
-    return {name: normalizer(text) for name, text in texts.items()}
+def _normalize(
+    texts: Mapping[str, str], utterances: Sequence[Utterance], normalizer: Normalizer
+) -> dict[str, str]:
+    return {item.id: normalizer(texts[item.id], item.language) for item in utterances if item.id in texts}
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -307,7 +312,7 @@ def write_texts(
     paths = []
     for name, raw in texts.items():
         known = [item for item in utterances if item.id in raw]
-        normalized, setup = _normalize(raw, normalizer), name if name in split.setups else ""
+        normalized, setup = _normalize(raw, known, normalizer), name if name in split.setups else ""
         for kind in ("trn", "jsonl"):
             paths.append(_write(folder / f"{name}.{kind}", kind, known, normalized, setup))
         if setup:

@@ -1,4 +1,5 @@
 from .definition import (
+    WITHOUT_TAGS as WITHOUT_TAGS,
     Recipe as Recipe,
     SystemConf as SystemConf,
     find_recipes as find_recipes,

@@ -33,6 +33,10 @@ class SystemConf(Config):
     """In cross-validation: the manifest that it is tested on; None: test.jsonl of the recipe."""
 
 
+WITHOUT_TAGS = "text.scoring=[strip_invisible,nfc,strip_tags,collapse_spaces]"
+"""Override of a conf: noises such as [LAUGHTER] and <NOISE> count as no words on either side."""
+
+
 def share_systems(recipe: str, *overrides: str, sizes: tuple[str, ...] = ()) -> dict[str, SystemConf]:
     """The systems of conf/shared, set to the corpus of the recipe, of which this is the __file__.
 

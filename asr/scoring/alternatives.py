@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 from asr.errors import UserError, shorten
@@ -17,6 +18,7 @@ MAX_CELLS = 4_000_000
 _TO_LOWER = {letter: letter + 32 for letter in range(ord("A"), ord("Z") + 1)}
 _MARKS = re.compile(r"[{}@;*\\]")
 _TAGS = re.compile(r"(?<!\\);.*")
+_FRAGMENT = re.compile(r"(?<![^\s{}/(])-|-(?![^\s{}/);*])")
 _OPTIONAL = re.compile(r"\(.*\)")
 _TOKEN = re.compile(r"\s*([{}]|[^\s{}]+)")
 _TOKEN_IN_BRACES = re.compile(r"\s*([{}/]|[^\s{}/]+)")
@@ -33,23 +35,29 @@ class _Network(NamedTuple):
     """The words that may end the text."""
 
 
-def read_as_sclite(reference: str, hypothesis: str, *, has_optional_words: bool = False) -> tuple[str, str]:
-    """The words of both sides that `sclite` without options compares; with optional words, its option -D.
+def read_as_sclite(
+    reference: str, hypothesis: str, *, has_optional_words: bool = False, has_fragments: bool = False
+) -> tuple[str, str]:
+    """The words of both sides that `sclite` without options compares; with optional words, its option -D,
+    with fragments -F.
 
     A to Z become lower case. Of alternatives, `{ a / b c / @ }`, those stay that make the alignment
     cheapest; @ is no word. Tags (`word;tag`), backslashes and a star at the end of a word are left out.
     An optional word, `(uh)`, may be missing in the hypothesis: it is then put into it, with its brackets.
+    A fragment, `ab-` or `-bc`, is the same as a word that begins or ends with it: the hypothesis then has
+    the word of the reference.
     """
     reference, hypothesis = reference.translate(_TO_LOWER), hypothesis.translate(_TO_LOWER)
-    if not _MARKS.search(reference + hypothesis) and not (
-        has_optional_words and "(" in reference + hypothesis
-    ):
+    both = f"{reference} {hypothesis}"
+    has_fragments = has_fragments and _FRAGMENT.search(both) is not None
+    if not (_MARKS.search(both) or has_fragments or (has_optional_words and "(" in both)):
         return reference, hypothesis
     said, heard = _build_network(reference), _build_network(hypothesis)
     optional_said, optional_heard = (
         _find_optional(network.words) if has_optional_words else set() for network in (said, heard)
     )
-    first, second = _choose_words(said, heard, optional_said, optional_heard)
+    is_same = _is_same_by_fragments if has_fragments else operator.eq
+    first, second = _choose_words(said, heard, optional_said, optional_heard, is_same)
     return " ".join(first), " ".join(second)
 
 
@@ -108,15 +116,21 @@ def _bad_braces(text: str) -> UserError:
 
 
 def _choose_words(
-    reference: _Network, hypothesis: _Network, optional_said: Set[int], optional_heard: Set[int]
+    reference: _Network,
+    hypothesis: _Network,
+    optional_said: Set[int],
+    optional_heard: Set[int],
+    is_same: Callable[[str, str], bool],
 ) -> tuple[list[str], list[str]]:
     """The words on the cheapest path through both; of equal ones sclite's: pairs first, then insertions.
 
     An optional word that has none beside it is put into the other side too, so that it counts as correct.
     """
     both = (reference, hypothesis)
-    if not (optional_said or optional_heard) and all(
-        network.previous[1:] == [[n] for n in range(len(network.words) - 1)] for network in both
+    if (
+        is_same is operator.eq
+        and not (optional_said or optional_heard)
+        and all(network.previous[1:] == [[n] for n in range(len(network.words) - 1)] for network in both)
     ):
         first, second = ([word for word in network.words[1:] if word != NULL] for network in both)
         return first, second
@@ -135,7 +149,8 @@ def _choose_words(
             # min takes the first of equal ones.
             options = []
             if i and j:
-                pair_cost = SUBSTITUTION_COST * (said != heard) if NULL not in (said, heard) else 2 * GAP_COST
+                pair_cost = SUBSTITUTION_COST * (not is_same(said, heard))
+                pair_cost = 2 * GAP_COST if NULL in (said, heard) else pair_cost
                 cells = [(a, b) for a in reference.previous[i] for b in hypothesis.previous[j]]
                 options.append(min((costs[a][b] + pair_cost, (a, b)) for a, b in cells))
             if j:
@@ -158,9 +173,22 @@ def _choose_words(
             if a != i and reference.words[i] != NULL:
                 said_words.append(reference.words[i])
             if b != j and hypothesis.words[j] != NULL:
-                heard_words.append(hypothesis.words[j])
+                is_pair = (
+                    a != i and reference.words[i] != NULL and is_same(reference.words[i], hypothesis.words[j])
+                )
+                heard_words.append((reference if is_pair else hypothesis).words[i if is_pair else j])
         i, j = a, b
     return said_words[::-1], heard_words[::-1]
+
+
+def _is_same_by_fragments(said: str, heard: str) -> bool:
+    """Compare as sclite -F does, which looks at the hypothesis only where the reference is no fragment."""
+    for fragment, word in ((said, heard), (heard, said)):
+        if len(fragment) > 1 and fragment.startswith("-"):
+            return word.endswith(fragment[1:])
+        if len(fragment) > 1 and fragment.endswith("-"):
+            return word.startswith(fragment[:-1])
+    return said == heard
 
 
 def _gap_cost(word: str, is_optional: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from asr.scoring.intervals import Interval
 from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
 from asr.text.english import normalize_english
 from asr.text.normalization import Rule, normalize as normalize_text
-from asr.transcripts.readers import split_format
+from asr.transcripts.readers import FORMATS, split_format
 
 __all__ = [
     "Counts",
@@ -43,6 +44,7 @@ BASIC_RULES: tuple[Rule, ...] = (
     *("strip_symbols", "strip_punctuation", "collapse_spaces"),
 )
 SHOWN_IDS = 5
+_FILE_NAME = re.compile(rf"\S+\.({'|'.join({*FORMATS, 'json', 'txt'})})(\.gz)?(#\S+)?")
 MAX_PATH = 4096
 
 
@@ -89,6 +91,7 @@ def score(
     align: Method = "jiwer",
     unit: Unit = "words",
     has_optional_words: bool = False,
+    has_fragments: bool = False,
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -106,7 +109,8 @@ def score(
     `normalize` is none (but for white space), basic, english, or a function from text to text. `align` says
     how errors are told apart: by the fewest edits, as jiwer does, or as NIST sclite does without options: by
     its costs, without regard to case, with the best of alternatives such as `{ a / b }`; if the references
-    `has_optional_words`, such as `(uh)`, they may be missing, as with its option -D.
+    `has_optional_words`, such as `(uh)`, they may be missing, as with its option -D; with `has_fragments`,
+    `ab-` counts as any word that begins so and `-bc` as any that ends so, as with its option -F.
     """
     if not 0 < confidence < 1 or resamples < 0:
         raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
@@ -118,7 +122,7 @@ def score(
                 "ids, speakers or recordings besides files, which tell them, or alternatives; leave them out"
             )
         options: dict[str, Any] = {"normalize": normalize, "align": align, "unit": unit}
-        options |= {"has_optional_words": has_optional_words}
+        options |= {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
         options |= {"resamples": resamples, "confidence": confidence, "seed": seed}
         _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
         for note in notes:
@@ -134,10 +138,10 @@ def score(
             raise UserError(
                 f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all"
             )
-    if has_optional_words and (align != "sclite" or normalize != "none" or unit != "words"):
+    marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
+    if any(marks.values()) and (align != "sclite" or normalize != "none" or unit != "words"):
         raise UserError(
-            "optional words in brackets: expected align sclite, unit words and no normalisation, which would "
-            "remove the brackets"
+            "optional words in brackets, or fragments: expected align sclite, unit words and no normalization"
         )
     change = choose_normalization(normalize)
     others = _match_alternatives(alternatives or {}, names)
@@ -157,7 +161,7 @@ def score(
     heard_C = tuple(None if text is None else change(text) for text in heard_C)
     given_C = said_C
     if align == "sclite":
-        said_C, heard_C = _read_all_as_sclite(names_C, said_C, heard_C, unit, has_optional_words)
+        said_C, heard_C = _read_all_as_sclite(names_C, said_C, heard_C, unit, marks)
     pairs = (
         (split_units(reference, unit), split_units(hypothesis or "", unit))
         for reference, hypothesis in zip(said_C, heard_C, strict=True)
@@ -190,15 +194,16 @@ def describe_choice(num_references: int) -> str:
 
 
 def are_files(references: object, hypotheses: object) -> bool:
-    """Tell files from texts; one of each is an error, since a name is seldom what somebody said."""
+    """Tell files from texts; one of each is an error, since a name is seldom what somebody said, and so are
+    names of files that are not there."""
     both = (references, hypotheses)
     if not all(isinstance(side, (str, Path)) for side in both):
         return False
     found = [isinstance(side, Path) or _is_path(str(side)) for side in both]
-    if any(found) and not all(found):
+    if not all(found) and (any(found) or all(_FILE_NAME.fullmatch(str(side)) for side in both)):
         other = str(both[found.index(False)])
         raise UserError(
-            f"{shorten(other)}: no such file, and the other side is one; give two files or two lists"
+            f"{shorten(other)}: no such file, and the other is a file's name; give two files or two lists"
         )
     return all(found)
 
@@ -234,12 +239,12 @@ def _read_all_as_sclite(
     said: tuple[str, ...],
     heard: tuple[str | None, ...],
     unit: Unit,
-    has_optional_words: bool,
+    marks: Mapping[str, bool],
 ) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
     pairs = []
     for name, reference, hypothesis in zip(names, said, heard, strict=True):
         try:
-            first, second = read_as_sclite(reference, hypothesis or "", has_optional_words=has_optional_words)
+            first, second = read_as_sclite(reference, hypothesis or "", **marks)
         except UserError as error:
             raise UserError(f"utterance {name}: {error}") from None
         if unit != "words" and "{" in reference + (hypothesis or ""):

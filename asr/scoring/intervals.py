@@ -72,6 +72,10 @@ def find_rate_interval(sums_G2: np.ndarray, resamples: int, confidence: float, s
     units of its own standard error (bootstrap-t). Of two to seven groups the table of Student's t is used.
     Where fewer than five groups have errors, these are counted as rare events (Poisson): no error at all in
     100 words still means a rate of up to 3.7 %.
+
+    A single group with many errors stretches bootstrap-t far beyond what any resample can reach, so its ends
+    are held between the lowest and the highest rate of a group. Not for two to seven groups: the true rate
+    lies outside of all of theirs too often.
     """
     errors, words = sums_G2.sum(axis=0)
     if not words:
@@ -80,7 +84,12 @@ def find_rate_interval(sums_G2: np.ndarray, resamples: int, confidence: float, s
     if not with_errors or (with_errors < MIN_WITH_ERRORS <= len(sums_G2)):
         return _find_rare_interval(errors, words, int(with_errors), confidence)
     interval = find_ratio_interval(sums_G2, resamples, confidence, seed)
-    return interval and Interval(max(0.0, interval.low), interval.high)
+    if interval is None or len(sums_G2) < MIN_GROUPS:
+        return interval and Interval(max(0.0, interval.low), interval.high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates_G = sums_G2[:, 0] / sums_G2[:, 1]  # nan of groups without words and errors
+    low, high = float(np.nanmin(rates_G)), float(np.nanmax(rates_G))
+    return Interval(max(interval.low, low), min(interval.high, high))
 
 
 def find_ratio_interval(sums_G2: np.ndarray, resamples: int, confidence: float, seed: int) -> Interval | None:

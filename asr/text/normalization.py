@@ -18,6 +18,7 @@ Rule = Literal[
     "nfc",
     "nfkc",
     "strip_diacritics",
+    "strip_tags",
     "strip_brackets",
     "lowercase",
     "uppercase",
@@ -158,14 +159,26 @@ def _strip_diacritics(text: str) -> str:
     return _nfc(_DIACRITICS.sub("", unicodedata.normalize("NFD", text)))
 
 
-def _strip_brackets(text: str) -> str:
-    """Replace tags such as [noise], <unk> and (laughs) by a space each, with what is nested inside them.
+# What a pair of brackets leaves: a space, but nothing between characters of scripts without spaces.
+_GAP = "\ufdd0"  # not a character
+_UNSPACED = "[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
+_JOINED = re.compile(f"(?<={_UNSPACED}){_GAP}+(?={_UNSPACED})")
 
-    A bracket without a partner stays. Not for texts that keep spoken words in brackets.
+
+def _strip_tags(text: str) -> str:
+    """Replace tags such as [noise] and <unk> by a space each, with what is nested inside them, or by nothing
+    between kana and Chinese characters; words in round brackets stay.
+
+    A bracket without a partner stays.
     """
-    for opening, closing in ("[]", "<>", "()"):
-        text = _strip_pairs(text, opening, closing)
-    return text
+    return _strip_brackets(text, ("[]", "<>"))
+
+
+def _strip_brackets(text: str, pairs: Sequence[str] = ("[]", "<>", "()")) -> str:
+    """Do as strip_tags, and the same with (laughs). Not for texts that keep spoken words in brackets."""
+    for pair in pairs:
+        text = _strip_pairs(text, pair[0], pair[1])
+    return _JOINED.sub("", text).replace(_GAP, " ")
 
 
 def _strip_pairs(text: str, opening: str, closing: str) -> str:
@@ -176,7 +189,7 @@ def _strip_pairs(text: str, opening: str, closing: str) -> str:
     for part in re.split(f"([{re.escape(opening + closing)}])", text):
         if part == closing and unmatched:
             del parts[unmatched.pop() :]
-            part = " "
+            part = _GAP
         elif part == opening:
             unmatched.append(len(parts))
         parts.append(part)
@@ -249,6 +262,7 @@ RULES: dict[str, Callable[[str], str]] = {
     "nfc": _nfc,
     "nfkc": _nfkc,
     "strip_diacritics": _strip_diacritics,
+    "strip_tags": _strip_tags,
     "strip_brackets": _strip_brackets,
     "lowercase": _lowercase,
     "uppercase": _uppercase,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,7 +61,8 @@ class ScoringConfig(Config):
 
     english: bool | None = None
     """true: the rules for English: numbers, contractions, spelling, no case and punctuation. false: `rules`,
-    which fit any language. null: those for English if every utterance is known to be English."""
+    which fit any language. null: those for English where the language of an utterance (of the manifest, else
+    as given, else of the model) is English."""
     rules: tuple[Rule, ...] = (
         "strip_invisible",
         "nfkc",
@@ -80,14 +82,26 @@ class ScoringConfig(Config):
         check_rules(rules)
         return rules
 
-    def for_languages(self, languages: Iterable[str | None]) -> ScoringConfig:
-        """Choose the rules by the languages of all utterances, unless the setting does."""
-        is_english = all((code or "").lower().split("-")[0] in ("en", "eng", "english") for code in languages)
-        return self if self.english is not None else self.model_copy(update={"english": is_english})
+    def uses_english_rules(self, language: str | None) -> bool:
+        if self.english is not None:
+            return self.english
+        return re.split("[-_]", (language or "").lower())[0] in ("en", "eng", "english")
 
-    def normalize(self, text: str) -> str:
-        text = normalize_english(text) if self.english else normalize(text, self.rules)
+    def normalize(self, text: str, language: str | None = None) -> str:
+        text = normalize_english(text) if self.uses_english_rules(language) else normalize(text, self.rules)
         return join_letters(text) if self.join_letters else text
+
+    def describe(self, languages: Sequence[str | None]) -> str:
+        """Name the rules for utterances of these languages."""
+        others = f"scoring.rules: {', '.join(self.rules)}"
+        count = sum(map(self.uses_english_rules, languages))
+        if count == len(languages):
+            return "the rules for English"
+        return (
+            f"the rules for English in {count} of {len(languages)} utterances, else {others}"
+            if count
+            else others
+        )
 
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from asr.audio import write
 from asr.data import Utterance, build_whole, check_counts, find_files, read_decoded, write_manifest
 from asr.errors import UserError
-from asr.recipe import Recipe, index_wsj, normalize_prompt, read_prompts, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, index_wsj, normalize_prompt, read_prompts, share_systems
 
 SAMPLE_RATE = 16_000
 CONDITIONS = "0123456789abcd"  # the last character of an id; 0 to 6 are of the first microphone
@@ -101,5 +101,5 @@ RECIPE = Recipe(
     hours=30.0,
     prepare=prepare,
     source="order aurora4a and aurora4b of ELRA (http://aurora.hsnr.de/aurora-4.html), license LDC93S6A or B",
-    systems=share_systems(__file__),
+    systems=share_systems(__file__, WITHOUT_TAGS),
 )

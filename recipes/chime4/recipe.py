@@ -20,7 +20,15 @@ from asr.data import (
     write_manifest,
 )
 from asr.errors import UserError
-from asr.recipe import Recipe, index_wsj, normalize_prompt, read_dots, read_prompts, share_systems
+from asr.recipe import (
+    WITHOUT_TAGS,
+    Recipe,
+    index_wsj,
+    normalize_prompt,
+    read_dots,
+    read_prompts,
+    share_systems,
+)
 
 COUNTS = {
     "train": 52_428,
@@ -135,5 +143,5 @@ RECIPE = Recipe(
     hours=190.0,
     prepare=prepare,
     source="license LDC2017S24 and WSJ0 at https://catalog.ldc.upenn.edu (https://www.chimechallenge.org)",
-    systems=share_systems(__file__),
+    systems=share_systems(__file__, WITHOUT_TAGS),
 )

@@ -130,9 +130,19 @@ def _take_words(joined: str, lines: list[list[str]]) -> list[str]:
 
 
 def clean_word(word: str) -> str:
-    """Take tags away, which are all of the ASCII characters, but not fillers and fragments in them."""
-    word = re.sub(r"[\x00-\x7f]", "", word).rstrip("・")
-    return word.replace("んー", "ん").replace("んー", "ん").replace("ンー", "ン").replace("ンー", "ン")
+    """Take tags away, which are all of the ASCII characters, but not fillers and fragments in them; then
+    the substitutions of Kaldi's csj2kaldi4m.pl, of んー twice for んーー."""
+    word = re.sub("・$", "", re.sub(r"[\x00-\x7f]", "", word))
+    for old, new in (
+        ("んー", "ん"),
+        ("ンー", "ン"),
+        ("んー", "ん"),
+        ("ンー", "ン"),
+        ("ヮ", "ワ"),
+        ("ゎ", "わ"),
+    ):
+        word = word.replace(old, new)
+    return "０" if word in ("ゼロ", "零") else word
 
 
 def join_segments(segments: Iterable[Segment]) -> Iterator[tuple[float, float, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from asr.data import Utterance, check_counts, find_files, limit_repeats, read_decoded, write_manifest
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, share_systems
 
 NUM_CALLS = {"train": 873, "dev": 24}
 COUNTS = {"test": 5_413}
@@ -94,5 +94,10 @@ RECIPE = Recipe(
     prepare=prepare,
     source="license LDC2005S15 and LDC2005T32 at https://catalog.ldc.upenn.edu",
     chosen_by="cer",
-    systems=share_systems(__file__, "features.sample_rate=8000", "train.select_by=cer"),
+    systems=share_systems(
+        __file__,
+        "features.sample_rate=8000",
+        "train.select_by=cer",
+        WITHOUT_TAGS,
+    ),
 )

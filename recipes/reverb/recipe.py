@@ -22,7 +22,7 @@ from asr.data import (
 )
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import Recipe, normalize_prompt, read_dots, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, normalize_prompt, read_dots, share_systems
 
 COUNTS = {
     "train": 7_861,
@@ -149,5 +149,5 @@ RECIPE = Recipe(
     prepare=prepare,
     source="license LDC95S24 at https://catalog.ldc.upenn.edu, and get the sets and the task files of "
     "https://reverb2014.dereverberation.com",
-    systems=share_systems(__file__),
+    systems=share_systems(__file__, WITHOUT_TAGS),
 )

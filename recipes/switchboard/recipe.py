@@ -23,7 +23,7 @@ from asr.data import (
 )
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, share_systems
 from asr.transcripts import read_stm
 
 NUM_CALLS = {"train": 2_438}
@@ -207,6 +207,9 @@ RECIPE = Recipe(
     source="license LDC97S62, LDC2002S09 and LDC2002T43 at https://catalog.ldc.upenn.edu, and unpack "
     "https://www.openslr.org/resources/5/switchboard_word_alignments.tar.gz",
     systems=share_systems(
-        __file__, "features.sample_rate=8000", "tokenizer.type=bpe", "tokenizer.vocab_size=2000"
+        __file__,
+        "features.sample_rate=8000",
+        "tokenizer={type: bpe, vocab_size: 2000}",
+        WITHOUT_TAGS,
     ),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asr.data import check_counts, write_manifest
 from asr.errors import UserError
-from asr.recipe import Recipe, index_wsj, read_wsj, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, index_wsj, read_wsj, share_systems
 
 SETS = {"train": "train_si284", "train_si84": "train_si84", "dev": "dev93", "test": "eval92"}
 COUNTS = {"train": 37_416, "train_si84": 7_138, "dev": 503, "test": 333}
@@ -28,5 +28,5 @@ RECIPE = Recipe(
     hours=82.5,
     prepare=prepare,
     source="license LDC93S6A or B and LDC94S13A or B at https://catalog.ldc.upenn.edu",
-    systems=share_systems(__file__),
+    systems=share_systems(__file__, WITHOUT_TAGS),
 )

@@ -45,7 +45,8 @@ def read_ways(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def test_table(talker: str, manifest: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(talker, manifest, "--decoding", "ctc_greedy", "--decoding", "joint") == 0
-    title, _, header, *rows = capsys.readouterr().out.splitlines()
+    title, _, header, *rows, _, rules = capsys.readouterr().out.splitlines()
+    assert rules.startswith("texts were normalized by text.scoring: ")
     assert title == "4 utterances of 2 speakers, 12 words, 3.6 s of audio, checks: on"
     assert header.split() == [
         "decoding",
@@ -161,7 +162,7 @@ def test_device_and_rules_are_said(talker: str, manifest: str, caplog: pytest.Lo
     caplog.set_level("INFO")
     assert evaluate(talker, manifest, "--device", "cpu") == 0
     assert "device: cpu (1 thread), float32" in caplog.messages
-    assert "texts were normalised by text.scoring: strip_invisible, nfc, collapse_spaces" in caplog.messages
+    assert "texts were normalized by text.scoring: strip_invisible, nfc, collapse_spaces" in caplog.messages
 
 
 def test_output_dir(talker: str, manifest: str, tmp_path: Path) -> None:

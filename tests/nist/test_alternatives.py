@@ -53,6 +53,21 @@ GOLDEN_OPTIONAL = [
 ]
 
 
+# With its option -F, which reads the hypothesis as a fragment only where the reference is none.
+GOLDEN_FRAGMENTS = [
+    ("ab- c", "abd c", (2, 0, 0, 0)),
+    ("abc", "-bc", (1, 0, 0, 0)),
+    ("a-", "ab-", (1, 0, 0, 0)),
+    ("ab-", "a-", (0, 1, 0, 0)),
+    ("- --", "a x", (0, 2, 0, 0)),
+    ("-ab", "a-", (0, 1, 0, 0)),
+    ("a-", "a", (1, 0, 0, 0)),
+    ("{ AB-;t / c }", "abx", (1, 0, 0, 0)),
+    ("a @", "a- b", (1, 0, 0, 1)),
+    ("(ab-)", "abc", (0, 1, 0, 0)),
+]
+
+
 def count(reference: str, hypothesis: str, **options: bool) -> tuple[int, int, int, int]:
     counts = score(reference, hypothesis, align="sclite", resamples=0, **options).counts
     return counts.correct, counts.substitutions, counts.deletions, counts.insertions
@@ -74,12 +89,20 @@ def test_optional_words_may_be_missing(reference: str, hypothesis: str, expected
     assert count(reference, hypothesis, has_optional_words=True) == expected
 
 
+@pytest.mark.parametrize(("reference", "hypothesis", "expected"), GOLDEN_FRAGMENTS)
+def test_fragments_are_the_words_that_they_begin_or_end(
+    reference: str, hypothesis: str, expected: tuple[int, ...]
+) -> None:
+    assert count(reference, hypothesis, has_fragments=True) == expected
+    assert count("i (we-) like", "i weed like", has_fragments=True, has_optional_words=True) == (3, 0, 0, 0)
+
+
 def test_optional_words_are_shown_and_need_their_brackets() -> None:
     found = score(["a (uh) b"], ["a b"], align="sclite", has_optional_words=True)
     assert (found.references, found.hypotheses) == (("a (uh) b",), ("a (uh) b",))
     assert found.given_references == ("a (uh) b",)
     for options in ({}, {"align": "sclite", "normalize": "basic"}, {"align": "sclite", "unit": "characters"}):
-        with pytest.raises(UserError, match="expected align sclite, unit words and no normalisation"):
+        with pytest.raises(UserError, match="expected align sclite, unit words and no normalization"):
             score(["a"], ["a"], has_optional_words=True, **options)
 
 
@@ -113,17 +136,16 @@ def run_sclite(pairs: list[tuple[str, str]], options: str = "") -> list[tuple[in
 
 @needs_sclite
 @settings(max_examples=3, phases=[Phase.generate])  # shrinking would start sclite for minutes
-@pytest.mark.parametrize("has_optional_words", [False, True])
+@pytest.mark.parametrize("options", ["", "-D", "-F", "-F -D"])
 @given(data=st.data())
-def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject, has_optional_words: bool) -> None:
+def test_random_texts_with_marks_count_as_in_sclite(data: st.DataObject, options: str) -> None:
     """With null words, alignments of the same cost may differ in what they count; without, nothing may."""
-    words = ["a", "B", "b", "c", "(uh)", "C;t", "c*", "Uh"]
+    words = ["a", "B", "b", "c", "(uh)", "C;t", "c*", "Uh", "b-", "-b", "bc", "cb", "(b-)", "-", "B-;t"]
+    flags = {"has_optional_words": "-D" in options, "has_fragments": "-F" in options}
     texts = make_texts(data.draw(st.sampled_from([words, [*words, "@"]])))
     pairs = data.draw(st.lists(st.tuples(texts, texts), min_size=20, max_size=40))
-    for (reference, hypothesis), theirs in zip(
-        pairs, run_sclite(pairs, "-D" * has_optional_words), strict=True
-    ):
-        ours = count(reference, hypothesis, has_optional_words=has_optional_words)
+    for (reference, hypothesis), theirs in zip(pairs, run_sclite(pairs, options), strict=True):
+        ours = count(reference, hypothesis, **flags)
         if "@" in reference + hypothesis:
             assert cost(ours) == cost(theirs), (reference, hypothesis)
         else:

@@ -299,12 +299,11 @@ def test_csj_damaged(csj: Corpus, tmp_path: Path, damage: Damage, message: str) 
 
 def test_words_of_csj(csj: Corpus) -> None:
     clean = csj[0].prepare.__globals__["clean_word"]
-    assert [clean(word) for word in ("うんーんー", "ンーンーンー", "データ・", "(F あのー)")] == [
-        "うんん",
-        "ンンン",
-        "データ",
-        "あのー",
-    ]
+    words = {
+        **{"うんーんー": "うんん", "ンーンーンー": "ンンン", "データ・": "データ", "(F あのー)": "あのー"},
+        **{"んーー": "ん", "シヮ": "シワ", "くゎ": "くわ", "ゼロ": "０", "零": "０", "ゼロワン": "ゼロワン"},
+    }
+    assert [clean(word) for word in words] == list(words.values())
 
 
 # --- Fisher and CallHome ------------------------------------------------------------------------------

@@ -28,13 +28,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The files that it writes have the errors that it counts; what cannot be read is left out."""
+    """The files that it writes have the errors that it counts; what cannot be read counts as deleted."""
     good = list(read_manifest(corpus / "dev.jsonl"))
     write_manifest(tmp_path / "a.jsonl", [*good, good[0].model_copy(update={"id": "b", "audio": "no.wav"})])
     arguments = [str(corpus / "run"), str(tmp_path / "a.jsonl"), "--output-dir", str(tmp_path)]
     assert cli.main(["evaluate", *arguments, "--json"]) == 1
     record = json.loads(capsys.readouterr().out)
-    assert list(record["failed"]) == ["b"] and record["score"]["utterances"] == 2 * len(good)
+    assert list(record["failed"]) == ["b"] and record["score"]["utterances"] == 2 * len(good) + 2
     sides = [str(tmp_path / f"{name}.stm") for name in ("reference", "hypothesis")]
     assert cli.main(["score", "--align", "speakers", *sides, "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out)["systems"]

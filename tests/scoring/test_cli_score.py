@@ -152,7 +152,7 @@ def test_optional_words_may_be_missing(folder: Path, capsys: pytest.CaptureFixtu
     for align, errors in (("sclite", 1), ("sclite-D", 0)):
         found = run_json(capsys, "ref.stm", "hyp.stm", "--align", align)
         assert found["systems"][0]["errors"] == errors and found["systems"][0]["reference_length"] == 5
-    with pytest.raises(UserError, match="expected align sclite, unit words and no normalisation"):
+    with pytest.raises(UserError, match="expected align sclite, unit words and no normalization"):
         run("ref.stm", "hyp.stm", "--align", "sclite-D", "--normalize", "basic")
 
 

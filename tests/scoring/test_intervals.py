@@ -130,3 +130,16 @@ def test_groups_are_speakers_only_if_there_are_two() -> None:
     assert number_groups(None, 2).tolist() == [0, 1]
     columns = np.array([[1, 10], [2, 20], [4, 40]])
     assert sum_groups(columns, np.array([0, 1, 0])).tolist() == [[5, 50], [2, 20]]
+
+
+def test_an_interval_stays_within_the_rates_of_the_groups() -> None:
+    """One speaker of ten whose texts are full of repetitions: bootstrap-t alone ends at several hundred percent."""
+    sums_G2 = np.array(
+        [[2, 80], [3, 75], [1, 60], [4, 90], [2, 70], [3, 66], [1, 72], [2, 81], [0, 50], [160, 85]]
+    )
+    wide = find_ratio_interval(sums_G2, 1000, 0.95, 0)
+    assert wide.low < 0 or wide.high > 160 / 85
+    interval = find_rate_interval(sums_G2, 1000, 0.95, 0)
+    assert 0 <= interval.low < sums_G2[:, 0].sum() / sums_G2[:, 1].sum() < interval.high <= 160 / 85
+    few = find_rate_interval(sums_G2[-3:], 1000, 0.95, 0)  # Student's t is not cut: see the simulations above
+    assert few.high > 160 / 85

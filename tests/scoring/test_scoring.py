@@ -200,6 +200,16 @@ def test_hostile_texts() -> None:
     assert found.counts == Counts(correct=99_999, substitutions=1)
 
 
+@pytest.mark.parametrize(
+    ("references", "hypotheses"),
+    [("reff.trn", "hypp.trn"), ("out/a.jsonl.gz", "b.jsonl#x"), ("kaldi:a.txt", "b.csv")],
+)
+def test_names_of_files_that_are_not_there_are_no_texts(references: str, hypotheses: str) -> None:
+    with pytest.raises(UserError, match=f"{references}.*no such file"):
+        score(references, hypotheses)
+    assert score(f"{references} yes", hypotheses).error_rate > 0
+
+
 def test_hypothesis_of_another_corpus() -> None:
     found = score(["one two three"], ["completely other words that nobody said"])
     assert found.counts == Counts(substitutions=3, insertions=3)

@@ -75,6 +75,8 @@ CASES: list[tuple[str, Rule, str, str]] = [
     ("without partner", "strip_brackets", "a) (b ]] [[", "a) (b ]] [["),
     ("empty", "strip_brackets", "a()b", "a b"),
     ("full width is for nfkc", "strip_brackets", "（笑）", "（笑）"),
+    ("between characters without spaces", "strip_brackets", "你[笑]<x>好 <x>吗[x]a", "你好  吗 a"),
+    ("round ones stay", "strip_tags", "a (b) [noise] <unk>你[laughter]好", "a (b)    你好"),
     # case
     ("latin", "lowercase", "ÀÉÎ Straße ẞ", "àéî straße ß"),
     ("greek final sigma", "lowercase", "ΟΔΟΣ ΣΟΦΟΣ", "οδος σοφος"),

@@ -597,18 +597,17 @@ def test_a_folder_goes_on_in_its_arithmetic(
     assert "was begun in int8 on cpu" in message and "--set precision=float32" in message
 
 
-@pytest.mark.parametrize(
-    ("languages", "english"),
-    [
-        (["en", "en-US"], True),
-        (["en", "hi"], False),
-        (["th"], False),
-        ([None], False),
-    ],
-)
-def test_english_rules_are_for_english_alone(languages: list[str | None], english: bool) -> None:
-    assert ScoringConfig().for_languages(languages).english is english
-    assert ScoringConfig(english=True).for_languages(languages).english is True
+def test_english_rules_are_for_english_utterances_alone() -> None:
+    scoring, text = ScoringConfig(), "It's twenty प्रेम"
+    for language in ("en", "en-US", "en_US", "English"):
+        assert scoring.normalize(text, language) == ScoringConfig(english=True).normalize(text, "hi") != text
+    for other in ("hi", None, "enm"):
+        assert scoring.normalize(text, other) == "it's twenty प्रेम"
+    assert scoring.describe(["en_GB", "en"]) == "the rules for English"
+    assert scoring.describe(["en", "th", None]).startswith(
+        "the rules for English in 1 of 3 utterances, else scor"
+    )
+    assert scoring.describe(["th"]).startswith("scoring.rules: strip_invisible, ")
 
 
 def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -633,6 +632,11 @@ def test_evaluate_command(models: dict[str, str], wav: str, capsys: pytest.Captu
     assert cli.main(["evaluate", models["ggml"], "hindi.jsonl", *FAST, "--json", "--output-dir", "o3"]) == 0
     assert "scoring.rules" in json.loads(capsys.readouterr().out)["normalization"]
     assert "प्रेम eight" in Path("o3/reference.trn").read_text(), "vowel signs stay"
+    both = Path("hindi.jsonl").read_text() + json.dumps(line | {"id": "u2", "language": "en_US"}) + "\n"
+    Path("both.jsonl").write_text(both)
+    assert cli.main(["evaluate", models["ggml"], "both.jsonl", *FAST, "--output-dir", "o4"]) == 0
+    assert "by the rules for English in 1 of 2 utterances, else scoring.rules" in capsys.readouterr().out
+    assert Path("o4/reference.trn").read_text() == "प्रेम eight (u1)\nc z 8 (u2)\n"
     assert cli.main(["evaluate", "base.en", "test.jsonl", "--set", "whisper.language=de"]) == 2
     assert "this model knows English" in capsys.readouterr().err
     assert cli.main([*command, "--decoding", "joint"]) == 2
