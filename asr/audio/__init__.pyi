@@ -4,7 +4,6 @@ from .beamforming import (
     find_delays as find_delays,
 )
 from .containers import AudioError as AudioError
-from .headers import is_container as is_container
 from .mixing import measure_active_level as measure_active_level, mix_sources as mix_sources
 from .reading import (
     Damage as Damage,
@@ -16,9 +15,17 @@ from .reading import (
     write as write,
 )
 from .segmentation import (
+    SILENCE_DB as SILENCE_DB,
     AudioSegment as AudioSegment,
+    EnergyDetector as EnergyDetector,
     SegmentationConfig as SegmentationConfig,
     Segmenter as Segmenter,
+    SileroDetector as SileroDetector,
+    SileroModel as SileroModel,
+    apply_hysteresis as apply_hysteresis,
+    load_silero as load_silero,
+    make_detector as make_detector,
+    measure_energies as measure_energies,
     split_at_pauses as split_at_pauses,
 )
 from .sources import (
@@ -29,14 +36,4 @@ from .sources import (
     make_source as make_source,
     read_ahead as read_ahead,
     read_source as read_source,
-)
-from .speech_detection import (
-    SILENCE_DB as SILENCE_DB,
-    EnergyDetector as EnergyDetector,
-    SileroDetector as SileroDetector,
-    SileroModel as SileroModel,
-    apply_hysteresis as apply_hysteresis,
-    load_silero as load_silero,
-    make_detector as make_detector,
-    measure_energies as measure_energies,
 )

@@ -25,17 +25,6 @@ _OTHER_KINDS = {
 }
 _TEXT_BYTES = bytes(range(0x20, 0x7F)) + b"\t\n\f\r"
 
-# First bytes of what FFmpeg reads. MP3 and AAC without a tag have none, but each frame tells its length.
-_CONTAINERS = (
-    *(b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b"OggS", b"NIST", b"ID3", b".snd"),
-    *(b"wvpk", b"#!AMR", b"MAC ", b"TTA1", b"FLV\x01", b"Creative Voice"),
-    *(b"\x1a\x45\xdf\xa3", b"\x30\x26\xb2\x75"),  # Matroska and WebM; ASF, which is WMA
-)
-_MP3_KILOBITS = (
-    (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-    (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
-)
-
 # What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
 # fmt: off
 AUDIO_SUFFIXES = frozenset((
@@ -56,32 +45,6 @@ def name_other_kind(head: bytes) -> str | None:
             return kind
     is_text = not head.translate(None, _TEXT_BYTES)
     return f"text (it starts with {head[:40].decode()!r})" if is_text else None
-
-
-def is_container(head: bytes) -> bool:
-    """Tell a stream that names its format from raw PCM. `head`: the first 4 kB."""
-    if head.startswith(_CONTAINERS) or head[4:8] == b"ftyp" or head[::188][:3] == b"GGG":  # MP4, MPEG-TS
-        return True
-    place = num_frames = 0
-    while (length := _measure_frame(head[place : place + 6])) > 0 and num_frames < 3:
-        num_frames, place = num_frames + 1, place + length
-    return num_frames == 3
-
-
-def _measure_frame(header: bytes) -> int:
-    """Bytes of a frame of MP3 or of AAC (ADTS) that begins so; 0 where none does."""
-    if len(header) < 6 or header[0] != 0xFF or header[1] < 0xE0:
-        return 0
-    if header[1] & 0xF6 == 0xF0:  # ADTS
-        return (header[3] & 3) << 11 | header[4] << 3 | header[5] >> 5
-    version, layer, padding = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 1 & 1
-    bitrate, rate = header[2] >> 4, header[2] >> 2 & 3
-    if version == 1 or layer != 1 or bitrate in (0, 15) or rate == 3:
-        return 0
-    is_first = version == 3  # MPEG-1; the others have half the samples a frame
-    kilobits = _MP3_KILOBITS[0 if is_first else 1][bitrate - 1]
-    hertz = (44_100, 48_000, 32_000)[rate] // {3: 1, 2: 2, 0: 4}[version]
-    return (144_000 if is_first else 72_000) * kilobits // hertz + padding
 
 
 def inspect_ogg_end(file: BinaryIO) -> tuple[bool, bool]:

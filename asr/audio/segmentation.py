@@ -1,4 +1,4 @@
-"""Segmentation: cut recordings of any length, read block by block, into segments of speech between pauses.
+"""Segmentation: find speech, and cut recordings of any length, read block by block, between pauses.
 
 Speech is found by the model of the package silero-vad, or by its energy over the noise. Memory holds one
 segment and what the search for the next cut looks ahead, however long the recording is.
@@ -6,33 +6,50 @@ segment and what the search for the next cut looks ahead, however long the recor
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
+import warnings
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from asr.audio.speech_detection import (
-    AHEAD_SECONDS,
-    FRAMES_PER_SECOND,
-    SILENCE_DB,
-    Method,
-    make_detector,
-    smooth,
-)
 from asr.config import Config
+from asr.errors import UserError
 
-# S samples, T frames of 10 ms
+# S samples, T frames of 10 ms, C chunks of 32 ms, D dimension
 
+FRAMES_PER_SECOND = 100
 SHORTEST_SECONDS = 0.05  # of a recording with a word in it
 INNER_PAUSE_SECONDS = 0.5  # between two spans of speech of one segment
+MIN_PAUSE_SECONDS = 0.2  # a shorter one is a part of speech, such as the stop in a t
+UNJUDGED_SECONDS = 3.0  # a shorter recording is one segment: too little to measure the noise in it
+OVERLAP_SHARE = 0.05  # of the longest segment, at most a second, that both sides of a cut in speech hold
+
+SILENCE_DB = -80.0  # of full scale: the rounding of 16 bits lies 20 dB below, the quietest speech above
+_THRESHOLD_DB = (
+    8.0  # speech begins so far over the noise, and ends at half of that; white noise varies by 2 dB
+)
+_AHEAD_SECONDS = 10.0  # after a frame, where its noise is measured
+_PAST_SECONDS = 20.0  # and before it
+_NOISE_SHARE = 0.1  # of these frames, at least so many hold no speech: even fast talkers close their lips
+_PRE_EMPHASIS = 0.97  # or hum and rumble would hide the speech
+
+SILERO_RATES = (8_000, 16_000)  # Hz
+_SILERO_HYSTERESIS = 0.15  # its authors': so far below the probability where speech begins, it ends
 
 
 class SegmentationConfig(Config):
     """Segmentation of recordings by voice activity."""
 
-    method: Method = "auto"
+    method: Literal["auto", "silero", "energy", "none"] = "auto"
     """silero: the model of the package silero-vad, which knows speech from music, for models that hear 8 or
     16 kHz. energy: speech is what is louder than the noise around it. auto: silero where the rate allows it,
     else energy. none: no cut, the whole recording is one segment."""
@@ -41,44 +58,41 @@ class SegmentationConfig(Config):
     hears 30 s at once however short a segment is, has 28 here unless told otherwise."""
     min_seconds: float = pydantic.Field(default=8.0, gt=0)
     """Speech that goes on past max_seconds is not cut before so many seconds. Whisper: 15."""
-    max_pause_seconds: float = pydantic.Field(default=0.5, gt=0)
-    """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks.
-    Whisper: 3."""
-    min_pause_seconds: float = pydantic.Field(default=0.2, gt=0)
-    """A shorter one is a part of speech, such as the stop in a t."""
-    padding_seconds: float = pydantic.Field(default=0.3, ge=0)
-    """Kept before and after speech: weak sounds at its edges."""
-    overlap_seconds: float = pydantic.Field(default=1.0, ge=0)
-    """Audio that both sides share where speech is cut without a pause; their common words are joined."""
-    speech_threshold: float = pydantic.Field(default=0.5, gt=0.15, lt=1)
-    """silero: speech begins where it is at least so likely, and ends where it is 0.15 less likely. Lower for
-    quiet or noisy speech, higher where noise is taken for speech."""
-    threshold_db: float = pydantic.Field(default=8.0, gt=0)
-    """energy: speech begins so far over the noise, and ends at half of that; white noise varies by 2 dB."""
-    unjudged_seconds: float = pydantic.Field(default=3.0, ge=0)
-    """A shorter recording, unless silent, is one segment: what is noise in it, nobody can tell."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SegmentationConfig:
         if not self.overlap_seconds < self.min_seconds < self.max_seconds - 2 * self.overlap_seconds:
             raise ValueError(
-                f"expected overlap_seconds < min_seconds < max_seconds - 2 * overlap_seconds, found "
-                f"{self.overlap_seconds}, {self.min_seconds} and {self.max_seconds}"
-            )
-        if self.min_pause_seconds > self.max_pause_seconds:
-            raise ValueError(
-                f"min_pause_seconds = {self.min_pause_seconds} must not be over "
-                f"max_pause_seconds = {self.max_pause_seconds}"
+                f"min_seconds = {self.min_seconds} does not go with max_seconds = {self.max_seconds}: "
+                f"expected {OVERLAP_SHARE:.0%} to {1 - 2 * OVERLAP_SHARE:.0%} of it"
             )
         return self
 
+    @property
+    def overlap_seconds(self) -> float:
+        """Audio that both sides share where speech is cut without a pause; their common words are joined."""
+        return min(1.0, OVERLAP_SHARE * self.max_seconds)
+
     def limited(self, max_seconds: float) -> SegmentationConfig:
-        """The same with segments of at most so many seconds, the other lengths in proportion."""
+        """The same with segments of at most so many seconds, and the shortest in proportion."""
         if max_seconds >= self.max_seconds:
             return self
-        share = max_seconds / self.max_seconds
-        changed = {name: getattr(self, name) * share for name in ("min_seconds", "overlap_seconds")}
-        return self.model_copy(update={"max_seconds": max_seconds, **changed})
+        min_seconds = self.min_seconds * max_seconds / self.max_seconds
+        return self.model_copy(update={"max_seconds": max_seconds, "min_seconds": min_seconds})
+
+    def with_rules(self, **changed: float) -> CuttingRules:
+        return CuttingRules(**{**self.model_dump(), **changed})
+
+
+class CuttingRules(SegmentationConfig):
+    """All rules of cutting: the settings, and what a kind of model or a client of the server changes."""
+
+    max_pause_seconds: float = 0.5
+    """A longer pause always ends a segment; at shorter ones cuts are made only where max_seconds asks."""
+    padding_seconds: float = 0.3
+    """Kept before and after speech: weak sounds at its edges."""
+    speech_threshold: float = 0.5
+    """silero: speech begins where it is at least so likely."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +139,19 @@ class Segmenter:
         sample_rate: int,
         config: SegmentationConfig,
         offset: float = 0.0,
-        ahead_seconds: float = AHEAD_SECONDS,
         whole_seconds: float = 0.0,
+        is_live: bool = False,
     ) -> None:
-        """A recording of at most `whole_seconds`, if there is speech in it, is one segment."""
-        self.sample_rate, self.config, self.offset = sample_rate, config, offset
-        self.whole_seconds = whole_seconds
+        """A recording of at most `whole_seconds`, if there is speech in it, is one segment. Live, nothing is
+        looked at ahead: the noise is what it was until now."""
+        self.sample_rate, self.offset, self.whole_seconds = sample_rate, offset, whole_seconds
+        self.rules = config if isinstance(config, CuttingRules) else config.with_rules()
         self.frame_samples = sample_rate / FRAMES_PER_SECOND  # frames may begin between two samples
-        self._detector = make_detector(
-            config.method, config.threshold_db, sample_rate, ahead_seconds, config.speech_threshold
-        )
+        self._detector = make_detector(self.rules, sample_rate, 0.0 if is_live else _AHEAD_SECONDS)
+        self._unjudged_seconds = 0.0 if is_live else UNJUDGED_SECONDS
+        self._padding = _count_frames(self.rules.padding_seconds)
         self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on
-        self._audio_first = 0
-        self._num_samples = 0
+        self._audio_first = self._num_samples = 0
         self._is_speech_T = np.zeros(0, bool)  # from frame _first on
         self._energies_T = np.zeros(0)
         self._first = 0
@@ -153,19 +167,23 @@ class Segmenter:
     def push(self, block_S: np.ndarray) -> list[AudioSegment]:
         self._blocks.append(block_S)
         self._num_samples += len(block_S)
+        if self._detector is None:
+            return []
         self._note(self._detector.push(block_S))
         return [] if self.seconds <= self.whole_seconds else self._take(is_last=False)
 
     def finish(self) -> list[AudioSegment]:
         """The rest; nothing can be pushed after."""
+        whole = [AudioSegment(self.offset, self._audio, self.sample_rate)]
+        if self._detector is None:
+            return whole if self._num_samples else []
         self._note(self._detector.finish())
         if self.seconds <= self.whole_seconds and self._is_speech_T.any():
             return [self._cut_out(0, self._num_samples / self.frame_samples, None)]
         segments = self._take(is_last=True)
-        is_short = SHORTEST_SECONDS <= self.seconds <= self.config.unjudged_seconds
-        if not self._has_given and is_short and self._energies_T.max(initial=SILENCE_DB) > SILENCE_DB:
-            return [AudioSegment(self.offset, self._audio, self.sample_rate)]
-        return segments
+        is_short = SHORTEST_SECONDS <= self.seconds <= self._unjudged_seconds
+        is_silent = self._energies_T.max(initial=SILENCE_DB) <= SILENCE_DB
+        return whole if is_short and not is_silent and not self._has_given else segments
 
     def current(self) -> AudioSegment | None:
         """The segment that has begun and is not over, up to the newest sample; None in a pause."""
@@ -179,20 +197,16 @@ class Segmenter:
         """The segment that the present pause will end as it is, unless someone goes on to speak."""
         is_speech_T = self._is_speech_T[self._next - self._first :]
         speech_T = np.flatnonzero(is_speech_T)
-        padding = self._frames(self.config.padding_seconds)
-        if self.config.method == "none" or not len(speech_T) or len(is_speech_T) - 1 - speech_T[-1] < padding:
+        if not len(speech_T) or len(is_speech_T) - 1 - speech_T[-1] < self._padding:
             return None
         begin, past = self._next + int(speech_T[0]), self._next + int(speech_T[-1]) + 1
-        return self._cut_out(self._begin(begin), past + padding, None)
+        return self._cut_out(self._begin(begin), past + self._padding, None)
 
     # --- frames ---------------------------------------------------------------------------------
 
     @property
     def _known(self) -> int:
         return self._first + len(self._is_speech_T)
-
-    def _frames(self, seconds: float) -> int:
-        return round(seconds * FRAMES_PER_SECOND)
 
     @property
     def _audio(self) -> np.ndarray:
@@ -215,26 +229,23 @@ class Segmenter:
 
     def _next_segment(self, is_last: bool) -> AudioSegment | None:
         """The first one whose end is certain."""
-        config, known = self.config, self._known
-        if config.method == "none":
-            done = not is_last or self._num_samples == 0 or self._next > 0
-            self._next = self._next if done else max(known, 1)
-            return None if done else AudioSegment(self.offset, self._audio, self.sample_rate)
+        known, padding = self._known, self._padding
         is_speech_T = self._is_speech_T[self._next - self._first :]
         speech_T = np.flatnonzero(is_speech_T)
-        padding = self._frames(config.padding_seconds)
         if not len(speech_T):
             self._next, self._cut_before = max(self._next, known - padding), None
             return None
         origin = self._next
         start = self._begin(origin + int(speech_T[0]))
-        limit = start + self._frames(config.max_seconds)
-        certain = max(self._frames(config.max_pause_seconds), 2 * padding)  # then a pause ends a segment
-        pauses = _find_pauses(is_speech_T, int(speech_T[0]), self._frames(config.min_pause_seconds))
+        limit = start + _count_frames(self.rules.max_seconds)
+        longest_pause = _count_frames(self.rules.max_pause_seconds)
+        certain = max(longest_pause, 2 * padding)  # then a pause ends a segment
+        shortest_pause = min(_count_frames(MIN_PAUSE_SECONDS), longest_pause)
+        pauses = _find_pauses(is_speech_T, int(speech_T[0]), shortest_pause)
         for first, past in ((origin + a, origin + b) for a, b in pauses):
             # One that goes on at the newest frame must be long enough for the padding of both sides.
-            shortest = certain if past == known else self._frames(config.max_pause_seconds)
-            if past - first >= shortest and first <= limit - padding:
+            enough = certain if past == known else longest_pause
+            if past - first >= enough and first <= limit - padding:
                 end = first + min(padding, (past - first) // 2)
                 return self._emit(start, end, max(past - padding, end))
         horizon = limit + certain  # what is known beyond depends on the sizes of the blocks
@@ -250,17 +261,17 @@ class Segmenter:
         """First frame of a segment whose speech begins at a frame."""
         if self._cut_before is not None:
             return self._next
-        return max(self._next, speech - self._frames(self.config.padding_seconds))
+        return max(self._next, speech - self._padding)
 
     def _cut(self, start: int, limit: int, pauses: list[tuple[int, int]]) -> AudioSegment:
         """Speech goes on past the limit: cut in its longest late pause, else at its quietest place."""
-        earliest = start + self._frames(self.config.min_seconds)
+        earliest = start + _count_frames(self.rules.min_seconds)
         inside = [(a, b) for a, b in pauses if earliest <= (a + b) // 2 <= limit and a < limit]
         if inside:
             first, past = max(inside, key=lambda pause: pause[1] - pause[0])
             middle = min((first + past) // 2, limit)
             return self._emit(start, middle, middle)
-        overlap = self._frames(self.config.overlap_seconds)
+        overlap = _count_frames(self.rules.overlap_seconds)
         latest = limit - overlap
         quiet_T = smooth(self._energies_T[earliest - self._first : latest - self._first], 9)
         place = earliest + int(np.argmin(quiet_T))
@@ -277,7 +288,7 @@ class Segmenter:
         audio_S = self._audio[first - self._audio_first : past - self._audio_first].copy()
         time = self.offset + first / self.sample_rate
         is_speech_T = self._is_speech_T[start - self._first : math.floor(end) - self._first]
-        spans = _find_spans(is_speech_T, self._frames(INNER_PAUSE_SECONDS))
+        spans = _find_spans(is_speech_T, _count_frames(INNER_PAUSE_SECONDS))
         speech = tuple(
             (self.offset + (start + a) / FRAMES_PER_SECOND, self.offset + (start + b) / FRAMES_PER_SECOND)
             for a, b in spans
@@ -286,7 +297,7 @@ class Segmenter:
 
     def _forget(self) -> None:
         """Drop audio that no later segment can hold."""
-        if self.config.method == "none" or self.seconds <= self.config.unjudged_seconds:
+        if self.seconds <= self._unjudged_seconds:
             return
         keep = max(self._next - 1, self._first)
         self._is_speech_T = self._is_speech_T[keep - self._first :]
@@ -295,6 +306,10 @@ class Segmenter:
         first_sample = math.floor(keep * self.frame_samples)
         self._blocks = [self._audio[first_sample - self._audio_first :]]
         self._audio_first = first_sample
+
+
+def _count_frames(seconds: float) -> int:
+    return round(seconds * FRAMES_PER_SECOND)
 
 
 def _find_spans(is_speech_T: np.ndarray, min_pause_frames: int) -> list[tuple[int, int]]:
@@ -312,3 +327,235 @@ def _find_pauses(is_speech_T: np.ndarray, begin: int, min_frames: int) -> list[t
     edges = np.flatnonzero(np.diff(is_speech_T[begin:].astype(np.int8), append=1)) + begin + 1
     pauses = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=False)
     return [(first, past) for first, past in pauses if past - first >= min_frames]
+
+
+# --- detectors ----------------------------------------------------------------------------------
+
+
+def make_detector(
+    rules: CuttingRules, sample_rate: int, ahead_seconds: float
+) -> EnergyDetector | SileroDetector | None:
+    """Build a detector. For each frame of the blocks that it takes, it gives whether it is speech, and its
+    energy in dB of full scale."""
+    if rules.method == "none":
+        return None
+    if rules.method == "silero" or (rules.method == "auto" and sample_rate in SILERO_RATES):
+        return SileroDetector(sample_rate, rules.speech_threshold)
+    return EnergyDetector(sample_rate, ahead_seconds)
+
+
+def measure_energies(audio_S: np.ndarray, sample_rate: int) -> np.ndarray:
+    """The energy of each whole frame of 10 ms in dB of full scale, high frequencies raised."""
+    return _Energies(sample_rate).push(audio_S)
+
+
+class _Energies:
+    """The same as `measure_energies`, for audio that comes in blocks."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self.frame_samples = sample_rate / FRAMES_PER_SECOND
+        self._rest = np.zeros(0)
+        self._last = 0.0
+        self._num_frames = 0
+        self._position = 0  # of the first sample in _rest
+
+    def push(self, block_S: np.ndarray) -> np.ndarray:
+        block = block_S.astype(np.float64)
+        emphasised = block - _PRE_EMPHASIS * np.concatenate([[self._last], block[:-1]])
+        self._last = float(block[-1]) if len(block) else self._last
+        self._rest = np.concatenate([self._rest, emphasised**2])
+        count = int((self._position + len(self._rest)) / self.frame_samples) - self._num_frames
+        frames = np.arange(self._num_frames, self._num_frames + count + 1)
+        edges = np.floor(frames * self.frame_samples).astype(int) - self._position
+        sums = np.concatenate([[0.0], np.cumsum(self._rest)])
+        powers_T = np.diff(sums[edges]) / np.diff(edges)
+        self._rest = self._rest[edges[-1] :]
+        self._position += int(edges[-1])
+        self._num_frames += count
+        return np.maximum(10 * np.log10(np.maximum(powers_T, 1e-12)), SILENCE_DB)
+
+
+def smooth(values_T: np.ndarray, width: int) -> np.ndarray:
+    """Mean over `width` frames around each."""
+    padded = np.pad(values_T, width // 2, mode="edge")
+    return np.convolve(padded, np.full(width, 1 / width), mode="valid")
+
+
+class EnergyDetector:
+    """Detector of frames louder than the noise, which the quietest tenth of those nearby stays below."""
+
+    def __init__(self, sample_rate: int, ahead_seconds: float) -> None:
+        self._energies = _Energies(sample_rate)
+        self._ahead = round(ahead_seconds * FRAMES_PER_SECOND)
+        self._near_T = np.zeros(0)  # the frames in whose middle the next to be judged stands
+        self._judged = 0  # how many of them are
+        self._was_speech = False
+
+    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self._near_T = np.concatenate([self._near_T, self._energies.push(block_S)])
+        past = len(self._near_T) - self._ahead
+        # By whole seconds, so that the sizes of the blocks change nothing; live, at once.
+        return self._judge(past - past % FRAMES_PER_SECOND if self._ahead else past)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._judge(len(self._near_T))
+
+    def _judge(self, past: int) -> tuple[np.ndarray, np.ndarray]:
+        """Frames up to `past`, a second at a time: each second has its own noise."""
+        flags, energies = [np.zeros(0, bool)], [np.zeros(0)]
+        while self._judged < past:
+            stop = min(self._judged + FRAMES_PER_SECOND, past)
+            noise = float(np.quantile(self._near_T[: stop + self._ahead], _NOISE_SHARE))
+            own_T = self._near_T[max(self._judged - 1, 0) : stop + 1]
+            smooth_T = smooth(own_T, 3)[min(self._judged, 1) :][: stop - self._judged]
+            flags.append(self._apply_hysteresis(smooth_T, noise))
+            energies.append(self._near_T[self._judged : stop])
+            drop = max(0, stop - round(_PAST_SECONDS * FRAMES_PER_SECOND))
+            self._near_T, self._judged, past = self._near_T[drop:], stop - drop, past - drop
+        return np.concatenate(flags), np.concatenate(energies)
+
+    def _apply_hysteresis(self, energies_T: np.ndarray, noise: float) -> np.ndarray:
+        """Switch on above the threshold, and off below half of it."""
+        is_on_T = energies_T > noise + _THRESHOLD_DB
+        flags_T = apply_hysteresis(is_on_T, energies_T <= noise + _THRESHOLD_DB / 2, self._was_speech)
+        self._was_speech = bool(flags_T[-1])
+        return flags_T
+
+
+def apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
+    """Fill in what is neither on nor off: as the frame before."""
+    last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
+    return np.where(last_T < 0, was_on, is_on_T[last_T])
+
+
+class SileroDetector:
+    """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
+
+    def __init__(self, sample_rate: int, threshold: float) -> None:
+        if sample_rate not in SILERO_RATES:
+            raise UserError(
+                f"segmentation.method = silero knows 8000 and 16000 Hz, but the model takes {sample_rate}; "
+                "use energy"
+            )
+        self._threshold = threshold
+        self._model = load_silero(sample_rate)
+        self._state = self._model.start()
+        self._chunk = self._model.chunk_samples
+        self._energies = _Energies(sample_rate)
+        self._rest = np.zeros(0, np.float32)
+        self._energies_T = np.zeros(0)  # of all frames that are not judged
+        self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
+        self._first_chunk = self._num_judged = 0
+        self._was_speech = False
+
+    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self._energies_T = np.concatenate([self._energies_T, self._energies.push(block_S)])
+        self._hear(block_S)
+        return self._judge()
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        self._hear(np.zeros(self._chunk - len(self._rest), np.float32))
+        return self._judge()
+
+    def _hear(self, block_S: np.ndarray) -> None:
+        """Ask the model about each whole chunk."""
+        self._rest = np.concatenate([self._rest, block_S])
+        past = len(self._rest) - len(self._rest) % self._chunk
+        chunks_CS, self._rest = self._rest[:past].reshape(-1, self._chunk), self._rest[past:]
+        probabilities_C, self._state = self._model(chunks_CS, self._state)
+        flags_C = apply_hysteresis(
+            probabilities_C > self._threshold,
+            probabilities_C <= self._threshold - _SILERO_HYSTERESIS,
+            self._was_speech,
+        )
+        self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
+        self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])
+
+    def _judge(self) -> tuple[np.ndarray, np.ndarray]:
+        """The frames that the judged chunks cover."""
+        chunk_frames = self._chunk / self._energies.frame_samples
+        covered = int((self._first_chunk + len(self._is_speech_C)) * chunk_frames)
+        count = min(covered - self._num_judged, len(self._energies_T))
+        chunk_T = (np.arange(self._num_judged, self._num_judged + count) / chunk_frames).astype(int)
+        flags_T, energies_T = self._is_speech_C[chunk_T - self._first_chunk], self._energies_T[:count]
+        self._energies_T = self._energies_T[count:]
+        self._num_judged += count
+        done = int(self._num_judged / chunk_frames) - self._first_chunk
+        self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
+        return flags_T, energies_T
+
+
+# --- the model of silero-vad --------------------------------------------------------------------
+
+_STRIDES = (1, 2, 2, 1)
+_DIM = 128
+
+
+class SileroModel(nn.Module):
+    """Probability of speech in each chunk, from many chunks at once: six times as fast as one by one.
+
+    Spectra and convolutions see one chunk each; an LSTM runs over the chunks. The weights are the package's.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__()
+        self.chunk_samples = sample_rate * 32 // 1000
+        self._context_samples = self.chunk_samples // 8  # that the chunk before lends
+        weights = _read_weights("_model" if sample_rate == 16_000 else "_model_8k")
+        self._basis = weights["stft.forward_basis_buffer"]
+        self._kernels = [
+            tuple(weights[f"encoder.{index}.reparam_conv.{part}"] for part in ("weight", "bias"))
+            for index in range(len(_STRIDES))
+        ]
+        self._lstm = nn.LSTM(_DIM, _DIM)
+        names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0"}
+        names |= {"bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
+        self._lstm.load_state_dict({own: weights[f"decoder.rnn.{name}"] for name, own in names.items()})
+        self._output = (weights["decoder.decoder.2.weight"][..., 0], weights["decoder.decoder.2.bias"])
+
+    def start(self) -> SileroState:
+        return SileroState(torch.zeros(self._context_samples), None)
+
+    @torch.inference_mode()
+    def forward(self, chunks_CS: np.ndarray, state: SileroState) -> tuple[np.ndarray, SileroState]:
+        """(C,) probabilities, and the state after the last chunk."""
+        if not len(chunks_CS):
+            return np.zeros(0, np.float32), state
+        audio_CS = torch.from_numpy(chunks_CS)
+        ends_CS = audio_CS[:, -self._context_samples :]
+        before_CS = torch.cat([state.context_S[None], ends_CS[:-1]])
+        hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), state.memory)
+        probabilities_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
+        return probabilities_C.numpy(), SileroState(ends_CS[-1].clone(), memory)
+
+    def _encode(self, audio_CS: Tensor) -> Tensor:
+        window = self._basis.size(2)
+        padded = F.pad(audio_CS[:, None], (0, window // 4), mode="reflect")
+        real, imaginary = F.conv1d(padded, self._basis, stride=window // 2).chunk(2, dim=1)
+        x = (real.square() + imaginary.square()).sqrt()
+        for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
+            x = F.conv1d(x, weight, bias, stride, padding=1).relu()
+        return x[..., 0]
+
+
+class SileroState(NamedTuple):
+    """State of the model after the chunks so far."""
+
+    context_S: Tensor
+    memory: tuple[Tensor, Tensor] | None
+
+
+def _read_weights(prefix: str) -> dict[str, Tensor]:
+    """Read the file of the package without its import, which is slow and sets PyTorch to one thread."""
+    package = importlib.util.find_spec("silero_vad")
+    assert package is not None and package.origin is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load; there is no other file
+        state = torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit").state_dict()
+    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(f"{prefix}.")}
+
+
+@functools.lru_cache
+def load_silero(sample_rate: int) -> SileroModel:
+    """Load the model once; it has no state, so all recordings share it."""
+    return SileroModel(sample_rate)

@@ -351,23 +351,21 @@ def _escape_what_cannot_be_shown() -> None:
 
 def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
     from asr.cli.transcription_job import load_transcriber, make_request
-    from asr.transcription.live_input import PipeReader, read_live
-    from asr.transcription.live_output import Latency, write_live
-    from asr.transcription.streaming import LiveTranscriber, transcribe_live
+    from asr.serve.live import Delay, LiveTranscriber, transcribe_live, write_live
+    from asr.serve.pipe import PipeReader, read_live
 
     settings = options.settings
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
     recognizer = load_transcriber(options)
     request = make_request(options, recognizer)
     recognizer.check(request)
-    transcriber = LiveTranscriber(recognizer, request, settings.streaming)
+    transcriber = LiveTranscriber(recognizer, request)
     _escape_what_cannot_be_shown()
-    latency = Latency()
+    delay = Delay()
     channel = settings.channels - 1 if isinstance(settings.channels, int) else None
     pieces, rate = read_live(pipe, recognizer.sample_rate, channel)
-    watched = latency.watch(pieces, rate, pipe)
+    watched = delay.watch(pieces, rate, pipe)
     texts = transcribe_live(watched, transcriber, rate, is_late=lambda: pipe.waiting_bytes > 0)
-    for _ in write_live(latency.measure(texts), sys.stdout, formats == ["jsonl"], latency):
-        pass
-    logger.info("%s", latency)
+    write_live(texts, sys.stdout, formats == ["jsonl"], delay)
+    logger.info("%.1f s of audio; decoding was at most %.2f s behind", delay.audio_seconds, delay.most)
     return 0

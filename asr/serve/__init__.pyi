@@ -1,5 +1,19 @@
 from .app import build_app as build_app
 from .limits import Keys as Keys
+from .live import (
+    CLEAR_LINE as CLEAR_LINE,
+    Delay as Delay,
+    LiveText as LiveText,
+    LiveTranscriber as LiveTranscriber,
+    transcribe_live as transcribe_live,
+    write_live as write_live,
+)
+from .pipe import (
+    PipeReader as PipeReader,
+    decode_pcm as decode_pcm,
+    is_container as is_container,
+    read_live as read_live,
+)
 from .scheduler import (
     BatchReport as BatchReport,
     Client as Client,

@@ -15,7 +15,7 @@ from asr.config import Config
 from asr.errors import suggest
 from asr.transcripts.subtitles import SubtitlesConfig
 from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.transcripts.writers import format_transcript
+from asr.transcripts.writers import describe_word, format_transcript
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 JSON_FORMATS = ("json", "verbose_json")
@@ -74,18 +74,14 @@ class ServerVad(Config):
     """A pause that ends a segment."""
 
     def apply(self, config: SegmentationConfig) -> SegmentationConfig:
-        changed: dict[str, object] = {}
+        changed: dict[str, float] = {}
         if self.threshold is not None:
             changed["speech_threshold"] = self.threshold
         if self.prefix_padding_ms is not None:
             changed["padding_seconds"] = self.prefix_padding_ms / 1000
         if self.silence_duration_ms is not None:
-            pause = self.silence_duration_ms / 1000
-            changed |= {
-                "max_pause_seconds": pause,
-                "min_pause_seconds": min(config.min_pause_seconds, pause),
-            }
-        return SegmentationConfig(**{**config.model_dump(), **changed})
+            changed["max_pause_seconds"] = self.silence_duration_ms / 1000
+        return config.with_rules(**changed)
 
 
 class TranslationForm(Config):
@@ -208,7 +204,7 @@ def format_body(
     body: dict[str, Any] = {"task": task, "language": language, "duration": round(transcript.duration, 3)}
     body |= describe_text(transcript)
     if "word" in granularities:
-        body["words"] = [describe_word(word) for word in transcript.words]
+        body["words"] = [name_as_openai(word) for word in transcript.words]
     if "segment" in granularities or not granularities:
         body["segments"] = [describe_segment(number, one) for number, one in enumerate(transcript.segments)]
     return body
@@ -223,14 +219,10 @@ def describe_usage(seconds: float) -> dict[str, object]:
     return {"type": "duration", "seconds": math.ceil(seconds)}
 
 
-def describe_word(word: Word) -> dict[str, object]:
+def name_as_openai(word: Word) -> dict[str, object]:
     """Describe a word with a confidence, which OpenAI's words lack."""
-    return {
-        "word": word.text,
-        "start": round(word.start, 3),
-        "end": round(word.end, 3),
-        "confidence": round(word.confidence, 4),
-    }
+    described = describe_word(word)
+    return {"word": described.pop("text"), **described}
 
 
 def describe_segment(number: int, segment: Segment) -> dict[str, object]:
@@ -272,7 +264,7 @@ class EventStream:
             self._has_text = True
             events += format_event({"type": "transcript.text.delta", "delta": delta})
         if self._form.has_own_events:
-            words = [describe_word(word) for word in segment.words]
+            words = [name_as_openai(word) for word in segment.words]
             described = describe_segment(self._num_segments, segment) | {"words": words}
             events += format_event({"type": "asr.segment", **described})
         self._num_segments += 1

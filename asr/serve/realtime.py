@@ -26,13 +26,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from asr.audio.segmentation import SegmentationConfig
 from asr.errors import UserError
-from asr.serve.api import ApiError, describe_fault, describe_usage, describe_word, refuse
+from asr.serve.api import ApiError, describe_fault, describe_usage, name_as_openai, refuse
 from asr.serve.jobs import ServedModel, describe_unknown, end_tasks
+from asr.serve.live import MAX_PAUSE_SECONDS, LiveText, LiveTranscriber, transcribe_live
 from asr.serve.scheduler import Client, WithdrawnError
 from asr.serve.server_settings import ServeConfig
 from asr.serve.service import Service
 from asr.serve.session_options import InputOptions, Pcm, SessionOptions
-from asr.transcription.streaming import LiveText, LiveTranscriber, transcribe_live
 from asr.transcription.transcriber import Request
 from asr.transcripts.transcript import Segment, Word
 
@@ -268,9 +268,7 @@ class Session:
             self._send("input_audio_buffer.speech_started", audio_start_ms=milliseconds, item_id=turn.item)
         if segment is None:
             if words and "asr.tentative" in turn.include:
-                agreed, tentative = (
-                    text.separator.join(word.text for word in part) for part in (text.agreed, text.tentative)
-                )
+                agreed, tentative = text.join(text.agreed), text.join(text.tentative)
                 self._send("asr.tentative", item_id=turn.item, agreed=agreed, text=tentative)
         elif turn.item:
             milliseconds = round(1000 * (turn.offset + segment.end))
@@ -294,7 +292,7 @@ class Session:
                 self._send(f"{kind}.delta", **place, delta=delta)
                 text += delta
         if "asr.words" in turn.include:
-            words = [describe_word(turn.shift(word)) for segment in segments for word in segment.words]
+            words = [name_as_openai(turn.shift(word)) for segment in segments for word in segment.words]
             self._send("asr.words", item_id=item, words=words)
         self._send(f"{kind}.completed", **place, transcript=text, usage=describe_usage(seconds))
         self._last_item, turn.item = item, ""
@@ -310,12 +308,12 @@ class Session:
         turn.item = ""
 
     def _make_transcriber(self, settings: _Settings) -> LiveTranscriber:
-        vad, streaming = settings.options.audio.input.turn_detection, self._config.streaming
+        vad, pause = settings.options.audio.input.turn_detection, MAX_PAUSE_SECONDS
         if vad is not None and vad.silence_duration_ms is not None:
-            streaming = streaming.model_copy(update={"pause_seconds": vad.silence_duration_ms / 1000})
+            pause = vad.silence_duration_ms / 1000
         transcriber = settings.model.scheduler.transcriber_for(self._client)
         transcriber.segmentation = settings.make_segmentation()
-        return LiveTranscriber(transcriber, settings.make_request(), streaming)
+        return LiveTranscriber(transcriber, settings.make_request(), pause)
 
     # --- events of the server -----------------------------------------------------------------------
 

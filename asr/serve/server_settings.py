@@ -8,7 +8,6 @@ from asr.audio.segmentation import SegmentationConfig
 from asr.decoding.checks import ChecksConfig
 from asr.models.precision import Precision
 from asr.transcription.settings import FamilySections
-from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
 
 
@@ -21,8 +20,6 @@ class ServeConfig(FamilySections):
     """Where long recordings are cut."""
     subtitles: SubtitlesConfig = SubtitlesConfig()
     """How srt and vtt divide the text."""
-    streaming: StreamingConfig = StreamingConfig()
-    """When live text becomes final."""
     precision: Precision = "auto"
     """Of matrix products, as in `asr transcribe`."""
     batch_size: int = pydantic.Field(default=8, ge=1)

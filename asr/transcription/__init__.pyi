@@ -10,8 +10,6 @@ from .joining import (
     make_segment as make_segment,
     merge_channels as merge_channels,
 )
-from .live_input import PipeReader as PipeReader, decode_pcm as decode_pcm, read_live as read_live
-from .live_output import CLEAR_LINE as CLEAR_LINE, Latency as Latency, write_live as write_live
 from .output_folder import JOURNAL as JOURNAL, SEGMENT_LOGS as SEGMENT_LOGS, OutputFolder as OutputFolder
 from .recognizer import Recognizer as Recognizer, load_model as load_model
 from .segment_log import SegmentLog as SegmentLog
@@ -20,12 +18,6 @@ from .settings import (
     ReadyEvaluationSettings as ReadyEvaluationSettings,
     ScoringConfig as ScoringConfig,
     TranscriptionSettings as TranscriptionSettings,
-)
-from .streaming import (
-    LiveText as LiveText,
-    LiveTranscriber as LiveTranscriber,
-    StreamingConfig as StreamingConfig,
-    transcribe_live as transcribe_live,
 )
 from .timestamps import (
     TokenTime as TokenTime,

@@ -24,7 +24,6 @@ from asr.system.decoding_resources import DecodingResources
 from asr.text.english import join_letters, normalize_english
 from asr.text.normalization import Rule, check_rules, normalize
 from asr.transcription.families import Family, find_families, find_family
-from asr.transcription.streaming import StreamingConfig
 from asr.transcripts.subtitles import SubtitlesConfig
 
 
@@ -127,8 +126,6 @@ class TranscriptionSettings(EvaluationSettings, FamilySections):
 
     subtitles: SubtitlesConfig = SubtitlesConfig()
     """How srt and vtt divide the text."""
-    streaming: StreamingConfig = StreamingConfig()
-    """When live text becomes final."""
     channels: Channels = "mix"
     """Of recordings with several: mix, their mean; separate, each by itself, as a speaker; or one, from 1."""
     tokens: bool = False

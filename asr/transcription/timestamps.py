@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.audio.speech_detection import FRAMES_PER_SECOND, measure_energies
+from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
 from asr.models.encoder import Clock
 from asr.models.losses import align_tokens

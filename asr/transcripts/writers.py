@@ -13,7 +13,7 @@ from typing import Any
 from asr.audio.reading import Damage
 from asr.errors import UserError
 from asr.transcripts.subtitles import Cue, CueBuilder, SubtitlesConfig, build_cues, to_milliseconds
-from asr.transcripts.transcript import Segment, Transcript
+from asr.transcripts.transcript import Segment, Transcript, Word
 
 
 @dataclass(frozen=True)
@@ -193,16 +193,17 @@ def _describe_segment(segment: Segment) -> dict[str, Any]:
         "compression_ratio": _share(segment.compression_ratio),
         "decoding": segment.decoding,
         "warnings": list(segment.warnings),
-        "words": [
-            {
-                "text": word.text,
-                "start": _seconds(word.start),
-                "end": _seconds(word.end),
-                "confidence": _share(word.confidence),
-            }
-            for word in segment.words
-        ],
+        "words": [describe_word(word) for word in segment.words],
         **tokens,
+    }
+
+
+def describe_word(word: Word) -> dict[str, Any]:
+    return {
+        "text": word.text,
+        "start": _seconds(word.start),
+        "end": _seconds(word.end),
+        "confidence": _share(word.confidence),
     }
 
 

@@ -51,7 +51,7 @@ from asr.whisper.words import WITHOUT_SPACES, TimedSpan, split_spans, split_word
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
-LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0, "overlap_seconds": 1.0}
+LENGTHS: dict[str, float] = {"max_seconds": 28.0, "min_seconds": 15.0}
 MAX_PAUSE_SECONDS = 3.0
 SLACK = 0.3  # seconds, by which the time of a word may be wrong
 SKIPPED = "speech without text: decoded again in parts"
@@ -435,10 +435,8 @@ def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: st
 
 def fill_windows(config: SegmentationConfig) -> SegmentationConfig:
     """The same with long segments, as far as nothing else was set."""
-    changed = {} if LENGTHS.keys() & config.model_fields_set else dict(LENGTHS)
-    if "max_pause_seconds" not in config.model_fields_set:
-        changed["max_pause_seconds"] = max(MAX_PAUSE_SECONDS, config.min_pause_seconds)
-    return config.model_copy(update=changed)
+    lengths = {} if LENGTHS.keys() & config.model_fields_set else LENGTHS
+    return config.with_rules(max_pause_seconds=MAX_PAUSE_SECONDS, **lengths)
 
 
 def make_segments(

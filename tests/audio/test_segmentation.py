@@ -1,21 +1,39 @@
-"""Segmentation: speech is found, noise is not, and cuts lose nothing however long the recording is."""
+"""Segmentation: speech is found, noise and music are not, and cuts lose nothing however long the recording is."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
+import soxr
+import torch
 from hypothesis import example, given, settings, strategies as st
+from silero_vad import load_silero_vad
 
-from asr.audio import AudioSegment, SegmentationConfig, Segmenter
+from asr.audio import (
+    SILENCE_DB,
+    AudioSegment,
+    EnergyDetector,
+    SegmentationConfig,
+    Segmenter,
+    SileroDetector,
+    SileroModel,
+    load_silero,
+    make_detector,
+    measure_energies,
+    segmentation,
+)
 from asr.audio.segmentation import _find_pauses, _find_spans
+from asr.data import synthesize
+from asr.errors import UserError
 
 RATE = 8_000
-CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0, overlap_seconds=0.4)
+CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0).with_rules()
 
 
 def speak(seconds: float, seed: int = 0) -> np.ndarray:
@@ -74,7 +92,7 @@ def test_finds_what_is_spoken() -> None:
 
 
 def test_stretches_of_speech_are_told() -> None:
-    config = CONFIG.model_copy(update={"max_seconds": 20.0, "max_pause_seconds": 3.0})
+    config = CONFIG.with_rules(max_seconds=20.0, min_seconds=8.0, max_pause_seconds=3.0)
     audio_S = np.concatenate(
         [hush(2), speak(1.5), hush(1), speak(0.8), hush(0.3), speak(0.8), hush(4), speak(1)]
     )
@@ -213,7 +231,7 @@ def test_memory_does_not_grow() -> None:
 
 
 def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
-    segmenter = Segmenter(RATE, CONFIG, ahead_seconds=0.0)
+    segmenter = Segmenter(RATE, CONFIG, is_live=True)
     segmenter.push(hush(3).astype(np.float32))
     assert segmenter.current() is None
     segmenter.push(speak(1).astype(np.float32))
@@ -225,18 +243,10 @@ def test_live_the_segment_that_is_spoken_can_be_seen() -> None:
     assert ended.start == current.start and segmenter.current() is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"overlap_seconds": 8.0}, "overlap_seconds < min_seconds"),
-        ({"min_seconds": 18.0}, "min_seconds < max_seconds"),
-        ({"min_seconds": 15.0, "overlap_seconds": 3.0}, "min_seconds < max_seconds"),
-        ({"min_pause_seconds": 0.9}, "min_pause_seconds = 0.9"),
-    ],
-)
-def test_settings_that_contradict_are_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SegmentationConfig(**changes)  # type: ignore[arg-type]
+@pytest.mark.parametrize("min_seconds", [0.5, 18.0, 19.0])
+def test_settings_that_contradict_are_refused(min_seconds: float) -> None:
+    with pytest.raises(UserError, match=f"min_seconds = {min_seconds}"):
+        SegmentationConfig(min_seconds=min_seconds)
 
 
 @given(st.floats(0.5, 40.0))
@@ -259,3 +269,144 @@ def test_a_long_recording_in_one_segment_is_joined_once(monkeypatch: pytest.Monk
     blocks = [np.full(RATE, 0.1, np.float32)] * 300
     (segment,) = push_all(blocks, SegmentationConfig(method="none"))
     assert len(segment.audio_S) == 300 * RATE and copied[0] < 10 * len(segment.audio_S)
+
+
+# --- detectors --------------------------------------------------------------------------------------
+
+
+def test_energy_is_in_db_of_full_scale() -> None:
+    """Pre-emphasis by 0.97 multiplies a sine's power by |1 - 0.97 exp(-iw)|^2, its mean square by a half."""
+    rate, hertz, level = 16_000, 1000, 0.5
+    sine_S = level * np.sin(2 * np.pi * hertz * np.arange(rate) / rate)
+    gain = abs(1 - 0.97 * np.exp(-2j * np.pi * hertz / rate)) ** 2
+    energies_T = measure_energies(sine_S, rate)
+    assert energies_T.shape == (100,)
+    assert energies_T[1:] == pytest.approx(10 * np.log10(level**2 / 2 * gain), abs=0.01)
+    assert (measure_energies(np.zeros(rate), rate) == SILENCE_DB).all()
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 44_100])
+def test_frames_are_a_hundredth_of_a_second_at_any_rate(rate: int) -> None:
+    assert len(measure_energies(np.ones(10 * rate), rate)) == 1000
+
+
+def test_speech_ends_at_half_of_the_threshold() -> None:
+    """Hysteresis: between the thresholds it stays as it was."""
+    levels_db = np.repeat([-60.0, -49.0, -55.0, -59.0, -55.0], 100)
+    rng = np.random.default_rng(0)
+    audio_S = np.repeat(10 ** (levels_db / 20), 160) * rng.choice([-1.0, 1.0], 500 * 160)
+    detector = EnergyDetector(16_000, 10.0)
+    early, _ = detector.push(audio_S)
+    late, _ = detector.finish()
+    flags = np.concatenate([early, late]).reshape(5, 100)[:, 5:95]
+    assert [bool(row.all()) for row in flags] == [False, True, True, False, False]
+    assert not flags[[0, 3, 4]].any()
+
+
+class Scripted:
+    """In place of the model: the mean of a chunk is its probability."""
+
+    def __init__(self, rate: int) -> None:
+        self.chunk_samples = rate * 32 // 1000
+
+    def start(self) -> None:
+        return None
+
+    def __call__(self, chunks_CS: np.ndarray, state: None) -> tuple[np.ndarray, None]:
+        return chunks_CS.mean(1), None
+
+
+def detect(levels: list[float], seconds: list[float], rate: int = 8_000, **rules: float) -> np.ndarray:
+    """The frames of speech by a model that gives these probabilities."""
+    detector = make_detector(SegmentationConfig(method="silero").with_rules(**rules), rate, 0.0)
+    assert detector is not None
+    samples = np.repeat(levels, [round(one * rate) for one in seconds]).astype(np.float32)
+    results = [*map(detector.push, np.array_split(samples, 17)), detector.finish()]
+    flags, energies = (np.concatenate(parts) for parts in zip(*results, strict=True))
+    assert len(flags) == len(energies) == round(100 * sum(seconds))
+    return flags.nonzero()[0]
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000])
+def test_silero_probabilities_become_frames(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
+    """The package's authors: on above 0.5, off below 0.35."""
+    monkeypatch.setattr(segmentation, "load_silero", Scripted)
+    assert detect([0, 1, 0], [0.96, 0.64, 0.5], rate).tolist() == list(range(96, 160))
+    assert detect([0.4, 0.6, 0.4, 0.3, 0.4], [0.32] * 5, rate).tolist() == list(range(32, 96))
+    assert not len(detect([0.4], [1.0], rate)), "a recording does not begin within speech"
+
+
+@pytest.mark.parametrize(("threshold", "num_frames"), [(0.3, 64), (0.5, 64), (0.9, 0)])
+def test_silero_has_a_threshold(threshold: float, num_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmentation, "load_silero", Scripted)
+    assert len(detect([0, 0.7, 0], [0.96, 0.64, 0.5], speech_threshold=threshold)) == num_frames
+
+
+def test_silero_is_taken_where_the_rate_allows_it() -> None:
+    kinds: list[tuple[Any, int, type]] = [("auto", 8_000, SileroDetector), ("auto", 16_000, SileroDetector)]
+    kinds += [("auto", 22_050, EnergyDetector), ("energy", 16_000, EnergyDetector)]
+    for method, rate, kind in kinds:
+        assert isinstance(make_detector(SegmentationConfig(method=method).with_rules(), rate, 0.0), kind)
+    with pytest.raises(UserError, match="22050"):
+        make_detector(SegmentationConfig(method="silero").with_rules(), 22_050, 0.0)
+
+
+# --- the model of silero-vad -----------------------------------------------------------------------
+
+
+def pronounce(rate: int) -> np.ndarray:
+    """Chunks of words with faint noise around."""
+    pytest.importorskip("espeakng_loader")
+    words, own_rate = synthesize("one two three, four five six seven")
+    spoken = soxr.resample(words, own_rate, rate).astype(np.float32)
+    audio = 1e-3 * np.random.default_rng(0).standard_normal(len(spoken) + 2 * rate).astype(np.float32)
+    audio[rate:-rate] += spoken
+    chunk = rate * 32 // 1000
+    return audio[: len(audio) // chunk * chunk].reshape(-1, chunk)
+
+
+def play(seconds: float, rate: int) -> np.ndarray:
+    """Chords of decaying overtones, four a second, and a drum."""
+    rng = np.random.default_rng(1)
+    times = np.arange(rate // 4) / rate
+    notes = []
+    for _ in range(round(4 * seconds)):
+        roots = 110 * 2 ** (rng.choice([0, 3, 5, 7, 10], 3) / 12)
+        chord = sum(np.sin(2 * np.pi * root * k * times) / k for root in roots for k in range(1, 6))
+        drum = rng.standard_normal(len(times)) * np.exp(-40 * times)
+        notes.append((0.05 * chord * np.exp(-4 * times) + 0.05 * drum).astype(np.float32))
+    audio = np.concatenate(notes)
+    chunk = rate * 32 // 1000
+    return audio[: len(audio) // chunk * chunk].reshape(-1, chunk)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000])
+def test_probabilities_are_those_of_the_package(rate: int) -> None:
+    chunks_CS = np.concatenate([pronounce(rate), play(1.0, rate)])
+    theirs = load_silero_vad()
+    with torch.inference_mode():
+        expected = [float(theirs(torch.from_numpy(chunk)[None], rate)) for chunk in chunks_CS]
+    model = load_silero(rate)
+    state, found = model.start(), []
+    for part in np.split(chunks_CS, [0, 1, 2, 40]):
+        probabilities, state = model(part, state)
+        found.append(probabilities)
+    assert np.concatenate(found) == pytest.approx(np.array(expected), abs=1e-4)
+    assert max(expected) > 0.9
+
+
+def test_speech_is_known_from_music_and_noise() -> None:
+    model = load_silero(16_000)
+    noise = 0.1 * np.random.default_rng(0).standard_normal((150, 512)).astype(np.float32)
+    assert model(noise, model.start())[0].max() < 0.5
+    assert model(play(5.0, 16_000), model.start())[0].max() < 0.5
+    assert np.mean(model(pronounce(16_000)[31:-31], model.start())[0] > 0.5) > 0.7
+
+
+def test_the_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package sets it to one when it is imported."""
+    for name in [name for name in sys.modules if name.startswith("silero_vad")]:
+        monkeypatch.delitem(sys.modules, name)
+    torch.set_num_threads(2)
+    SileroModel(16_000)
+    assert torch.get_num_threads() == 2

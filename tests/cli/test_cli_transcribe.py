@@ -725,8 +725,12 @@ def stream(
     talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
 ) -> str:
     pipe_in(monkeypatch, make_pcm(1.5))
-    monkeypatch.setattr("asr.transcription.live_input.PipeReader.waiting_bytes", 0)  # as if it came by and by
-    settings = ["--set=segmentation.method=none", "--set=streaming.max_seconds=2"]
+    monkeypatch.setattr("asr.serve.pipe.PipeReader.waiting_bytes", 0)  # as if it came by and by
+    settings = [
+        "--set=segmentation.method=energy",
+        "--set=segmentation.max_seconds=2",
+        "--set=segmentation.min_seconds=1",
+    ]
     assert transcribe(talker, "--stream", *settings, *arguments) == 0
     return capsys.readouterr().out
 
@@ -747,9 +751,7 @@ def test_stream(
     assert final == " ".join(lines).split()
     assert len([record for record in records if record["segment_ends"]]) == len(lines)
     assert any(record["tentative"] for record in records)
-    assert re.search(
-        rf"{len(final)} words in 4.0 s of audio; first shown .* decoding was at most", caplog.text
-    )
+    assert "4.0 s of audio; decoding was at most" in caplog.text
 
 
 def test_a_segment_is_written_while_the_pipe_is_open(talker: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -809,18 +811,6 @@ def test_a_file_on_standard_input_is_recognised(
     pipe_in(monkeypatch, (audio / "sound.flac").read_bytes()[:-9000])  # breaks off: what came is written
     transcribe(talker, "--stream", "--set=segmentation.method=energy")
     assert capsys.readouterr().out.splitlines()[0] == texts[0].splitlines()[0]
-
-
-def test_streaming_settings(
-    talker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    often, seldom = (
-        stream(talker, capsys, monkeypatch, "--format=jsonl", f"--set=streaming.step_seconds={step}").count(
-            "\n"
-        )
-        for step in (0.2, 2)
-    )
-    assert often > seldom
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_recognizer(folder: Path) -> Recognizer:
-    segmentation = SegmentationConfig(method="energy", max_pause_seconds=0.5)
+    segmentation = SegmentationConfig(method="energy")
     return Recognizer(load_system(folder), "cpu", segmentation=segmentation, checks=ChecksConfig.off())
 
 

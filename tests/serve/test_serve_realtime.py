@@ -135,8 +135,11 @@ def test_a_commit_ends_a_turn_where_the_client_detects_them(client: TestClient, 
     assert second[0]["start"] - first[0]["start"] == pytest.approx(4.0, abs=0.01), "times go on"
 
 
-def test_words_that_may_change_come_as_an_event_of_our_own(recognizer: Any) -> None:
-    app = make_app(recognizer=recognizer, streaming={"step_seconds": 0.05})
+def test_words_that_may_change_come_as_an_event_of_our_own(
+    recognizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asr.serve.live.STEP_SECONDS", 0.05)
+    app = make_app(recognizer=recognizer)
     with TestClient(app) as client, client.websocket_connect(URL) as socket:
         socket.receive_json()
         update(socket, **PCM, turn_detection={"silence_duration_ms": 500}, include=["asr.tentative"])

@@ -29,7 +29,7 @@ from asr.transcription import Recognized, Recognizer, Request, SegmentLog, choos
 from asr.transcripts import Segment, Transcript, Word
 
 RATE = 16_000
-SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
+SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)
 
 
 def build_system(tiny_run: Callable[..., RunConfig], name: str, words: str = "ONE TWO SIX TEN") -> System:

@@ -28,22 +28,13 @@ from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import decode_utterances
 from asr.models import Int8Linear, is_fast, is_int8_exact
-from asr.transcription import (
-    LiveTranscriber,
-    Recognized,
-    Request,
-    ScoringConfig,
-    SegmentLog,
-    StreamingConfig,
-    load_model,
-    make_segment,
-    write_live,
-)
+from asr.serve import Delay, LiveTranscriber, write_live
+from asr.transcription import Recognized, Request, ScoringConfig, SegmentLog, load_model, make_segment
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import EncodedWindows, WhisperDecodingConfig, WhisperReading, WhisperRecognizer
 
 RATE = 16_000
-SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0, overlap_seconds=0.3)
+SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)
 ENGLISH = WhisperDecodingConfig(language="en", temperatures=(), max_no_speech=None)
 
 
@@ -227,11 +218,10 @@ def test_whisper_gets_long_segments_unless_told_otherwise() -> None:
 
     def lengths(**given: Any) -> tuple[float, float, float]:
         config = WhisperRecognizer(system, "cpu", segmentation=SegmentationConfig(**given)).segmentation
-        return config.max_seconds, config.min_seconds, config.max_pause_seconds
+        return config.max_seconds, config.min_seconds, config.with_rules().max_pause_seconds
 
     assert lengths() == lengths(method="energy") == (28.0, 15.0, 3.0)
     assert lengths(max_seconds=12.0) == (12.0, 8.0, 3.0)
-    assert lengths(max_pause_seconds=0.5) == (28.0, 15.0, 0.5)
     assert lengths(max_seconds=60.0)[0] == 30.0
 
 
@@ -323,14 +313,14 @@ def test_live_text_of_languages_without_spaces(recognizer: WhisperRecognizer, fi
     samples_S = audio.read(files[-1], RATE)
     for language, separator in (("ja", ""), ("en", " ")):
         request = Request(options=ENGLISH.model_copy(update={"language": language}))
-        live = LiveTranscriber(recognizer, request, StreamingConfig(step_seconds=10.0))
+        live = LiveTranscriber(recognizer, request)
         texts = [*live.push(samples_S), *live.finish()]
         ended = [text.segment for text in texts if text.segment is not None and len(text.segment.words) > 1]
         assert ended
         for segment in ended:
             assert segment.text.replace(" ", separator) == separator.join(w.text for w in segment.words)
         out = io.StringIO()
-        list(write_live(texts, out))
+        write_live(texts, out, False, Delay())
         assert out.getvalue().splitlines() == [
             text.segment.text for text in texts if text.segment and text.segment.words
         ]

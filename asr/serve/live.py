@@ -1,6 +1,6 @@
-"""Live: chunks of samples in, text out while someone speaks; final once a segment is decoded as a whole.
+"""Live transcription: chunks of samples in, text out while someone speaks.
 
-The segment that is being spoken is decoded anew, from its start, each time that `step_seconds` more of it
+The segment that is being spoken is decoded again, from its start, each time that STEP_SECONDS more of it
 have come. Words on which two decodings in a row agree are shown as such (local agreement); the last of them
 is still held back, as it may go on. A pause, or the longest segment, ends a segment: it is decoded as a
 whole, and that text is final, as good as that of a file. In a pause this is done as soon as the segment is
@@ -9,37 +9,37 @@ audio, only whole segments are decoded.
 
 Why decoding again, and not an encoder that works by chunks: any model can do it, also one trained on whole
 utterances with full attention and statistics over the utterance. It costs more: a segment of S seconds is
-decoded S / step_seconds times, so the real-time factor is about S / (2 * step_seconds) times that of a file.
+decoded S / STEP_SECONDS times, so the real-time factor is about S / (2 * STEP_SECONDS) times that of a file.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TextIO
 
 import numpy as np
-import pydantic
 
+from asr.audio.reading import resample_pieces
 from asr.audio.segmentation import AudioSegment, Segmenter
-from asr.config import Config
 from asr.errors import UserError
+from asr.serve.pipe import PipeReader
 from asr.transcription.joining import Recognized, keep_words
 from asr.transcription.transcriber import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
+from asr.transcripts.writers import describe_word
 
-OPENING_SECONDS = 30.0  # of speech, by which the language is told
+logger = logging.getLogger(__name__)
 
-
-class StreamingConfig(Config):
-    """Settings of live transcription: how quickly text comes, and how surely."""
-
-    step_seconds: float = pydantic.Field(default=0.5, gt=0)
-    """Of new audio between two decodings of the segment that is being spoken; less: sooner, dearer."""
-    max_seconds: float = pydantic.Field(default=28.0, ge=2)
-    """Of a segment, and never more than in a file. Shorter ones are final sooner and cost less, but have more
-    errors: they have less context."""
-    pause_seconds: float = pydantic.Field(default=1.0, gt=0)
-    """A pause that ends a segment."""
+STEP_SECONDS = 0.5  # of new audio between two decodings of a segment: less is sooner, and costs more
+MAX_PAUSE_SECONDS = 1.0  # a longer one ends a segment, also where that of a file may have longer ones
+OPENING_SECONDS = 30.0  # of speech, by which the language is detected
+BEHIND_SECONDS = 3.0  # a delay that is worth a warning; at a third of it, decoding has caught up
+CLEAR_LINE = "\r\x1b[K"
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,18 @@ class LiveText:
     """Text known after some audio."""
 
     agreed: tuple[Word, ...]
-    """Of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
+    """Words of the segment that is being spoken, on which two decodings agree: these stay until it ends."""
     tentative: tuple[Word, ...]
     """What follows them; the next decoding may change it."""
     seconds: float
-    """Of audio that had come."""
+    """Seconds of audio that had come."""
     segment: Segment | None = None
     """The segment that ended here: its text is final. Times count from the first sample."""
     separator: str = " "
     """Between two words, in the detected language."""
+
+    def join(self, words: Iterable[Word]) -> str:
+        return self.separator.join(word.text for word in words)
 
 
 class LiveTranscriber:
@@ -65,25 +68,21 @@ class LiveTranscriber:
     """
 
     def __init__(
-        self, recognizer: Transcriber, request: Request | None = None, config: StreamingConfig | None = None
+        self,
+        recognizer: Transcriber,
+        request: Request | None = None,
+        max_pause_seconds: float = MAX_PAUSE_SECONDS,
     ) -> None:
         self.recognizer = recognizer
         self.request = request or Request()
         recognizer.check_live(self.request)
-        self.config = config or StreamingConfig()
         self.sample_rate = recognizer.sample_rate
-        segmentation = recognizer.segmentation.limited(self.config.max_seconds)
-        pause = min(self.config.pause_seconds, segmentation.max_pause_seconds)
-        changed = {
-            "max_pause_seconds": pause,
-            "padding_seconds": min(segmentation.padding_seconds, pause / 2),
-            "min_pause_seconds": min(segmentation.min_pause_seconds, pause),
-            "unjudged_seconds": 0.0,
-        }
-        # Nothing can be looked at ahead: the noise is what it was until now.
-        self._segmenter = Segmenter(
-            self.sample_rate, segmentation.model_copy(update=changed), ahead_seconds=0.0
+        rules = recognizer.segmentation.with_rules()
+        pause = min(max_pause_seconds, rules.max_pause_seconds)
+        rules = rules.with_rules(
+            max_pause_seconds=pause, padding_seconds=min(rules.padding_seconds, pause / 2)
         )
+        self._segmenter = Segmenter(self.sample_rate, rules, is_live=True)
         self._last: list[Word] = []  # the newest decoding of the segment that is being spoken
         self._agreed: list[Word] = []
         self._final_until = 0.0  # end of the last word of the segment before
@@ -107,11 +106,10 @@ class LiveTranscriber:
             if self._paused_at != ending.end:
                 self._paused_at = self._decoded_until = ending.end
                 texts.append(self._prepare(ending))
-        elif seconds - self._decoded_until >= self.config.step_seconds:
+        elif seconds - self._decoded_until >= STEP_SECONDS:
             self._decoded_until = seconds
             if (current := self._segmenter.current()) is not None:
-                found = self._recognize_tentatively(current, self._usual_language)
-                texts.append(self._update(found))
+                texts.append(self._update(self._recognize(current, self._usual_language, is_tentative=True)))
         return texts
 
     def finish(self) -> list[LiveText]:
@@ -120,7 +118,7 @@ class LiveTranscriber:
 
     def _prepare(self, ending: AudioSegment) -> LiveText:
         """Decode a segment that will end unless someone goes on to speak."""
-        found = self._recognize_tentatively(ending, self._language_of_whole)
+        found = self._recognize(ending, self._language_of_whole, is_tentative=True)
         # Without warnings there would have been no second attempts either.
         self._prepared = None if found.segment.warnings else (ending, found)
         return self._update(found)
@@ -164,14 +162,11 @@ class LiveTranscriber:
         is_same = ending.start == segment.start and len(ending.audio_S) == len(segment.audio_S)
         return found if is_same else None
 
-    def _recognize_tentatively(self, segment: AudioSegment, language: str | None) -> Recognized:
-        return self._recognize(segment, language, self.recognizer.tentatively(self.request))
-
     def _recognize(
-        self, segment: AudioSegment, language: str | None, request: Request | None = None
+        self, segment: AudioSegment, language: str | None, is_tentative: bool = False
     ) -> Recognized:
         """Recognize a segment; a language that is not given is told by the segment itself."""
-        request = request or self.request
+        request = self.recognizer.tentatively(self.request) if is_tentative else self.request
         if language is not None:
             request = self.recognizer.in_language(request, language)
         (found,) = self.recognizer.recognize([segment], request)
@@ -208,20 +203,79 @@ def transcribe_live(
 
     `is_late` tells whether more audio waits. What came before an error is decoded to its end.
     """
-    import soxr
-
-    resampler = None
-    if sample_rate != transcriber.sample_rate:
-        resampler = soxr.ResampleStream(
-            sample_rate, transcriber.sample_rate, 1, dtype="float32", quality="HQ"
-        )
+    fault = None
+    pieces = resample_pieces(chunks, sample_rate, transcriber.sample_rate)
     try:
-        for chunk in chunks:
-            samples = chunk if resampler is None else resampler.resample_chunk(chunk)
-            yield from transcriber.push(samples, is_late())
+        for piece in pieces:
+            yield from transcriber.push(piece, is_late())
     except UserError as error:
-        yield from transcriber.finish()
-        raise error
-    if resampler is not None:
-        yield from transcriber.push(resampler.resample_chunk(np.empty(0, np.float32), last=True))
+        fault = error
     yield from transcriber.finish()
+    if fault is not None:
+        raise fault
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class Delay:
+    """How long the audio that is being decoded had to wait in a pipe."""
+
+    def __init__(self) -> None:
+        self.seconds = self.most = self.audio_seconds = 0.0
+        self._is_behind = False
+
+    def watch(self, pieces: Iterable[np.ndarray], sample_rate: int, pipe: PipeReader) -> Iterator[np.ndarray]:
+        """The same pieces; says when decoding falls behind, and when it has caught up."""
+        for piece in pieces:
+            self.audio_seconds += len(piece) / sample_rate
+            self.seconds = time.monotonic() - pipe.arrived
+            self.most = max(self.seconds, self.most)
+            if not self._is_behind and self.seconds > BEHIND_SECONDS:
+                self._is_behind = True
+                logger.warning(
+                    "decoding is %.1f s behind the audio: whole segments only until it has caught up; "
+                    "nothing is lost, and a smaller model is faster",
+                    self.seconds,
+                )
+            elif self._is_behind and self.seconds < BEHIND_SECONDS / 3:
+                self._is_behind = False
+                logger.info("decoding has caught up with the audio")
+            yield piece
+
+
+def write_live(texts: Iterable[LiveText], out: TextIO, as_json: bool, delay: Delay) -> None:
+    """Write each text: a line for each segment that is final.
+
+    A terminal shows below it what may still change. As JSON there is a line for each text in which anything
+    is new or has changed.
+    """
+    is_terminal = out.isatty()
+    shown = ["", ""]
+    for text in texts:
+        line = text.join((*text.agreed, *text.tentative)) if text.segment is None else text.segment.text
+        newest = [text.join(text.agreed), text.join(text.tentative)]
+        if as_json:
+            if text.segment is not None or newest != shown:
+                out.write(json.dumps(_describe(text, line, delay), ensure_ascii=False) + "\n")
+        elif text.segment is not None:
+            out.write((CLEAR_LINE if is_terminal else "") + (line + "\n" if line else ""))
+        elif is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            out.write(CLEAR_LINE + line[-width:])
+        shown = newest
+        out.flush()
+
+
+def _describe(text: LiveText, line: str, delay: Delay) -> dict[str, object]:
+    ended = text.segment
+    return {
+        "seconds": round(text.seconds, 3),
+        "text": line,
+        "final": [] if ended is None else [describe_word(word) for word in ended.words],
+        "agreed": [describe_word(word) for word in text.agreed],
+        "tentative": [describe_word(word) for word in text.tentative],
+        "segment_ends": ended is not None,
+        "warnings": [] if ended is None else list(ended.warnings),
+        "behind": round(delay.seconds, 2),
+    }

@@ -1,0 +1,475 @@
+"""Live: pipes whose recorder never waits; segments final once, in order, no word lost or doubled; what is written."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pytest
+import scipy
+import soundfile
+from audio_formats import FORMATS, SOUND
+from hostile_audio import RATE, make_speechlike
+from hypothesis import given, settings, strategies as st
+
+from asr.audio import AudioSegment, SegmentationConfig, measure_energies, read
+from asr.errors import UserError
+from asr.serve import (
+    CLEAR_LINE,
+    Delay,
+    LiveText,
+    LiveTranscriber,
+    PipeReader,
+    decode_pcm,
+    is_container,
+    live,
+    pipe as pipe_module,
+    read_live,
+    transcribe_live,
+    write_live,
+)
+from asr.transcription import Recognized, make_segment
+from asr.transcripts import Segment, Word
+
+LIVE_RATE = 8_000
+
+
+class Listener:
+    """In place of a recognizer: a word for each burst of sound that it hears, named after its loudness."""
+
+    separator = " "
+    segmentation = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0)
+    sample_rate = LIVE_RATE
+
+    def __init__(
+        self,
+        change: Callable[[list[Word], AudioSegment], list[Word]] | None = None,
+        language: str | None = None,
+    ) -> None:
+        self.change, self.language = change, language
+
+    def check_live(self, request: Any) -> None:
+        """Anything goes."""
+
+    def in_language(self, request: Any, language: str) -> Any:
+        return replace(request, options=language)
+
+    def tentatively(self, request: Any) -> Any:
+        return replace(request, batch_size=1)
+
+    def separator_in(self, language: str | None) -> str:
+        return "" if language == "ja" else " "
+
+    def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+        (segment,) = segments
+        energies_T = measure_energies(segment.audio_S, LIVE_RATE)
+        is_loud = np.concatenate([[0], (energies_T > -45).astype(int), [0]])
+        edges = np.flatnonzero(np.diff(is_loud))
+        words = []
+        for first, past in zip(edges[::2], edges[1::2], strict=True):
+            level = round(float(np.median(energies_T[first:past])))
+            words.append(Word(f"w{level}", segment.start + first / 100, segment.start + past / 100, 0.9))
+        words = words if self.change is None else self.change(words, segment)
+        text = self.separator_in(self.language).join(word.text for word in words)
+        found = make_segment(segment, text, words, "joint", ())
+        return [Recognized(found, segment.cut_before, segment.cut_after, self.language)]
+
+
+def speak(levels: list[float], pauses: list[float]) -> np.ndarray:
+    """For each level in dB a burst of 0.3 s, then a pause."""
+    random = np.random.default_rng(0)
+    pieces = [0.001 * random.standard_normal(LIVE_RATE)]
+    for level, pause in zip(levels, pauses, strict=True):
+        pieces.append(10 ** (level / 20) * random.choice([-1.0, 1.0], round(0.3 * LIVE_RATE)))
+        pieces.append(0.001 * random.standard_normal(round(pause * LIVE_RATE)))
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def listen(audio_S: np.ndarray, chunk: int, listener: Listener | None = None) -> list[LiveText]:
+    transcriber = LiveTranscriber(listener or Listener())  # type: ignore[arg-type]
+    chunks = [audio_S[first : first + chunk] for first in range(0, len(audio_S), chunk)]
+    return list(transcribe_live(chunks, transcriber, LIVE_RATE))
+
+
+@given(
+    gaps=st.lists(st.floats(0.08, 1.5), min_size=1, max_size=8),
+    chunk=st.integers(50, LIVE_RATE),
+)
+@settings(max_examples=15)
+def test_each_word_is_final_once_and_in_order(gaps: list[float], chunk: int) -> None:
+    levels = [-6.0 - 3 * (index % 5) for index in range(len(gaps))]
+    texts = listen(speak(levels, gaps), chunk)
+    final = [word for text in texts if text.segment is not None for word in text.segment.words]
+    assert len(final) == len(levels)
+    assert all(before.end <= after.start for before, after in itertools.pairwise(final))
+
+
+def test_a_word_that_begins_behind_a_cut_is_that_of_the_next_segment() -> None:
+    """The segment before holds the overlap too, and hears only a part of the words there."""
+
+    def tear(words: list[Word], segment: AudioSegment) -> list[Word]:
+        cut = segment.cut_after
+        return [
+            replace(word, text="torn") if cut is not None and word.middle >= cut else word for word in words
+        ]
+
+    texts = listen(speak([-6, -9, -12, -15] * 8, [0.08] * 32), LIVE_RATE // 10, Listener(tear))
+    ended = [text.segment for text in texts if text.segment is not None]
+    final = [word for segment in ended for word in segment.words]
+    assert len(ended) > 2 and len(final) == 32 and "torn" not in {word.text for word in final}
+
+
+def test_words_are_shown_before_the_segment_ends_and_agreed_on_by_two_decodings() -> None:
+    texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10)
+    running = [text for text in texts if text.segment is None]
+    assert max(len(text.agreed) for text in running) >= 3
+    for before, text in itertools.pairwise(running):
+        assert [word.text for word in text.agreed][: len(before.agreed)] == [
+            word.text for word in before.agreed
+        ]
+        both = {word.text for word in (*before.agreed, *before.tentative)}
+        assert {word.text for word in text.agreed} <= both, "in the decoding before as well"
+    visible = [(text.seconds, word) for text in running for word in (*text.agreed, *text.tentative)]
+    first = {word.text: seconds - word.end for seconds, word in reversed(visible)}
+    assert len(first) >= 3 and max(first.values()) < 0.7
+
+
+def test_what_changes_from_decoding_to_decoding_is_not_agreed_on() -> None:
+    seen: list[int] = []
+
+    def stutter(words: list[Word], segment: AudioSegment) -> list[Word]:
+        seen.append(len(seen))
+        return [Word(f"{word.text}#{len(seen)}", word.start, word.end, 0.5) for word in words]
+
+    texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10, Listener(stutter))
+    assert not any(text.agreed for text in texts) and any(text.tentative for text in texts)
+    (ended,) = [text.segment for text in texts if text.segment is not None]
+    assert len(ended.words) == 5
+
+
+def test_the_text_of_a_whole_segment_is_final_whatever_was_agreed_on_before() -> None:
+    def mishear(words: list[Word], segment: AudioSegment) -> list[Word]:
+        """As long as the last word is missing, the first one is taken for another."""
+        return (
+            words if len(words) == 5 else [Word("wrong", w.start, w.end, 0.9) for w in words[:1]] + words[1:]
+        )
+
+    texts = listen(speak([-6, -9, -12, -6, -9], [0.2] * 4 + [1.0]), LIVE_RATE // 10, Listener(mishear))
+    assert any(text.agreed and text.agreed[0].text == "wrong" for text in texts)
+    assert texts[-2].agreed[0].text == "wrong", "it stays until the end of the segment"
+    (ended,) = [text.segment for text in texts if text.segment is not None]
+    assert len(ended.words) == 5 and "wrong" not in ended.text
+
+
+def test_when_late_only_whole_segments_are_decoded() -> None:
+    audio_S = speak([-6, -9, -12, -6], [0.2, 1.0, 0.2, 1.0])
+    decoded: list[float] = []
+
+    def count(words: list[Word], segment: AudioSegment) -> list[Word]:
+        decoded.append(segment.start)
+        return words
+
+    transcriber = LiveTranscriber(Listener(count))  # type: ignore[arg-type]
+    chunks = np.array_split(audio_S, 40)
+    texts = list(transcribe_live(chunks, transcriber, LIVE_RATE, is_late=lambda: True))
+    assert len(decoded) == 2 and all(text.segment is not None for text in texts)
+    assert sum(len(text.segment.words) for text in texts if text.segment is not None) == 4
+
+
+def test_a_pause_is_used_to_decode_the_segment_that_it_may_end() -> None:
+    decoded: list[float] = []
+
+    def count(words: list[Word], segment: AudioSegment) -> list[Word]:
+        decoded.append(segment.end)
+        return words
+
+    texts = listen(speak([-6, -9, -12, -6], [0.2, 0.4, 0.2, 1.3]), LIVE_RATE // 10, Listener(count))
+    (ended,) = [text for text in texts if text.segment is not None]
+    before = texts[texts.index(ended) - 1]
+    assert before.seconds < ended.seconds - 0.15
+    assert ended.segment is not None and len(ended.segment.words) == 4
+    assert len(decoded) == len(texts) - 1, "none at the end of the pause"
+
+
+def test_a_prepared_text_with_warnings_is_decoded_again_at_the_end() -> None:
+    asked: list[int] = []
+
+    class Doubtful(Listener):
+        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+            (found,) = super().recognize(segments, request)
+            asked.append(request.batch_size)  # 1: tentatively
+            return [replace(found, segment=replace(found.segment, warnings=("a loop",)))]
+
+    texts = listen(speak([-6, -9], [0.2, 1.3]), LIVE_RATE // 10, Doubtful())
+    assert texts[-1].segment is not None and asked[-1] != 1 and set(asked[:-1]) == {1}
+
+
+def test_what_came_before_an_error_is_decoded() -> None:
+    def break_off() -> Iterator[np.ndarray]:
+        yield speak([-6, -9], [0.2, 0.1])
+        raise UserError("cannot be decoded any further")
+
+    texts = []
+    with pytest.raises(UserError, match="any further"):
+        for text in transcribe_live(break_off(), LiveTranscriber(Listener()), LIVE_RATE):  # type: ignore[arg-type]
+            texts.append(text)
+    assert texts[-1].segment is not None and len(texts[-1].segment.words) == 2
+
+
+@pytest.mark.parametrize(("language", "separator"), [(None, " "), ("en", " "), ("ja", "")])
+def test_words_are_joined_as_in_the_language_that_is_heard(language: str | None, separator: str) -> None:
+    texts = listen(speak([-6, -9, -12], [0.2, 0.2, 1.0]), LIVE_RATE // 10, Listener(language=language))
+    assert {text.separator for text in texts} == {separator} and len(texts) > 1
+    (ended,) = [text.segment for text in texts if text.segment is not None]
+    assert len(ended.words) == 3 and ended.text == separator.join(word.text for word in ended.words)
+
+
+def test_a_short_segment_has_the_language_of_the_speech_before() -> None:
+    asked: list[tuple[float, str | None]] = []
+
+    class Polyglot(Listener):
+        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+            asked.append((segments[0].start, request.options))
+            self.language = request.options or ("de" if segments[0].start < 8 else "en")
+            return super().recognize(segments, request)
+
+    listen(speak([-6] * 16, [0.2, 0.2, 0.2, 1.0] * 4), LIVE_RATE // 10, Polyglot())
+    starts = sorted({start for start, _ in asked})
+    assert len(starts) == 4
+    of_segments = [[language for start, language in asked if start == own] for own in starts]
+    assert set(of_segments[0]) == {None}
+    # As it is spoken, the usual language; whole segments tell their own until enough was heard.
+    assert all(set(own[:-1]) == {"de"} and own[-1] is None for own in of_segments[1:])
+
+
+def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "STEP_SECONDS", 5.0)
+    transcriber = LiveTranscriber(Listener())  # type: ignore[arg-type]
+    for _ in range(60):
+        transcriber.push(speak([-6], [0.4]))
+    assert transcriber._segmenter._audio.nbytes < 4 * LIVE_RATE * 8
+
+
+def test_other_sample_rates_are_resampled_on_the_way() -> None:
+    audio_S = np.repeat(speak([-6, -9], [0.8, 0.8]), 2)
+    transcriber = LiveTranscriber(Listener())  # type: ignore[arg-type]
+    texts = list(transcribe_live(np.array_split(audio_S, 40), transcriber, 2 * LIVE_RATE))
+    words = [word for text in texts if text.segment is not None for word in text.segment.words]
+    assert [word.start for word in words] == pytest.approx([1.0, 2.1], abs=0.03)
+
+
+def test_chunks_that_are_no_samples_are_refused() -> None:
+    transcriber = LiveTranscriber(Listener())  # type: ignore[arg-type]
+    for chunk in (np.zeros(10, np.int16), np.zeros((5, 2)), np.array([np.nan])):
+        with pytest.raises(UserError, match="expected finite mono samples"):
+            transcriber.push(chunk)
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+ONE, TWO, SIX = Word("one", 0.0, 0.4, 0.9), Word("two", 0.5, 0.8, 0.8), Word("six", 2.0, 2.5, 0.7)
+KINDS = ("final", "agreed", "tentative")
+TEXTS = [
+    LiveText((), (ONE,), 0.5),
+    LiveText((ONE,), (TWO,), 1.0),
+    LiveText((ONE,), (TWO,), 1.5),
+    LiveText((), (), 2.0, Segment(0.0, 0.8, "one two", (ONE, TWO), warnings=("odd",))),
+    LiveText((), (), 2.2, Segment(2.0, 2.2, "")),
+    LiveText((), (SIX,), 3.0),
+    LiveText((), (), 3.5, Segment(2.0, 2.5, "six", (SIX,))),
+]
+
+
+def test_a_line_for_each_segment_once_it_is_final() -> None:
+    out, seen = io.StringIO(), list[str]()
+
+    def watch() -> Iterator[LiveText]:
+        for text in TEXTS:
+            yield text
+            seen.append(out.getvalue())
+
+    write_live(watch(), out, False, Delay())
+    assert seen == ["", "", "", *["one two\n"] * 3, "one two\nsix\n"]
+
+
+def test_a_terminal_shows_what_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    monkeypatch.setenv("COLUMNS", "6")
+    write_live(TEXTS[:4], out, False, Delay())
+    expected = ["one", "e two", "e two", "one two\n"]  # the end of what is too wide
+    assert out.getvalue() == "".join(CLEAR_LINE + line for line in expected)
+
+
+def test_json_has_what_is_new() -> None:
+    out, delay = io.StringIO(), Delay()
+    delay.seconds = 1.234
+    write_live(TEXTS, out, True, delay)
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [record["seconds"] for record in records] == [0.5, 1.0, 2.0, 2.2, 3.0, 3.5]  # nothing new at 1.5
+    assert [record["text"] for record in records] == ["one", "one two", "one two", "", "six", "six"]
+    kinds = {kind: [[word["text"] for word in record[kind]] for record in records] for kind in KINDS}
+    assert kinds["agreed"] == [[], ["one"], [], [], [], []]
+    assert kinds["tentative"] == [["one"], ["two"], [], [], ["six"], []]
+    assert kinds["final"] == [[], [], ["one", "two"], [], [], ["six"]]
+    assert [record["segment_ends"] for record in records] == [False, False, True, True, False, True]
+    assert records[2]["warnings"] == ["odd"] and records[0]["behind"] == 1.23
+    assert records[2]["final"][0] == {"text": "one", "start": 0.0, "end": 0.4, "confidence": 0.9}
+
+
+def test_words_are_joined_as_the_language_has_it() -> None:
+    out = io.StringIO()
+    write_live([LiveText((ONE, TWO), (ONE, TWO), 1.0, separator="")], out, True, Delay())
+    assert json.loads(out.getvalue())["text"] == "onetwoonetwo"
+
+
+def test_falling_behind_is_said_once_and_so_is_catching_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    now, delay, pipe = [100.0], Delay(), SimpleNamespace(arrived=100.0)
+    monkeypatch.setattr("asr.serve.live.time.monotonic", lambda: now[0])
+    pieces = delay.watch([np.zeros(50)] * 6, 100, pipe)  # type: ignore[arg-type]
+    for seconds in (0.1, 3.5, 9.0, 2.0, 0.5, 0.2):
+        now[0] = pipe.arrived + seconds
+        next(pieces)
+        assert delay.seconds == pytest.approx(seconds)
+    said = [message[:29] for message in caplog.messages]
+    assert said == ["decoding is 3.5 s behind the ", "decoding has caught up with t"]
+    assert delay.most == pytest.approx(9.0) and delay.audio_seconds == 3.0
+
+
+# --- pipes ------------------------------------------------------------------------------------------
+
+
+def read_all(content: bytes, channel: int | None = None) -> np.ndarray:
+    pieces, rate = read_live(PipeReader(io.BytesIO(content)), RATE, channel)
+    assert rate == RATE
+    return np.concatenate(list(pieces))
+
+
+def test_a_recorder_does_not_wait_for_decoding() -> None:
+    """Far more than a pipe holds is written while nobody reads."""
+    reading, writing = os.pipe()
+    content = os.urandom(1 << 20)
+    with open(reading, "rb") as source, open(writing, "wb") as sink:
+        pipe = PipeReader(source)
+        writer = threading.Thread(target=lambda: (sink.write(content), sink.close()))
+        begin = time.monotonic()
+        writer.start()
+        writer.join(10)
+        assert not writer.is_alive()
+        assert pipe.peek(10) == content[:10]
+        found = b"".join(iter(lambda: pipe.read(1000), b""))
+        assert found == content and begin <= pipe.arrived <= time.monotonic()
+        assert pipe.waiting_bytes == 0
+
+
+def test_only_after_hours_behind_the_pipe_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pipe_module, "MAX_WAITING_BYTES", 100_000)
+    content = os.urandom(1 << 20)
+    pipe = PipeReader(io.BytesIO(content))
+    pipe.peek(100_000)
+    time.sleep(0.05)
+    assert pipe.waiting_bytes < 100_000 + (1 << 17)
+    assert b"".join(iter(lambda: pipe.read(1 << 15), b"")) == content, "and nothing is lost"
+    assert "the pipe has to wait" in caplog.text
+
+
+def test_a_fault_of_the_pipe_is_told_after_what_came() -> None:
+    class Broken(io.RawIOBase):
+        def __init__(self) -> None:
+            self.pieces: list[Any] = [b"abc", None, OSError(5, "Input/output error")]
+
+        def read(self, size: int = -1) -> Any:
+            piece = self.pieces.pop(0)
+            if isinstance(piece, OSError):
+                raise piece
+            return piece
+
+    pipe = PipeReader(cast(BinaryIO, Broken()))
+    assert pipe.read(100) == b"abc"
+    with pytest.raises(UserError, match="standard input: cannot be read"):
+        pipe.read(100)
+
+
+def test_raw_samples_may_come_in_any_pieces() -> None:
+    samples = np.array([0, 1, -1, 32767, -32768], "<i2")
+    content = samples.tobytes()
+    for size in (1, 2, 3, 10):
+        pieces = [content[first : first + size] for first in range(0, len(content), size)]
+        assert np.array_equal(np.concatenate(list(decode_pcm(pieces))), samples.astype(np.float32) / 32768)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_through_a_pipe_is_what_it_is_on_disk(name: str, tmp_path: Any) -> None:
+    (tmp_path / "sound").write_bytes(FORMATS[name].data)
+    expected = read(tmp_path / "sound", RATE)
+    found = read_all(FORMATS[name].data)
+    # Decoders that know the whole file leave out what the encoder put at its edges.
+    assert abs(len(found) - len(expected)) <= 0.13 * RATE
+    lags = scipy.signal.correlation_lags(len(found), len(expected))
+    shift = int(lags[scipy.signal.correlate(found, expected, method="fft").argmax()])
+    assert _match(found, expected, shift) > 0.95
+
+
+def _match(one: np.ndarray, other: np.ndarray, lag: int) -> float:
+    one, other = (one[lag:], other) if lag > 0 else (one, other[-lag:] if lag else other)
+    length = min(len(one), len(other), RATE)
+    return float(np.corrcoef(one[:length], other[:length])[0, 1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_raw_pcm_is_no_container(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    noise = (random.standard_normal(3000) * 10 ** random.uniform(0, 4)).clip(-32768, 32767).astype("<i2")
+    speech = (make_speechlike(0.2, seed=seed) * 32767).astype("<i2")
+    mpeg = np.frombuffer(b"\xff\xfb\x90\x64" + noise.tobytes(), "<i2")  # the first samples alone do not tell
+    for samples in (noise, speech, 0 * noise, mpeg):
+        assert not is_container(samples.tobytes()[:4096])
+        assert np.array_equal(read_all(samples.tobytes()), samples.astype(np.float32) / 32768)
+
+
+def test_sound_comes_before_the_end_of_the_file() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as source, open(writing, "wb") as sink:
+        content = FORMATS["mp3"].data
+        sink.write(content[: len(content) // 2])
+        sink.flush()
+        pieces, _ = read_live(PipeReader(source), RATE)
+        assert len(next(pieces)) > 0, "the other half has not been written yet"
+        sink.write(content[len(content) // 2 :])
+        sink.close()
+        assert sum(map(len, pieces)) > 2.5 * RATE
+
+
+def test_channels_of_a_stream(tmp_path: Any) -> None:
+    left, right = SOUND, np.roll(SOUND, RATE)
+    soundfile.write(tmp_path / "a.wav", np.stack([left, right], axis=1), RATE)
+    content = (tmp_path / "a.wav").read_bytes()
+    np.testing.assert_allclose(read_all(content, channel=1), right, atol=1e-4)
+    np.testing.assert_allclose(read_all(content), (left + right) / 2, atol=1e-4)
+    with pytest.raises(UserError, match="has 2"):
+        read_all(content, channel=2)
+    with pytest.raises(UserError, match="raw PCM on standard input"):
+        read_all(b"\0" * 8000, channel=0)
+
+
+@pytest.mark.parametrize("content", [b"RIFF" + b"\0" * 5000, b"OggS", b"\0\0\0\x1cftypM4A " + b"\xff" * 9000])
+def test_what_cannot_be_decoded_is_said(content: bytes) -> None:
+    with pytest.raises(UserError, match=r"^standard input: "):
+        read_all(content)
