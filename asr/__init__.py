@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asr.errors import UserError as UserError
     from asr.scoring.counting import score as score
-    from asr.transcription.recognizer import load_model as load_model
+    from asr.transcription.transcribe import load_model as load_model
     from asr.transcripts.transcript import Segment as Segment, Transcript as Transcript, Word as Word
 
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ _PUBLIC = {
     "Transcript": "asr.transcripts.transcript",
     "UserError": "asr.errors",
     "Word": "asr.transcripts.transcript",
-    "load_model": "asr.transcription.recognizer",
+    "load_model": "asr.transcription.transcribe",
     "score": "asr.scoring.counting",
 }
 

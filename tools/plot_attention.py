@@ -13,7 +13,7 @@ import logging
 import sys
 from pathlib import Path
 
-from asr.audio import AudioPart
+from asr.audio import Recording
 from asr.errors import UserError
 from asr.evaluation import View, check_view, draw_recording, draw_text, require_png, require_recognizer
 from asr.transcription import Request, load_model
@@ -28,12 +28,12 @@ def run(args: argparse.Namespace) -> None:
     recognizer = require_recognizer(load_model(args.model, args.device))
     view = View(args.layer, args.head, args.ctc)
     check_view(recognizer.model, view)
-    source = AudioPart(args.audio, args.start, args.duration)
+    recording = Recording(args.audio, start=args.start, duration=args.duration)
     if args.text is not None:
-        draw_text(recognizer, source, args.output, args.text, view)
+        draw_text(recognizer, recording, args.output, args.text, view)
         written = [args.output]
     else:
-        written = draw_recording(recognizer, source, args.output, Request(), view)
+        written = draw_recording(recognizer, recording, args.output, Request(), view)
     for path in written:
         print(path)
 

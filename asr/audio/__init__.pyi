@@ -29,11 +29,11 @@ from .segmentation import (
     split_at_pauses as split_at_pauses,
 )
 from .sources import (
-    AudioPart as AudioPart,
-    Samples as Samples,
-    describe_source as describe_source,
+    Channels as Channels,
+    Recording as Recording,
+    make_recording as make_recording,
     make_samples as make_samples,
-    make_source as make_source,
     read_ahead as read_ahead,
-    read_source as read_source,
+    read_recording as read_recording,
+    split_channels as split_channels,
 )

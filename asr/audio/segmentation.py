@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.audio.sources import Recording
 from asr.config import Config
 from asr.errors import UserError
 
@@ -110,6 +111,8 @@ class AudioSegment:
     speech: tuple[tuple[float, float], ...] = ()
     """Begin and end of each span of speech in it, in seconds of the recording, with pauses of at least
     INNER_PAUSE_SECONDS between; empty where nobody has looked."""
+    recording: Recording = field(default_factory=Recording)
+    """What it was cut from."""
 
     @property
     def end(self) -> float:

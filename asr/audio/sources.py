@@ -1,4 +1,4 @@
-"""Sources of audio in blocks of samples: files, their parts, arrays; reading ahead in a thread."""
+"""Recordings on their way in: files, their parts and arrays, read in blocks; reading ahead in a thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, TypeVar
+from typing import IO, Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import pydantic
@@ -23,62 +23,61 @@ from asr.errors import UserError
 # S samples
 
 BLOCK_SECONDS = 1.0
+STANDARD_INPUT = "-"
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class AudioPart:
-    """A file, or a part of one, and what to call it."""
+class Fetch(Protocol):
+    """What fetches a file that lies elsewhere, such as a ByteRange."""
 
-    path: str | Path
+    def __call__(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording on its way in, or a part of one: a file, samples, or what fetches a file."""
+
+    path: str | Path = ""
+    """As it was given, or found; "-" for standard input, "" for samples."""
+    id: str = ""
+    """Id of its transcript, and where its outputs go below a folder; without one, the stem of the path."""
     start: float = 0.0
     """Seconds."""
     duration: float | None = None
     """Seconds; None: up to the end."""
     channel: int | None = None
     """Counted from 0; None: their mean."""
-    id: str | None = None
-    """Id of the transcript; None: the stem of the path."""
-    on_read: Callable[[float], None] | None = None
-    """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
-    load: Callable[[], bytes] | None = None
-    """Fetches the file where it lies elsewhere; `path` is then its name in messages."""
+    content: np.ndarray | IO[bytes] | Fetch | None = None
+    """Mono samples, an opened file, or what fetches a file from elsewhere; `path` is then its name. None: the
+    file at `path`."""
+    sample_rate: int | None = None
+    """Of samples."""
     is_utterance: bool = False
     """Cut out as one utterance by somebody; cut no further unless it is very long."""
+    on_read: Callable[[float], None] | None = None
+    """Called with the seconds read so far, after each block; an exception that it raises ends the reading."""
+
+    @property
+    def name(self) -> str:
+        """The id of its transcript."""
+        return self.id or Path(self.path).stem
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Audio that is in memory."""
-
-    audio_S: np.ndarray
-    sample_rate: int
-
-
-@dataclass(frozen=True)
-class Content:
-    """A file that is in memory, or opened."""
-
-    file: IO[bytes]
-    name: str = ""
-
-
-AudioFile = str | Path | AudioPart
-Source = AudioFile | Samples | Content
+AudioFile = str | Path | Recording
 AudioInput = Any
-"""A path or AudioPart; an array or tensor, with its sample rate; (array, rate); a file as bytes or opened; or
+"""A path or Recording; an array or tensor, with its sample rate; (array, rate); a file as bytes or opened; or
 a dictionary of Hugging Face's datasets: array and sampling_rate, or bytes and path."""
 Channels = Literal["mix", "separate"] | Annotated[int, pydantic.Field(ge=1)]
 
 
-def make_source(given: AudioInput, sample_rate: int | None = None) -> Source:
-    """Turn anything that holds audio into a source."""
+def make_recording(given: AudioInput, sample_rate: int | None = None) -> Recording:
+    """Turn anything that holds audio into a recording."""
     if isinstance(given, Mapping):
         values = given.get("array", given.get("raw"))
         if values is not None:
             given = (np.asarray(values), given.get("sampling_rate"))
         elif given.get("bytes") is not None:
-            given = Content(io.BytesIO(given["bytes"]), str(given.get("path") or ""))
+            given = Recording(str(given.get("path") or ""), content=io.BytesIO(given["bytes"]))
         else:
             given = given.get("path")
     if isinstance(given, tuple) and len(given) == 2 and sample_rate is None:
@@ -93,13 +92,15 @@ def make_source(given: AudioInput, sample_rate: int | None = None) -> Source:
     if sample_rate is not None:
         raise UserError("sample_rate belongs to an array of samples; a file tells its own")
     if isinstance(given, bytes | bytearray | memoryview):
-        return Content(io.BytesIO(given))
+        return Recording(content=io.BytesIO(given))
     if isinstance(given, io.TextIOBase):
         raise UserError("a file opened as text: expected one opened in binary mode, open(path, 'rb')")
     if callable(getattr(given, "read", None)):
-        return Content(given, str(getattr(given, "name", "")))
-    if isinstance(given, str | Path | AudioPart | Samples | Content):
+        return Recording(str(getattr(given, "name", "")), content=given)
+    if isinstance(given, Recording):
         return given
+    if isinstance(given, str | Path):
+        return Recording(given)
     raise UserError(
         f"audio of type {type(given).__name__}: expected a path, an array or tensor with its sample_rate, "
         "(array, sample_rate), bytes of a file, a file opened in binary mode, or a dictionary with array and "
@@ -107,7 +108,7 @@ def make_source(given: AudioInput, sample_rate: int | None = None) -> Source:
     )
 
 
-def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
+def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
     """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
     if sample_rate is None:
         raise UserError("an array needs its sample_rate: transcribe(array, sample_rate=16000)")
@@ -123,86 +124,74 @@ def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Samples:
     limit = audio.MAX_LEVEL
     if len(audio_S) and not (audio_S.min() >= -limit and audio_S.max() <= limit):
         raise UserError("an array with samples that are not numbers, or far outside of [-1, 1]; check it")
-    return Samples(audio_S.astype(np.float32, copy=False), int(sample_rate))
+    return Recording(content=audio_S.astype(np.float32, copy=False), sample_rate=int(sample_rate))
 
 
-def describe_source(source: Source) -> tuple[str, str, float]:
-    """The id of its transcript, its path ("" for an array), and the time of its first sample."""
-    if isinstance(source, Samples):
-        return "", "", 0.0
-    if isinstance(source, Content):
-        return Path(source.name).stem, source.name, 0.0
-    if isinstance(source, AudioPart):
-        return source.id or Path(source.path).stem, str(source.path), source.start
-    return Path(source).stem, str(source), 0.0
-
-
-def split_channels(source: Source, channels: Channels) -> list[Source]:
-    """Split a source into what is transcribed by itself: the mean of all channels, each of them, or one."""
-    if channels == "mix" or isinstance(source, Samples):
-        return [source]
-    if isinstance(source, Content):
+def split_channels(recording: Recording, channels: Channels) -> list[Recording]:
+    """Split into what is transcribed by itself: the mean of all channels, each of them, or one."""
+    if channels == "mix" or isinstance(recording.content, np.ndarray) or recording.channel is not None:
+        return [recording]
+    if recording.content is not None and not callable(recording.content):
         raise UserError("channels of a file in memory: only their mean is read; write it to disk first")
-    part = source if isinstance(source, AudioPart) else AudioPart(source)
-    if part.channel is not None:
-        return [part]
     if channels != "separate":
-        return [replace(part, channel=channels - 1)]
+        return [replace(recording, channel=channels - 1)]
     try:
-        num_channels = audio.read_info(part.path, _load(part)).num_channels
+        num_channels = audio.read_info(recording.path, _load(recording)).num_channels
     except UserError:
-        return [part]  # what is wrong is said when it is read
+        return [recording]  # what is wrong is said when it is read
     if not 1 < num_channels <= audio.MAX_MIXED_CHANNELS:
-        return [part]
-    return [replace(part, channel=channel) for channel in range(num_channels)]
+        return [recording]
+    return [replace(recording, channel=channel) for channel in range(num_channels)]
 
 
-def read_source(
-    source: Source, sample_rate: int, on_damage: audio.OnDamage | None = None
+def read_recording(
+    recording: Recording, sample_rate: int, on_damage: audio.OnDamage | None = None
 ) -> Iterator[np.ndarray]:
     """float32 (samples,) in blocks. Silence is no error here: nothing is said in it."""
-    if isinstance(source, Samples):
-        samples = audio.resample(source.audio_S, source.sample_rate, sample_rate)
+    if isinstance(recording.content, np.ndarray):
+        assert recording.sample_rate is not None
+        samples = audio.resample(recording.content, recording.sample_rate, sample_rate)
         size = round(BLOCK_SECONDS * sample_rate)
         yield from (samples[first : first + size] for first in range(0, len(samples), size))
         return
-    with _open(source) as (part, content):
+    with _open(recording) as (name, content):
         seconds = 0.0
         for block in audio.read_blocks(
-            part.path,
+            name,
             sample_rate,
             block_seconds=BLOCK_SECONDS,
-            start=part.start,
-            duration=part.duration,
-            channel=part.channel,
+            start=recording.start,
+            duration=recording.duration,
+            channel=recording.channel,
             allow_silence=True,
             on_damage=on_damage,
             content=content,
         ):
             seconds += len(block) / sample_rate
-            if part.on_read is not None:
-                part.on_read(seconds)
+            if recording.on_read is not None:
+                recording.on_read(seconds)
             yield block
 
 
-def _load(part: AudioPart) -> bytes | None:
-    return None if part.load is None else part.load()
+def _load(recording: Recording) -> bytes | None:
+    return recording.content() if callable(recording.content) else None
 
 
 @contextlib.contextmanager
-def _open(source: AudioFile | Content) -> Iterator[tuple[AudioPart, AudioContent | None]]:
-    """The part to read, and its file where it has no path: on disk, since decoders jump about in it."""
-    if not isinstance(source, Content):
-        part = source if isinstance(source, AudioPart) else AudioPart(source)
-        yield part, _load(part)
+def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | None]]:
+    """Name and content of a file; one without a path goes to the disk, since decoders jump about in it."""
+    opened = recording.content
+    if opened is None or callable(opened):
+        yield recording.path, _load(recording)
         return
-    name = source.name or "the audio in memory"
+    assert not isinstance(opened, np.ndarray)
+    name = "standard input" if recording.path == STANDARD_INPUT else recording.path or "the audio in memory"
     with tempfile.TemporaryFile(buffering=0) as copy:
         try:
-            shutil.copyfileobj(source.file, copy)
+            shutil.copyfileobj(opened, copy)
         except OSError as error:
             raise UserError(f"{name}: cannot be read ({error.strerror})") from None
-        yield AudioPart(name), copy
+        yield name, copy
 
 
 class _End:

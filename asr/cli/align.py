@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
     from asr.transcription.families import find_family
-    from asr.transcription.transcriber import choose_device
+    from asr.transcription.transcribe import choose_device
 
     refuse_to_overwrite(args.manifest, args.output)
     if os.path.isdir(args.output):

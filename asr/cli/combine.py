@@ -105,8 +105,8 @@ def _load_member(args: argparse.Namespace, name: str) -> Member:
     from asr.models.decoder import Decoder
     from asr.system.checkpoint import find_model, load_system
     from asr.system.decoding_resources import find_resources
-    from asr.transcription.recognizer import Recognizer
     from asr.transcription.settings import CombinationSettings, load_settings
+    from asr.transcription.transcribe import Recognizer
 
     folder = find_model(name)
     system = load_system(folder)

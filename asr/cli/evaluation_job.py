@@ -38,7 +38,6 @@ from asr.system.decoding_resources import find_resources
 from asr.text.normalization import normalize_for_training
 from asr.train.preparation import log_unknown_share
 from asr.transcription.families import Family, find_family
-from asr.transcription.recognizer import Recognizer
 from asr.transcription.settings import (
     EvaluationSettings,
     ReadyEvaluationSettings,
@@ -46,7 +45,7 @@ from asr.transcription.settings import (
     load_settings,
     print_settings,
 )
-from asr.transcription.transcriber import Request, Transcriber, choose_device
+from asr.transcription.transcribe import Recognizer, Request, Transcriber, choose_device
 
 logger = logging.getLogger(__name__)
 

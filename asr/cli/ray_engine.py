@@ -11,6 +11,7 @@ from typing import Any
 import pydantic
 
 from asr.audio.reading import Damage
+from asr.audio.sources import Recording
 from asr.cli.options import limit_threads
 from asr.cli.transcription_job import (
     TranscriptionJob,
@@ -18,13 +19,11 @@ from asr.cli.transcription_job import (
     load_transcriber,
     make_request,
     measure_recording,
-    open_parts,
 )
 from asr.errors import UserError, plural
 from asr.files import claim_folder, hash_file
 from asr.jobs.ray_pool import PoolOptions, RayPool
 from asr.jobs.work_units import PartFolder, WorkUnit, hash_json, plan_units, read_status
-from asr.transcription.audio_paths import Recording
 from asr.transcription.output_folder import OutputFolder, stamp_recording
 from asr.transcription.settings import find_weights
 from asr.transcripts.transcript import Segment, Transcript
@@ -42,18 +41,16 @@ class TranscriptionWork:
 
     def __init__(self, options: TranscriptionOptions, threads: int) -> None:
         limit_threads(threads)
-        self._clip = options.clip
         self._recognizer = load_transcriber(options)
         self._request = make_request(options, self._recognizer)
 
     def __call__(self, recordings: Sequence[Recording]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        with open_parts(recordings, self._clip) as parts:
-            for _, result in self._recognizer.transcribe_events(parts, self._request):
-                if isinstance(result, UserError):
-                    rows.append({"error": str(result), "kind": "unreadable"})
-                elif not isinstance(result, Segment):
-                    rows.append({"transcript": dataclasses.asdict(result)})
+        for _, result in self._recognizer.transcribe_events(recordings, self._request):
+            if isinstance(result, UserError):
+                rows.append({"error": str(result), "kind": "unreadable"})
+            elif not isinstance(result, Segment):
+                rows.append({"transcript": dataclasses.asdict(result)})
         return rows
 
 
@@ -70,7 +67,7 @@ def transcribe_on_ray(
     A unit is all done or not at all, so that its texts do not depend on what an earlier call has finished.
     """
     names = {recording.name for recording in wanted}
-    seconds = [measure_recording(recording, options.clip) for recording in recordings]
+    seconds = [measure_recording(recording) for recording in recordings]
     units = plan_units([_describe(recording) for recording in recordings], seconds)
     parts = PartFolder(folder.folder / PARTS, _make_key(options.model, folder.made_by))
 
@@ -115,7 +112,9 @@ def transcribe_on_ray(
 
 def _describe(recording: Recording) -> str:
     """Name all that a transcript depends on besides model and settings, for the name of its unit."""
-    return hash_json([recording.name, stamp_recording(recording), recording.clip, recording.channel])
+    return hash_json(
+        [recording.name, stamp_recording(recording), recording.start, recording.duration, recording.channel]
+    )
 
 
 def _make_key(model: str, made_by: Mapping[str, Any]) -> str:

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 def load_models(args: argparse.Namespace, config: Any) -> dict[str, LoadedModel]:
     """Each model under its name."""
     from asr.transcription.families import find_family
-    from asr.transcription.recognizer import find_default_model, load_model
+    from asr.transcription.transcribe import find_default_model, load_model
 
     found: dict[str, LoadedModel] = {}
     for given in args.model or [find_default_model()]:

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from asr.decoding.methods import METHOD_NAMES
 from asr.errors import UserError
 
 if TYPE_CHECKING:
+    from asr.audio.sources import Recording
     from asr.cli.transcription_job import TranscriptionOptions
-    from asr.transcription.audio_paths import Recording
     from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
@@ -190,13 +191,16 @@ def run(args: argparse.Namespace) -> int:
     pool = find_pool(args)
     formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
     _refuse_conflicts(args, formats)
+    clip = None if args.clip is None else read_clip(args.clip)
     options = _read_options(args)
     if args.stream:
         return _stream(options, formats)
     recordings = find_recordings(args.audio, args.recursive)
     require_any(recordings)  # before weights are fetched
-    if options.clip and any(recording.clip for recording in recordings):
-        raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
+    if clip is not None:
+        if any(recording.is_utterance for recording in recordings):
+            raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
+        recordings = [replace(recording, start=clip[0], duration=clip[1]) for recording in recordings]
     if options.plot and len(recordings) > 1:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     if args.output_dir is None:
@@ -249,13 +253,12 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     from asr.system.checkpoint import find_model
     from asr.system.decoding_resources import find_resources
     from asr.transcription.families import find_family
-    from asr.transcription.recognizer import find_default_model
     from asr.transcription.settings import TranscriptionSettings, find_options, load_settings
+    from asr.transcription.transcribe import find_default_model
 
     model = args.model or find_default_model()
     if not args.model:
         logger.info("model: %s", model)
-    clip = None if args.clip is None else read_clip(args.clip)
     limit_threads(args.threads)
     family = find_family(model)
     folder = None if family is not None else find_model(model)
@@ -289,13 +292,11 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
                 "are likely by --prompt, or --set whisper.hotwords=[...]"
             )
     plot = None if args.plot_attention is None else Path(args.plot_attention)
-    return TranscriptionOptions(
-        model, args.device, args.batch_size, settings, for_family, resources, clip, plot
-    )
+    return TranscriptionOptions(model, args.device, args.batch_size, settings, for_family, resources, plot)
 
 
 def read_clip(text: str) -> tuple[float, float | None]:
-    """Parse 60,90 or 1:00,1:30 as start and end in seconds; the end is None where there is none."""
+    """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
     match = re.fullmatch(r"((?:\d+:){0,2}\d+(?:\.\d*)?)(?:,((?:\d+:){0,2}\d+(?:\.\d*)?)?)?", text.strip())
     if match is None:
         several = " (of several parts each in a call of its own)" if text.count(",") > 1 else ""
@@ -304,7 +305,7 @@ def read_clip(text: str) -> tuple[float, float | None]:
     start, end = times[0] or 0.0, times[1]
     if end is not None and end <= start:
         raise UserError(f"--clip {text}: expected an END after START")
-    return start, end
+    return start, None if end is None else end - start
 
 
 def _to_seconds(text: str) -> float:
@@ -331,7 +332,7 @@ def _to_standard_output(
         sys.stdout.flush()
 
     def show(recording: Recording, segment: Segment) -> None:
-        sys.stdout.write(stream.add_segment(recording.name, recording.path, segment))
+        sys.stdout.write(stream.add_segment(recording.name, str(recording.path), segment))
         sys.stdout.flush()
 
     job = TranscriptionJob(options, write, show)

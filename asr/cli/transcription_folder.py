@@ -9,16 +9,16 @@ from typing import cast, get_args
 
 import torch
 
+from asr.audio.sources import Recording
 from asr.cli.ray_engine import transcribe_on_ray
 from asr.cli.transcription_job import TranscriptionJob, TranscriptionOptions
 from asr.errors import UserError
 from asr.jobs.ray_pool import PoolOptions
 from asr.models.precision import Precision, describe_arithmetic, resolve_precision
-from asr.transcription.audio_paths import Recording
 from asr.transcription.families import find_family
 from asr.transcription.output_folder import OutputFolder
 from asr.transcription.settings import describe_making
-from asr.transcription.transcriber import choose_device
+from asr.transcription.transcribe import choose_device
 from asr.transcripts.transcript import Transcript
 from asr.transcripts.writers import format_transcript
 
@@ -46,7 +46,7 @@ def transcribe_to_folder(
         contents = {name: format_transcript(name, transcript, subtitles) for name in formats}
         folder.write(recording, contents, is_whole=not transcript.warnings)
 
-    job = TranscriptionJob(options, write, open_log=folder.open_log)
+    job = TranscriptionJob(options, write, journal=folder)
     wanted = []
     for recording in recordings:
         if folder.is_done(recording):
@@ -83,7 +83,7 @@ def _open_folder(
         precision = resolve_precision(options.settings.precision, device, prefers_int8)
         arithmetic = describe_arithmetic(precision, device)
         making = describe_making(options.model, options.resources, options.settings, arithmetic)
-        folder = OutputFolder(output_dir, formats, making | {"clip": options.clip})
+        folder = OutputFolder(output_dir, formats, making)
         return folder, options.with_precision(precision), arithmetic
 
     folder, resolved, arithmetic = resolve(options)

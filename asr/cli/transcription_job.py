@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from asr.audio import reading as audio
-from asr.audio.sources import AudioFile, AudioPart, Source
+from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.config import Config
-from asr.data.storage import is_address, read_range
+from asr.data.storage import ByteRange, is_address
 from asr.errors import UserError, plural
 from asr.evaluation.attention_pictures import check_drawing, draw_recording
 from asr.evaluation.speech import describe_device
@@ -25,11 +21,9 @@ from asr.jobs.work_units import plan_units
 from asr.models.precision import Precision
 from asr.progress import AudioProgress
 from asr.system.decoding_resources import DecodingResources
-from asr.transcription.audio_paths import STANDARD_INPUT, Recording
-from asr.transcription.recognizer import Recognizer, load_model
-from asr.transcription.segment_log import SegmentLog
+from asr.transcription.output_folder import OutputFolder
 from asr.transcription.settings import TranscriptionSettings
-from asr.transcription.transcriber import Request, Transcriber
+from asr.transcription.transcribe import Recognizer, Request, Transcriber, load_model
 from asr.transcripts.transcript import Segment, Transcript
 
 logger = logging.getLogger(__name__)
@@ -37,7 +31,6 @@ logger = logging.getLogger(__name__)
 MAX_FAULTS_SHOWN = 20
 # Of 16 kHz mono; of other formats that of MP3 and Opus with 64 kbit/s is taken.
 BYTES_PER_SECOND = {".wav": 32_000, ".flac": 16_000}
-STANDARD_INPUT_FILE = "standard-input"
 
 
 @dataclass(frozen=True)
@@ -51,8 +44,6 @@ class TranscriptionOptions:
     for_family: Config | None
     """Settings of the model's family, such as whisper; None for a model that was trained here."""
     resources: DecodingResources
-    clip: tuple[float, float | None] | None = None
-    """Start and end in seconds; without an end, to the end of the recording."""
     plot: Path | None = None
     """Where the attention is drawn."""
 
@@ -68,13 +59,13 @@ class TranscriptionJob:
         options: TranscriptionOptions,
         write: Callable[[Recording, Transcript], None],
         show: Callable[[Recording, Segment], None] = lambda recording, segment: None,
-        open_log: Callable[[Recording, int | None], SegmentLog | None] = lambda recording, channel: None,
+        journal: OutputFolder | None = None,
     ) -> None:
         """`write` takes each transcript, `show` before that each of its segments as soon as it is final."""
         self._options = options
         self._write = write
         self._show = show
-        self._open_log = open_log
+        self._journal = journal
         self._progress: AudioProgress | None = None
         self._faults: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -86,18 +77,23 @@ class TranscriptionJob:
         if not recordings:
             return
         recognizer = load_transcriber(self._options)
-        seconds = [measure_recording(recording, self._options.clip) for recording in recordings]
+        seconds = [measure_recording(recording) for recording in recordings]
         with self.show_progress(sum(seconds)) as progress:
             left = iter(zip(recordings, seconds, strict=True))
             recording, length = next(left)
+            position = 0.0  # up to where the recording is done
             for result in self._results(recognizer, recordings, seconds):
                 if isinstance(result, Segment):
+                    end = result.end - recording.start
+                    progress.advance(max(0.0, end - position))
+                    position = max(position, end)
                     self._show(recording, result)
                     continue
-                if isinstance(result, UserError):
-                    progress.advance(length)
+                whole = result.duration if isinstance(result, Transcript) else length
+                progress.advance(max(0.0, whole - position))
                 self.take(recording, result)
                 recording, length = next(left, (recording, 0.0))
+                position = 0.0
 
     @contextlib.contextmanager
     def show_progress(self, seconds: float) -> Iterator[AudioProgress]:
@@ -112,39 +108,20 @@ class TranscriptionJob:
         options = self._options
         if options.plot is not None:
             check_drawing(recognizer, options.plot)
-        by_name = {recording.name: recording for recording in recordings}
-
-        def open_log(source: Source) -> SegmentLog | None:
-            assert isinstance(source, AudioPart) and source.id is not None
-            recording = by_name[source.id]
-            if recording.path == STANDARD_INPUT:  # it is not there again
-                return None
-            log = self._open_log(recording, source.channel)
-            if log is not None and len(log):
-                logger.info("%s: %d segments were finished by an earlier call", recording.path, len(log))
-            return log
-
-        request = replace(
-            make_request(options, recognizer),
-            report=self._progress.advance if self._progress is not None else lambda seconds: None,
-            open_log=open_log,
-        )
+        request = replace(make_request(options, recognizer), journal=self._journal)
         # Unit by unit, as on Ray: the company of a segment in its batch changes the last digit of what some
         # models compute, so it is the same, and the outputs are the same to the byte.
         for unit in plan_units([recording.name for recording in recordings], seconds):
-            with open_parts(recordings[unit.start : unit.end], options.clip) as parts:
-                for part, result in recognizer.transcribe_events(parts, request):
-                    yield result
-                    if options.plot is not None and isinstance(result, Transcript):
-                        self._draw(recognizer, part, recordings[0], options.plot, request)
-
-    def _draw(
-        self, recognizer: Transcriber, part: AudioFile, recording: Recording, plot: Path, request: Request
-    ) -> None:
-        try:
-            for path in draw_recording(
-                recognizer, part, plot, Request(request.decoding, request.language_model)
+            for recording, result in recognizer.transcribe_events(
+                open_recordings(recordings[unit.start : unit.end]), request
             ):
+                yield result
+                if options.plot is not None and isinstance(result, Transcript):
+                    self._draw(recognizer, recording, options.plot, request)
+
+    def _draw(self, recognizer: Transcriber, recording: Recording, plot: Path, request: Request) -> None:
+        try:
+            for path in draw_recording(recognizer, recording, plot, request):
                 logger.info("drawn: %s", path)
         except UserError as error:
             self.fail(recording, str(error))
@@ -154,7 +131,6 @@ class TranscriptionJob:
         if isinstance(transcript, UserError):
             self.fail(recording, str(transcript))
             return
-        transcript = replace(transcript, id=recording.name, audio=recording.path)
         try:
             self._write(recording, transcript)
         except UserError as error:
@@ -182,11 +158,11 @@ class TranscriptionJob:
             self.counts["transcribed"] += 1
 
     def fail(self, recording: Recording, message: str) -> None:
-        message = re.sub(rf"\S*/{STANDARD_INPUT_FILE}", "standard input", message)
-        if is_address(recording.path):
-            message = message.replace(str(Path(recording.path)), recording.path)
-        if recording.path not in message:
-            message = f"{recording.path}: {message}"
+        path = str(recording.path)
+        if is_address(path):
+            message = message.replace(str(Path(path)), path)
+        if path not in message:
+            message = f"{path}: {message}"
         self._faults.append(message)
         if self._progress is None:
             logger.error("%s", message)
@@ -251,45 +227,25 @@ def load_transcriber(options: TranscriptionOptions) -> Transcriber:
     return recognizer
 
 
-def measure_recording(recording: Recording, clip: tuple[float, float | None] | None) -> float:
+def measure_recording(recording: Recording) -> float:
     """Seconds to read, by the header; 0 where it does not say; of a file elsewhere, a guess by its size."""
     if recording.path == STANDARD_INPUT:
         return 0.0
-    if recording.content is not None:
-        if recording.clip is not None and recording.clip[1] is not None:
-            return recording.clip[1] - recording.clip[0]
+    if isinstance(recording.content, ByteRange):
+        if recording.duration is not None:
+            return recording.duration
         return recording.content.size / BYTES_PER_SECOND.get(Path(recording.path).suffix.lower(), 8_000)
     try:
         seconds = audio.read_info(recording.path).seconds or 0.0
     except UserError:
         return 0.0  # what is wrong is said when it is read
-    start, end = recording.clip or clip or (0.0, None)
-    return max(0.0, min(seconds, end or seconds) - start)
+    left = max(0.0, seconds - recording.start)
+    return left if recording.duration is None else min(left, recording.duration)
 
 
-@contextlib.contextmanager
-def open_parts(
-    recordings: Sequence[Recording], clip: tuple[float, float | None] | None
-) -> Iterator[list[AudioPart]]:
-    """The span to read of each recording."""
-    with contextlib.ExitStack() as stack:
-        yield [_to_part(recording, stack, clip) for recording in recordings]
-
-
-def _to_part(
-    recording: Recording, stack: contextlib.ExitStack, clip: tuple[float, float | None] | None
-) -> AudioPart:
-    """The span to read. Decoders seek, so standard input is written to a file first."""
-    start, end = recording.clip or clip or (0.0, None)
-    duration = None if end is None else end - start
-    if recording.path != STANDARD_INPUT:
-        channel = None if recording.channel is None else recording.channel - 1
-        is_utterance = recording.clip is not None
-        load = None if recording.content is None else partial(read_range, recording.content)
-        return AudioPart(
-            recording.path, start, duration, channel, recording.name, load=load, is_utterance=is_utterance
-        )
-    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asr-"))) / STANDARD_INPUT_FILE
-    with open(path, "wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return AudioPart(path, start, duration, id=recording.name)
+def open_recordings(recordings: Sequence[Recording]) -> Iterator[Recording]:
+    """The recordings; standard input, if it is among them, is opened when its turn comes."""
+    for recording in recordings:
+        if recording.path == STANDARD_INPUT:
+            recording = replace(recording, content=sys.stdin.buffer)
+        yield recording

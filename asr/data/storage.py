@@ -49,6 +49,9 @@ class ByteRange(NamedTuple):
     version: str = ""
     """A hash of the whole file: the range of another version is another one."""
 
+    def __call__(self) -> bytes:
+        return read_range(self)
+
 
 def is_address(path: str | os.PathLike[str]) -> bool:
     """Tell an address for fsspec from a local path."""

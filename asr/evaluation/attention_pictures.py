@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import AudioFile, describe_source, read_source
+from asr.audio.sources import Recording, read_recording
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import END, Picture, Strip, draw
@@ -24,8 +24,7 @@ from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
-from asr.transcription.recognizer import Recognizer, make_setup
-from asr.transcription.transcriber import Request, Transcriber
+from asr.transcription.transcribe import Recognizer, Request, Transcriber, make_setup
 
 # N tokens and, maybe, the end, T steps or frames, H heads, V vocabulary, M mel bands
 
@@ -105,13 +104,13 @@ def check_drawing(transcriber: Transcriber, path: Path) -> None:
 
 
 def draw_recording(
-    transcriber: Transcriber, source: AudioFile, path: Path, request: Request, view: View | None = None
+    transcriber: Transcriber, recording: Recording, path: Path, request: Request, view: View | None = None
 ) -> list[Path]:
     """Draw each segment with the decoded text: `path`, or where there are several PATH-001.png and so on."""
     recognizer = require_recognizer(transcriber)
     view = view or choose_view(recognizer.model)
     check_view(recognizer.model, view)
-    segments = _read_segments(recognizer, source)
+    segments = _read_segments(recognizer, recording)
     first_two = list(itertools.islice(segments, 2))
     written = []
     for number, segment in enumerate(itertools.chain(first_two, segments), start=1):
@@ -122,13 +121,11 @@ def draw_recording(
             draw(own, _compose(recognizer, segment, encoded, list(decoded.tokens), view))
             written.append(own)
     if not written:
-        raise UserError(
-            f"{describe_source(source)[1]}: no text is decoded in it, so there is nothing to draw"
-        )
+        raise UserError(f"{recording.path}: no text is decoded in it, so there is nothing to draw")
     return written
 
 
-def draw_text(recognizer: Recognizer, source: AudioFile, path: Path, text: str, view: View) -> None:
+def draw_text(recognizer: Recognizer, recording: Recording, path: Path, text: str, view: View) -> None:
     """The whole recording, uncut, with a given text in place of what would be decoded."""
     check_view(recognizer.model, view)
     tokenizer, config = recognizer.system.tokenizer, recognizer.system.config
@@ -137,19 +134,17 @@ def draw_text(recognizer: Recognizer, source: AudioFile, path: Path, text: str, 
         raise UserError(
             f"text {text!r}: nothing is left of it by the rules of text.training; give a longer one"
         )
-    blocks = list(read_source(source, config.features.sample_rate))
+    blocks = list(read_recording(recording, config.features.sample_rate))
     audio_S = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
-    segment = AudioSegment(describe_source(source)[2], audio_S, config.features.sample_rate)
+    segment = AudioSegment(recording.start, audio_S, config.features.sample_rate)
     if recognizer.decoder.front_end.num_frames(len(audio_S)) == 0:
-        raise UserError(
-            f"{describe_source(source)[1]}: too short for a single frame; there is nothing to draw"
-        )
+        raise UserError(f"{recording.path}: too short for a single frame; there is nothing to draw")
     draw(path, _compose(recognizer, segment, recognizer.decoder.encode([audio_S]), tokens, view))
 
 
-def _read_segments(recognizer: Recognizer, source: AudioFile) -> Iterator[AudioSegment]:
-    segmenter = recognizer.make_segmenter(source)
-    for block in read_source(source, recognizer.sample_rate):
+def _read_segments(recognizer: Recognizer, recording: Recording) -> Iterator[AudioSegment]:
+    segmenter = recognizer.make_segmenter(recording)
+    for block in read_recording(recording, recognizer.sample_rate):
         yield from segmenter.push(block)
     yield from segmenter.finish()
 

@@ -30,8 +30,7 @@ from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
 from asr.models.decoder import Decoder
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
-from asr.transcription.recognizer import Recognizer
-from asr.transcription.transcriber import WINDOW
+from asr.transcription.transcribe import WINDOW, Recognizer
 
 STEP_SECONDS = 1  # batches are of recordings whose lengths differ by less
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import AudioPart
+from asr.audio.sources import Recording
 from asr.data.manifest import Utterance
 from asr.data.shards import fetch, read_audio, read_data
 from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
@@ -23,7 +23,7 @@ from asr.features.front_end import FrontEnd
 from asr.files import replace_file
 from asr.scoring.counting import Score, score
 from asr.text.normalization import TextConfig, normalize_for_scoring
-from asr.transcription.transcriber import WINDOW, Request, Transcriber
+from asr.transcription.transcribe import WINDOW, Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript
 
@@ -130,11 +130,13 @@ def _decode_batch(transcriber: Transcriber, batch: Sequence[ReadAudio], split: E
 
 def _decode_long(transcriber: Transcriber, item: Utterance, split: EvaluatedSplit) -> None:
     """Cut it like a recording, and join the texts."""
-    source = AudioPart(item.audio, item.start, item.duration, item.channel_index, item.id, is_utterance=True)
+    recording = Recording(
+        item.audio, item.id, item.start, item.duration, item.channel_index, is_utterance=True
+    )
     for own in split.setups.values():
         watch = Stopwatch(transcriber.device)
         try:
-            transcript = transcriber.transcribe_source(source, own.request)
+            transcript = transcriber.transcribe_recording(recording, own.request)
         except UserError as error:
             split.faults[item.id] = f"utterance {item.id}: {error}"
             return

@@ -40,8 +40,7 @@ from asr.scoring.counting import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.decoding_resources import build_resources
 from asr.train.preparation import read_training_texts
-from asr.transcription.recognizer import Recognizer
-from asr.transcription.transcriber import Request
+from asr.transcription.transcribe import Recognizer, Request
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from asr.system.run_config import RunConfig
 from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import Process
 from asr.train.loop import step_name
-from asr.transcription.transcriber import Request
+from asr.transcription.transcribe import Request
 
 RATES = (0.5, 0.2, 0.1)  # of dev WER: how soon are they reached?
 TRAIN_UTTERANCES = 100  # that are read again at the end: what has been learned by heart?

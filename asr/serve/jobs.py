@@ -17,13 +17,13 @@ from typing import IO, Any
 
 from asr.audio.reading import read_info
 from asr.audio.segmentation import SegmentationConfig
-from asr.audio.sources import AudioPart
+from asr.audio.sources import Recording
 from asr.config import Config
 from asr.errors import UserError
 from asr.serve.api import too_long
 from asr.serve.scheduler import Client, Scheduler, WithdrawnError
 from asr.transcription.families import Family
-from asr.transcription.transcriber import Request, Transcriber
+from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 
 USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
@@ -180,15 +180,10 @@ class Job:
         transcriber = self._model.scheduler.transcriber_for(self.client)
         if self._segmentation is not None:
             transcriber.segmentation = self._segmentation
-        usual_separator_in = transcriber.separator_in
-
-        def separator_in(language: str | None) -> str:
-            self.separator = usual_separator_in(language)
-            return self.separator
-
-        transcriber.separator_in = separator_in  # type: ignore[method-assign]
-        source = AudioPart(self._upload.path, id=Path(self._upload.name).stem, on_read=self._count)
-        for _, result in transcriber.transcribe_events([source], self._request):
+        recording = Recording(self._upload.path, Path(self._upload.name).stem, on_read=self._count)
+        for _, result in transcriber.transcribe_events([recording], self._request):
+            if isinstance(result, Segment):
+                self.separator = transcriber.separator_in(result.language)
             if isinstance(result, Transcript):
                 result = replace(
                     result,

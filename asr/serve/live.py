@@ -28,8 +28,8 @@ from asr.audio.reading import resample_pieces
 from asr.audio.segmentation import AudioSegment, Segmenter
 from asr.errors import UserError
 from asr.serve.pipe import PipeReader
-from asr.transcription.joining import Recognized, keep_words
-from asr.transcription.transcriber import Request, Transcriber
+from asr.transcription.joining import keep_words
+from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
 from asr.transcripts.writers import describe_word
 
@@ -88,7 +88,7 @@ class LiveTranscriber:
         self._final_until = 0.0  # end of the last word of the segment before
         self._decoded_until = 0.0
         self._paused_at = 0.0  # end of the newest segment that was decoded in a pause
-        self._prepared: tuple[AudioSegment, Recognized] | None = None
+        self._prepared: tuple[AudioSegment, Segment] | None = None
         self._seconds_in: dict[str, float] = {}  # by language, of finished segments
 
     def push(self, samples_S: np.ndarray, is_late: bool = False) -> list[LiveText]:
@@ -120,12 +120,12 @@ class LiveTranscriber:
         """Decode a segment that will end unless someone goes on to speak."""
         found = self._recognize(ending, self._language_of_whole, is_tentative=True)
         # Without warnings there would have been no second attempts either.
-        self._prepared = None if found.segment.warnings else (ending, found)
+        self._prepared = None if found.warnings else (ending, found)
         return self._update(found)
 
-    def _update(self, found: Recognized) -> LiveText:
+    def _update(self, found: Segment) -> LiveText:
         """Text to show after a segment has been decoded before its end."""
-        words = self._new_words(found.segment.words)
+        words = self._new_words(found.words)
         num_agreed = _count_common(self._last, words)
         self._last = words
         if _count_common(self._agreed, words) == len(self._agreed):
@@ -146,15 +146,15 @@ class LiveTranscriber:
             self._seconds_in[whole.language] = self._seconds_in.get(whole.language, 0.0) + seconds
         cut = segment.cut_after
         # What begins at a cut is whole in the next segment, which overlaps this one.
-        words = [w for w in self._new_words(whole.segment.words) if cut is None or w.middle < cut]
+        words = [w for w in self._new_words(whole.words) if cut is None or w.middle < cut]
         if words:
             self._final_until = words[-1].end
         self._last, self._agreed = [], []
         separator = self.recognizer.separator_in(whole.language)
-        ended = keep_words(whole.segment, words, separator)
+        ended = keep_words(whole, words, separator)
         return LiveText((), (), self._segmenter.seconds, ended, separator)
 
-    def _take_prepared(self, segment: AudioSegment) -> Recognized | None:
+    def _take_prepared(self, segment: AudioSegment) -> Segment | None:
         prepared, self._prepared = self._prepared, None
         if prepared is None or segment.cut_after is not None:
             return None
@@ -162,9 +162,7 @@ class LiveTranscriber:
         is_same = ending.start == segment.start and len(ending.audio_S) == len(segment.audio_S)
         return found if is_same else None
 
-    def _recognize(
-        self, segment: AudioSegment, language: str | None, is_tentative: bool = False
-    ) -> Recognized:
+    def _recognize(self, segment: AudioSegment, language: str | None, is_tentative: bool = False) -> Segment:
         """Recognize a segment; a language that is not given is told by the segment itself."""
         request = self.recognizer.tentatively(self.request) if is_tentative else self.request
         if language is not None:

@@ -33,7 +33,7 @@ from asr.serve.scheduler import Client, WithdrawnError
 from asr.serve.server_settings import ServeConfig
 from asr.serve.service import Service
 from asr.serve.session_options import InputOptions, Pcm, SessionOptions
-from asr.transcription.transcriber import Request
+from asr.transcription.transcribe import Request
 from asr.transcripts.transcript import Segment, Word
 
 logger = logging.getLogger(__name__)

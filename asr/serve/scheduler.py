@@ -20,8 +20,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from asr.audio.segmentation import AudioSegment
-from asr.transcription.joining import Recognized
-from asr.transcription.transcriber import Request, Transcriber
+from asr.transcription.transcribe import Request, Transcriber
+from asr.transcripts.transcript import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class _Waiting:
     group: Hashable
     """Segments of one group may be in one batch."""
     since: float
-    result: concurrent.futures.Future[Recognized]
+    result: concurrent.futures.Future[Segment]
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,12 @@ class Scheduler:
         front.recognize = functools.partial(self.recognize, client)  # type: ignore[method-assign]
         return front
 
-    def recognize(
-        self, client: Client, segments: Sequence[AudioSegment], request: Request
-    ) -> list[Recognized]:
+    def recognize(self, client: Client, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         """Wait until all are recognized. Raises WithdrawnError, or what the model raises for one of them."""
         now, waiting = self._clock(), []
         for segment in segments:
             group = (request, self.transcriber.padded_length(len(segment.audio_S), request))
-            future: concurrent.futures.Future[Recognized] = concurrent.futures.Future()
+            future: concurrent.futures.Future[Segment] = concurrent.futures.Future()
             waiting.append(_Waiting(client, segment, request, group, now, future))
         with self._changed:
             if client.is_cancelled or self._is_closed:

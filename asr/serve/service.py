@@ -13,7 +13,7 @@ from asr.serve.metrics import Metrics
 from asr.serve.scheduler import Scheduler
 from asr.serve.server_settings import ServeConfig
 from asr.transcription.families import Family
-from asr.transcription.transcriber import Transcriber
+from asr.transcription.transcribe import Transcriber
 
 LoadedModel = tuple[Transcriber, Family | None]
 

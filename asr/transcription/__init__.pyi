@@ -1,17 +1,12 @@
-from .audio_paths import Recording as Recording, find_recordings as find_recordings
+from .audio_paths import find_recordings as find_recordings
 from .joining import (
-    RECOGNIZED as RECOGNIZED,
-    End as End,
-    OpenRecording as OpenRecording,
-    Recognized as Recognized,
-    assemble as assemble,
     clip_words as clip_words,
+    join_segments as join_segments,
     join_words as join_words,
     make_segment as make_segment,
     merge_channels as merge_channels,
 )
 from .output_folder import JOURNAL as JOURNAL, SEGMENT_LOGS as SEGMENT_LOGS, OutputFolder as OutputFolder
-from .recognizer import Recognizer as Recognizer, load_model as load_model
 from .segment_log import SegmentLog as SegmentLog
 from .settings import (
     EvaluationSettings as EvaluationSettings,
@@ -30,4 +25,13 @@ from .timestamps import (
     time_words as time_words,
     warp as warp,
 )
-from .transcriber import Request as Request, Transcriber as Transcriber, choose_device as choose_device
+from .transcribe import (
+    SEGMENT as SEGMENT,
+    Decoded as Decoded,
+    End as End,
+    Recognizer as Recognizer,
+    Request as Request,
+    Transcriber as Transcriber,
+    choose_device as choose_device,
+    load_model as load_model,
+)

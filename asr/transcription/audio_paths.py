@@ -8,9 +8,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 from asr.audio.headers import AUDIO_SUFFIXES
+from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
 from asr.data.shards import INDEX_NAME, ShardFolder
@@ -19,24 +21,7 @@ from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-STANDARD_INPUT = "-"
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One file to transcribe."""
-
-    path: str
-    """As it was given, or found; "-" for standard input."""
-    name: str
-    """Unique in its list: the id of the transcript, and where its outputs go below a folder."""
-    clip: tuple[float, float | None] | None = None
-    """Start and end in seconds, of an utterance in a manifest; None: the whole file."""
-    channel: int | None = None
-    """Counted from 1, of an utterance in a manifest; None: as asked for."""
-    content: ByteRange | None = None
-    """Where the bytes of the audio file are, in a shard or at an address; `path` is then its name."""
 
 
 # With the folder that was given, for what was found in one; else the folder of the file. Only what is of a
@@ -53,8 +38,8 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
     found: dict[str, Found] = {}
     for argument in arguments:
         for recording, root in _expand(argument, recursive, is_only=len(arguments) == 1):
-            key = recording.path if recording.path == STANDARD_INPUT else os.path.abspath(recording.path)
-            if id := recording.name:
+            key = STANDARD_INPUT if recording.path == STANDARD_INPUT else os.path.abspath(recording.path)
+            if id := recording.id:
                 if "/" in id or id.startswith("."):
                     raise UserError(
                         f"{argument}: utterance {id}: outputs are named by the id, so it should be one "
@@ -65,7 +50,7 @@ def find_recordings(arguments: Sequence[str], recursive: bool = False) -> list[R
                     raise UserError(f"{argument}: utterance {id} is there twice; rename one of them")
             found.setdefault(key, (recording, root))
     names = _name(list(found.values()))
-    return [replace(recording, name=name) for (recording, _), name in zip(found.values(), names, strict=True)]
+    return [replace(recording, id=name) for (recording, _), name in zip(found.values(), names, strict=True)]
 
 
 def require_any(recordings: Sequence[Recording]) -> None:
@@ -77,12 +62,12 @@ def require_any(recordings: Sequence[Recording]) -> None:
 
 
 def _at(path: str, root: str, content: ByteRange | None = None) -> Found:
-    return Recording(path, "", content=content), root
+    return Recording(path, content=content), root
 
 
 def _of_manifest(utterance: Utterance, content: ByteRange | None = None) -> Found:
-    clip = (utterance.start, utterance.start + utterance.duration)
-    return Recording(utterance.audio, utterance.id, clip, utterance.channel, content), ""
+    span = utterance.start, utterance.duration, utterance.channel_index
+    return Recording(utterance.audio, utterance.id, *span, content, is_utterance=True), ""
 
 
 def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
@@ -171,11 +156,11 @@ def _search(folder: str) -> Iterator[Found]:
 
 def _name(found: Sequence[Found]) -> list[str]:
     """The shortest names that tell the recordings apart; one that does so leaves the others as they are."""
-    paths = [recording.path for recording, _ in found if recording.path != STANDARD_INPUT]
+    paths = [str(recording.path) for recording, _ in found if recording.path != STANDARD_INPUT]
     folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
     common = os.path.commonpath(folders) if folders else ""
     levels: list[Callable[[Found], str]] = [
-        lambda item: item[0].name or _without_suffix(_relative(item[0].path, item[1])),
+        lambda item: item[0].id or _without_suffix(_relative(item[0].path, item[1])),
         lambda item: _relative(item[0].path, item[1]),
         lambda item: _relative(item[0].path, common),
     ]
@@ -192,7 +177,7 @@ def _name(found: Sequence[Found]) -> list[str]:
             level[index] += 1
 
 
-def _relative(path: str, root: str) -> str:
+def _relative(path: str | Path, root: str) -> str:
     if path == STANDARD_INPUT:
         return "stdin"
     relative = os.path.relpath(os.path.abspath(path), os.path.abspath(root or os.curdir))

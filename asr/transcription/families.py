@@ -18,7 +18,7 @@ from asr.models.precision import Precision
 from asr.system.checkpoint import System
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.transcriber import Transcriber
+from asr.transcription.transcribe import Transcriber
 
 
 class Family(abc.ABC):

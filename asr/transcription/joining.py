@@ -1,19 +1,14 @@
-"""Join recognized segments to recordings; where they overlap no word is lost or doubled."""
+"""Join the words of segments, and the channels of a recording."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-import pydantic
-
-from asr.audio.reading import Damage
 from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import Source, describe_source
 from asr.errors import UserError
-from asr.transcription.segment_log import SegmentLog
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 logger = logging.getLogger(__name__)
@@ -21,124 +16,6 @@ Value = TypeVar("Value")
 
 SHORTEST_WORD = 0.02  # seconds; alignment may leave a word without a step of its own
 EARLY_SECONDS = 0.2  # by which alignment may be early
-
-
-@dataclass(frozen=True)
-class Recognized:
-    """The text of a segment of audio, and where that was cut out of speech."""
-
-    segment: Segment
-    cut_before: float | None
-    cut_after: float | None
-    language: str | None = None
-    """That was told to the model, or that it detected."""
-    language_probability: float | None = None
-    num_tokens: int = 0
-    """With the end: what its average log-probability is a mean of."""
-    familiarity: tuple[float, int] = (0.0, 0)
-    """Log-probability and number of tokens, by which a model tells what it was not trained for."""
-
-
-RECOGNIZED: pydantic.TypeAdapter[Recognized] = pydantic.TypeAdapter(Recognized)
-
-
-@dataclass(frozen=True)
-class End:
-    """End of a recording, whole or where it broke off."""
-
-    seconds: float
-    error: UserError | None
-
-
-@dataclass
-class OpenRecording:
-    """A source on its way: its segments come in any order, each to its own place."""
-
-    source: Source
-    log: SegmentLog | None = None
-    """Where finished segments are kept for a later call."""
-    num_segments: int = 0
-    recognized: dict[int, Recognized] = field(default_factory=dict)
-    """Those whose turn has not come."""
-    end: End | None = None
-    reported_seconds: float = 0.0
-    """Of its segments that are recognized."""
-    segments: list[Segment] = field(default_factory=list)
-    """The final ones."""
-    damages: list[Damage] = field(default_factory=list)
-    """At most one: what is missing, if anything is."""
-    language: str | None = None
-    """That of its first segment."""
-    language_probability: float | None = None
-    familiarity: tuple[float, int] = (0.0, 0)
-    """That of its segments, summed."""
-    _num_taken: int = 0
-    _held: Recognized | None = None  # the newest one; where speech was cut, the next one may change it
-
-    @property
-    def is_done(self) -> bool:
-        return self.end is not None and self._num_taken == self.num_segments
-
-    def recall(self, index: int, place: AudioSegment, kind: pydantic.TypeAdapter[Value]) -> Value | None:
-        """Return what an earlier call found in the same segment, or window."""
-        return None if self.log is None else self.log.find(index, (place.start, place.end), kind)
-
-    def keep(self, index: int, place: AudioSegment, value: dict[str, Any]) -> None:
-        """Log what was found in a segment, or window, for a later call if this one is interrupted."""
-        if self.log is not None:
-            self.log.add(index, (place.start, place.end), value)
-
-    def add(self, one: Recognized) -> None:
-        self.recognized[self.num_segments] = one
-        self.num_segments += 1
-
-    def take_final(self, separator_in: Callable[[str | None], str]) -> list[Segment]:
-        """The segments that no later one can change, in their order, each of them once."""
-        final = []
-        while (one := self.recognized.pop(self._num_taken, None)) is not None:
-            self._num_taken += 1
-            if self.language is None:
-                self.language, self.language_probability = one.language, one.language_probability
-            self.familiarity = (
-                self.familiarity[0] + one.familiarity[0],
-                self.familiarity[1] + one.familiarity[1],
-            )
-            before, self._held = self._held, one
-            if before is not None:
-                left, right = join_segments(before, one, separator_in(self.language))
-                final.append(left)
-                self._held = replace(one, segment=right)
-            if one.cut_after is None:
-                final.append(self._held.segment)
-                self._held = None
-        if self.is_done and self._held is not None:
-            final.append(self._held.segment)
-            self._held = None
-        final = [segment for segment in final if segment.text or segment.warnings]
-        self.segments += final
-        return final
-
-
-def assemble(recording: OpenRecording, separator: str) -> Transcript | UserError:
-    """Transcript of what was read, with an error as a warning; the error alone where nothing was read."""
-    assert recording.end is not None
-    seconds, error = recording.end.seconds, recording.end.error
-    if error is not None and not seconds:
-        return error
-    name, path, _ = describe_source(recording.source)
-    damage = recording.damages[0] if recording.damages else None
-    faults = [*([str(error)] if error else []), *([damage.message] if damage else [])]
-    return Transcript(
-        name,
-        path,
-        seconds,
-        tuple(recording.segments),
-        separator=separator,
-        warnings=tuple(faults),
-        language=recording.language,
-        language_probability=recording.language_probability,
-        incomplete=damage,
-    )
 
 
 def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | UserError:
@@ -167,13 +44,16 @@ def merge_channels(found: Sequence[Transcript | UserError]) -> Transcript | User
     )
 
 
-def join_segments(before: Recognized, after: Recognized, separator: str) -> tuple[Segment, Segment]:
+def join_segments(
+    before: tuple[AudioSegment, Segment], after: tuple[AudioSegment, Segment], separator: str
+) -> tuple[Segment, Segment]:
     """Two neighbours; where speech was cut and they overlap, each word is in one of them."""
-    cut = after.cut_before
-    if cut is None or before.cut_after != cut:
-        return before.segment, after.segment
-    left, right = join_words(before.segment.words, after.segment.words, cut)
-    return keep_words(before.segment, left, separator), keep_words(after.segment, right, separator)
+    (left_audio, left), (right_audio, right) = before, after
+    cut = right_audio.cut_before
+    if cut is None or left_audio.cut_after != cut:
+        return left, right
+    left_words, right_words = join_words(left.words, right.words, cut)
+    return keep_words(left, left_words, separator), keep_words(right, right_words, separator)
 
 
 def keep_words(segment: Segment, words: Sequence[Word], separator: str) -> Segment:

@@ -12,17 +12,25 @@ import errno
 import glob
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pydantic
+
+from asr.audio.segmentation import AudioSegment
+from asr.audio.sources import STANDARD_INPUT, Recording
+from asr.data.storage import ByteRange
 from asr.errors import UserError
 from asr.files import replace_file, require_local
-from asr.transcription.audio_paths import Recording
 from asr.transcription.segment_log import SegmentLog
+
+logger = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
 MAX_NAME_BYTES = 235  # 255, less what the temporary name adds
 JOURNAL = ".asr-transcribe.jsonl"
@@ -46,7 +54,7 @@ class OutputFolder:
         ] = {}  # name of a recording -> its newest line, if it is of the end
         self.earlier_arithmetic: str | None = None
         """That of earlier calls which were equal in all else, the latest of them."""
-        self._logs: dict[str, list[SegmentLog]] = {}  # name of a recording -> those of its channels
+        self._logs: dict[str, dict[int | None, SegmentLog]] = {}  # by name of a recording, and channel
         self._read_journal()
 
     @property
@@ -100,7 +108,7 @@ class OutputFolder:
             "name": recording.name,
             "audio": os.path.abspath(recording.path),
             "audio_stamp": stamp_recording(recording),
-            "clip": recording.clip and list(recording.clip),
+            "clip": _clip(recording),
             "made_by": self._made_by,
             "is_whole": False,
             "outputs": {os.path.relpath(path, self.folder): None for path in paths.values()},
@@ -112,18 +120,35 @@ class OutputFolder:
         line["is_whole"] = is_whole
         line["outputs"] = others | {output: stamp_file(self.folder / output) for output in line["outputs"]}
         self._append(line)
-        for log in self._logs.pop(recording.name, []):
+        for log in self._logs.pop(recording.name, {}).values():
             log.remove()
 
-    def open_log(self, recording: Recording, channel: int | None = None) -> SegmentLog:
-        """Open the log that keeps its finished segments until its outputs are written."""
-        made_by = {"name": recording.name, "channel": channel, "made_by": self._made_by}
-        made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": stamp_recording(recording)}
-        made_by |= {"clip": recording.clip and list(recording.clip)}
-        file = hashlib.sha256(json.dumps([recording.name, channel]).encode()).hexdigest()[:32]
-        log = SegmentLog(self.folder / SEGMENT_LOGS / f"{file}.jsonl", made_by)
-        self._logs.setdefault(recording.name, []).append(log)
-        return log
+    def find_segment(self, segment: AudioSegment, kind: pydantic.TypeAdapter[Value]) -> Value | None:
+        """Find what an earlier call has decoded of the same segment."""
+        log = self._open_log(segment.recording)
+        return None if log is None else log.find((segment.start, segment.end), kind)
+
+    def add_segment(self, segment: AudioSegment, value: dict[str, Any]) -> None:
+        """Keep what was decoded of a segment until the outputs of its recording are written."""
+        log = self._open_log(segment.recording)
+        if log is not None:
+            log.add((segment.start, segment.end), value)
+
+    def _open_log(self, recording: Recording) -> SegmentLog | None:
+        if recording.path == STANDARD_INPUT:  # it is not there again
+            return None
+        logs = self._logs.setdefault(recording.name, {})
+        if recording.channel not in logs:
+            made_by = {"name": recording.name, "channel": recording.channel, "made_by": self._made_by}
+            made_by |= {"audio": os.path.abspath(recording.path), "audio_stamp": stamp_recording(recording)}
+            made_by |= {"clip": _clip(recording)}
+            name = json.dumps([recording.name, recording.channel])
+            file = hashlib.sha256(name.encode()).hexdigest()[:32]
+            log = SegmentLog(self.folder / SEGMENT_LOGS / f"{file}.jsonl", made_by)
+            if len(log):
+                logger.info("%s: %d segments were finished by an earlier call", recording.path, len(log))
+            logs[recording.channel] = log
+        return logs[recording.channel]
 
     def _outputs_made(self, recording: Recording) -> dict[str, Stamp | None]:
         """Outputs that earlier calls made of the same audio with the same settings, in whatever format."""
@@ -216,13 +241,18 @@ class OutputFolder:
 
 def _is_same_audio(line: Mapping[str, Any], recording: Recording) -> bool:
     stamp = stamp_recording(recording)
-    is_same_clip = line.get("clip") == (recording.clip and list(recording.clip))
+    is_same_clip = line.get("clip") == _clip(recording)
     return stamp is not None and line["audio_stamp"] == stamp and is_same_clip
+
+
+def _clip(recording: Recording) -> list[float | None] | None:
+    is_whole = not recording.start and recording.duration is None
+    return None if is_whole else [recording.start, recording.duration]
 
 
 def stamp_recording(recording: Recording) -> Stamp | None:
     """Stamp that differs when the audio does; None where there is no audio."""
-    if recording.content is not None:
+    if isinstance(recording.content, ByteRange):
         return [recording.content.offset, recording.content.size, recording.content.version]
     return stamp_file(recording.path)
 

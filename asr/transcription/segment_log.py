@@ -17,34 +17,30 @@ Value = TypeVar("Value")
 
 
 class SegmentLog:
-    """A file of JSON Lines: what the results depend on, then number and value of each finished segment."""
+    """A file of JSON Lines: what the results depend on, then place and value of each finished segment."""
 
     def __init__(self, path: Path, made_by: Mapping[str, Any]) -> None:
         """Open the log; what was made by anything else than `made_by` is forgotten."""
         self._path = path
         self._made_by = json.loads(json.dumps(made_by))
         self._known = self._read()
-        self._recalled: set[int] = set()
         self._is_begun = False
 
     def __len__(self) -> int:
         """Number of segments that an earlier call has finished."""
         return len(self._known)
 
-    def find(self, index: int, place: Place, kind: pydantic.TypeAdapter[Value]) -> Value | None:
+    def find(self, place: Place, kind: pydantic.TypeAdapter[Value]) -> Value | None:
         """Find the segment at the same place, if an earlier call has finished it."""
-        start, end, value = self._known.get(index, (None, None, None))
-        if (start, end) != place:
+        try:
+            return kind.validate_python(self._known[place])
+        except (KeyError, pydantic.ValidationError):
+            self._known.pop(place, None)
             return None
-        with contextlib.suppress(pydantic.ValidationError):
-            found = kind.validate_python(value)
-            self._recalled.add(index)
-            return found
-        return None
 
-    def add(self, index: int, place: Place, value: dict[str, Any]) -> None:
-        if index not in self._recalled:
-            self._append([index, *place, value])
+    def add(self, place: Place, value: dict[str, Any]) -> None:
+        if place not in self._known:
+            self._append([*place, value])
 
     def remove(self) -> None:
         """Remove the log, once the whole transcript is written."""
@@ -52,8 +48,8 @@ class SegmentLog:
             self._path.unlink(missing_ok=True)
             self._path.parent.rmdir()  # unless other recordings have theirs there
 
-    def _read(self) -> dict[int, tuple[Any, Any, Any]]:
-        known: dict[int, tuple[Any, Any, Any]] = {}
+    def _read(self) -> dict[Place, Any]:
+        known: dict[Place, Any] = {}
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -66,8 +62,8 @@ class SegmentLog:
             match value:
                 case _ if number == 0 and value != self._made_by:
                     return known
-                case [int(index), start, end, found]:
-                    known[index] = (start, end, found)
+                case [float(start), float(end), dict(found)]:
+                    known[start, end] = found
         return known
 
     def _append(self, value: Any) -> None:

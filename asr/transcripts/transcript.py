@@ -49,6 +49,11 @@ class Segment:
     """Whisper: 0, or at which the text was drawn; None of a model that draws none."""
     tokens: tuple[int, ...] = ()
     """Ids in the vocabulary of the model, as decoded, where asked for."""
+    language: str | None = None
+    """Code of the language that was given to the model or detected; None: the model knows one."""
+    language_probability: float | None = None
+    token_scores: tuple[float, int] = (0.0, 0)
+    """Sum of the log-probabilities of its tokens and the end, and their number, for the mean over several."""
 
     @property
     def compression_ratio(self) -> float:

@@ -6,8 +6,6 @@ features -> model.encode -> decode_windows -> align_tokens -> time_words
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -15,23 +13,16 @@ import numpy as np
 import pydantic
 import torch
 
+from asr.audio.reading import Damage
 from asr.audio.segmentation import AudioSegment, SegmentationConfig, split_at_pauses
-from asr.audio.sources import Source, describe_source, read_ahead, read_source
+from asr.audio.sources import Recording, read_ahead, read_recording, split_channels
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.models.precision import Precision
-from asr.transcription.joining import (
-    End,
-    OpenRecording,
-    Recognized,
-    clip_words,
-    make_segment,
-    mean_confidence,
-    replace_words,
-)
-from asr.transcription.transcriber import Event, Request, TimedTexts, Transcriber
+from asr.transcription.joining import clip_words, make_segment, mean_confidence, replace_words
+from asr.transcription.transcribe import Decoded, End, Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Segment, Word
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
@@ -47,7 +38,7 @@ from asr.whisper.token_times import align_tokens
 from asr.whisper.windows import count_padded_samples, count_whole_samples, encode_audio
 from asr.whisper.words import WITHOUT_SPACES, TimedSpan, split_spans, split_words, time_words
 
-# B segments, S samples, T encoded steps, D dimension
+# B segments, S samples, W samples of a window, T encoded steps, D dimension
 
 OPENING_SECONDS = 30.0  # of speech, by which the language of a recording is detected
 # Each segment costs as much as 30 s, so it should hold as much speech as fits in.
@@ -149,7 +140,7 @@ class WhisperRecognizer(Transcriber):
 
     # --- segments ---------------------------------------------------------------------------------
 
-    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         """Decode segments; if Whisper skips speech in one, its spans are decoded again, one by one."""
         results = self._recognize_once(segments, request)
         rows = [row for row, segment in enumerate(segments) if self._skips_speech(segment, results[row])]
@@ -161,24 +152,23 @@ class WhisperRecognizer(Transcriber):
             parts = [next(again) for _ in segments[row].speech]
             results[row] = join_parts(segments[row], parts, self.separator_in(results[row].language))
         for row, segment in enumerate(segments):
-            found = results[row].segment
-            found = replace_words(found, found.text, clip_words(found.words, segment))
-            results[row] = replace(results[row], segment=found)
+            found = results[row]
+            results[row] = replace_words(found, found.text, clip_words(found.words, segment))
         return results
 
-    def _skips_speech(self, segment: AudioSegment, result: Recognized) -> bool:
+    def _skips_speech(self, segment: AudioSegment, result: Segment) -> bool:
         """Check whether a long span of speech, of several, has no word."""
         limit = self.checks.max_skipped_seconds
         if limit is None or len(segment.speech) < 2:
             return False
-        middles = [(word.start + word.end) / 2 for word in result.segment.words]
+        middles = [(word.start + word.end) / 2 for word in result.words]
         return any(
             end - start > limit and not any(start - SLACK <= middle <= end + SLACK for middle in middles)
             for start, end in segment.speech
         )
 
     @torch.inference_mode()
-    def _recognize_once(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    def _recognize_once(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         windows = self.encode(segments, _options(request))
         readings = self.decode(windows, _options(request))
         tokens = [[token for token in one.tokens if token < self.system.tokenizer.end] for one in readings]
@@ -187,9 +177,9 @@ class WhisperRecognizer(Transcriber):
         for segment, reading, words in zip(segments, readings, timed, strict=True):
             found = make_segment(segment, reading.text, words, reading.method, reading.warnings)
             found = with_scores(found, reading, reading.tokens if request.tokens else ())
-            language = reading.language, reading.language_probability
             num_tokens = len(reading.tokens) + 1
-            results.append(Recognized(found, segment.cut_before, segment.cut_after, *language, num_tokens))
+            total = num_tokens * (found.average_log_probability or 0.0)
+            results.append(replace(found, token_scores=(total, num_tokens)))
         return results
 
     @torch.inference_mode()
@@ -260,43 +250,43 @@ class WhisperRecognizer(Transcriber):
             texts[name] = TimedTexts(own, watch.read())
         return texts
 
-    def _recognize_again(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    def _recognize_again(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         """Decode in batches of windows that are equally long."""
         lengths = [self.padded_length(len(segment.audio_S), request) for segment in segments]
-        found: dict[int, Recognized] = {}
+        found: dict[int, Segment] = {}
         for rows in batch_by_length(lengths, request.batch_size):
             found |= zip(rows, self._recognize_once([segments[row] for row in rows], request), strict=True)
         return [found[row] for row in range(len(segments))]
 
     # --- languages --------------------------------------------------------------------------------
 
-    def _read(
-        self, sources: Iterable[Source], request: Request
-    ) -> Iterator[tuple[OpenRecording, AudioSegment | End]]:
+    def cut_recordings(
+        self, recordings: Iterable[Recording], request: Request
+    ) -> Iterator[AudioSegment | End]:
         """Give each segment the first speech of its recording, where the language is to be detected."""
-        events = super()._read(sources, request)
+        pieces = super().cut_recordings(recordings, request)
         if _options(request).language is not None or not self.system.tokenizer.is_multilingual:
-            yield from events
+            yield from pieces
             return
         held: list[AudioSegment] = []
         opening: Opening | None = None
-        for recording, segment in events:
-            is_end = isinstance(segment, End)
-            if not isinstance(segment, End):
-                held.append(segment)
+        for piece in pieces:
+            is_end = isinstance(piece, End)
+            if not isinstance(piece, End):
+                held.append(piece)
             if opening is None and held:
                 seconds = sum(len(one.audio_S) for one in held) / self.sample_rate
                 if not is_end and seconds < OPENING_SECONDS:
                     continue
-                opening = Opening(self._join(held))
+                opening = Opening(self._join_audio(held))
             for one in held:
-                yield recording, OpenedSegment(**vars(one), opening=opening)
+                yield OpenedSegment(**vars(one), opening=opening)
             held.clear()
-            if isinstance(segment, End):
+            if isinstance(piece, End):
                 opening = None
-                yield recording, segment
+                yield piece
 
-    def _join(self, segments: Sequence[AudioSegment]) -> AudioSegment:
+    def _join_audio(self, segments: Sequence[AudioSegment]) -> AudioSegment:
         if len(segments) == 1:
             return segments[0]
         audio_S = np.concatenate([segment.audio_S for segment in segments])[: self.window_samples]
@@ -325,51 +315,44 @@ class WhisperRecognizer(Transcriber):
 
     # --- windows one after the other --------------------------------------------------------------
 
-    def _transcribe_all(self, sources: Iterable[Source], request: Request) -> Iterator[Event]:
+    def decode_recordings(self, recordings: Iterable[Recording], request: Request) -> Iterator[Decoded]:
         if _options(request).windows == "pauses":
-            yield from super()._transcribe_all(sources, request)
+            yield from super().decode_recordings(recordings, request)
             return
-        self.check(request)
-        for source in sources:
-            recording = OpenRecording(source, request.open_log(source))
-            waiting = deque([recording])
-            blocks = read_ahead(read_source(source, self.sample_rate, recording.damages.append), 60)
-            with contextlib.closing(blocks):
-                for _ in self._go_through(recording, blocks, request):
-                    yield from self._take_finished(waiting, request)
+        for recording in recordings:
+            parts = split_channels(recording, request.channels)
+            for part in parts:
+                yield from self._go_through(part, request, part is parts[-1])
 
-    def _go_through(
-        self, recording: OpenRecording, blocks: Iterator[np.ndarray], request: Request
-    ) -> Iterator[None]:
+    def _go_through(self, recording: Recording, request: Request, is_last: bool) -> Iterator[Decoded]:
         """Each window begins where the last whole span of text before it ended."""
-        offset = describe_source(recording.source)[2]
         audio_S, done, total = np.zeros(0, np.float32), 0, 0
         window: DecodedWindow | None = None
-        fault: UserError | None = None
-        for number in itertools.count():
-            try:
-                while len(audio_S) < self.window_samples:
-                    block_S = next(blocks)
-                    audio_S, total = np.concatenate([audio_S, block_S]), total + len(block_S)
-            except StopIteration:
-                pass
-            except UserError as error:
-                fault = error
-            if not len(audio_S):
-                break
-            start = offset + done / self.sample_rate
-            place = AudioSegment(start, audio_S[: self.window_samples], self.sample_rate)
-            known = recording.recall(number, place, DECODED_WINDOW)
-            window = known or self._read_window(place, window, request)
-            recording.keep(number, place, asdict(window))
-            for segment in window.segments:
-                recording.add(Recognized(segment, None, None, window.language, window.language_probability))
-            audio_S, done = audio_S[window.step :], done + window.step
-            recording.reported_seconds = done / self.sample_rate
-            request.report(window.step / self.sample_rate)
-            yield
-        recording.end = End(total / self.sample_rate, fault)
-        yield
+        error, damages, journal = None, list[Damage](), request.journal
+        blocks = read_ahead(read_recording(recording, self.sample_rate, damages.append), 60)
+        with contextlib.closing(blocks):
+            while True:
+                try:
+                    while len(audio_S) < self.window_samples:
+                        block_S = next(blocks)
+                        audio_S, total = np.concatenate([audio_S, block_S]), total + len(block_S)
+                except StopIteration:
+                    pass
+                except UserError as fault:
+                    error = fault
+                if not len(audio_S):
+                    break
+                start = recording.start + done / self.sample_rate
+                audio_W = audio_S[: self.window_samples]
+                place = AudioSegment(start, audio_W, self.sample_rate, recording=recording)
+                known = journal and journal.find_segment(place, DECODED_WINDOW)
+                window = known or self._read_window(place, window, request)
+                if journal is not None:
+                    journal.add_segment(place, asdict(window))
+                for segment in window.segments:
+                    yield place, segment
+                audio_S, done = audio_S[window.step :], done + window.step
+        yield End(recording, total / self.sample_rate, error, damages, is_last), None
 
     def _read_window(
         self, place: AudioSegment, before: DecodedWindow | None, request: Request
@@ -410,27 +393,27 @@ def with_scores(segment: Segment, reading: WhisperReading, tokens: Sequence[int]
         no_speech_probability=reading.no_speech_probability,
         temperature=reading.temperature,
         tokens=tuple(tokens),
+        language=reading.language,
+        language_probability=reading.language_probability,
     )
 
 
-def join_parts(segment: AudioSegment, parts: Sequence[Recognized], separator: str) -> Recognized:
+def join_parts(segment: AudioSegment, parts: Sequence[Segment], separator: str) -> Segment:
     """Join the texts of the parts of a segment, as if it had been decoded at once."""
-    segments = [part.segment for part in parts]
-    text = separator.join(one.text for one in segments if one.text)
-    words = [word for one in segments for word in one.words]
-    warnings = tuple(dict.fromkeys((SKIPPED, *(warning for one in segments for warning in one.warnings))))
-    whole = make_segment(segment, text, words, segments[0].decoding, warnings)
-    num_tokens = sum(part.num_tokens for part in parts)
-    total = sum(part.num_tokens * (part.segment.average_log_probability or 0.0) for part in parts)
-    whole = replace(
-        whole,
+    text = separator.join(one.text for one in parts if one.text)
+    words = [word for one in parts for word in one.words]
+    warnings = tuple(dict.fromkeys((SKIPPED, *(warning for one in parts for warning in one.warnings))))
+    total, num_tokens = (sum(values) for values in zip(*(one.token_scores for one in parts), strict=True))
+    return replace(
+        make_segment(segment, text, words, parts[0].decoding, warnings),
         average_log_probability=total / num_tokens,
-        no_speech_probability=max(one.no_speech_probability or 0.0 for one in segments),
-        temperature=max(one.temperature or 0.0 for one in segments),
-        tokens=tuple(token for one in segments for token in one.tokens),
+        no_speech_probability=max(one.no_speech_probability or 0.0 for one in parts),
+        temperature=max(one.temperature or 0.0 for one in parts),
+        tokens=tuple(token for one in parts for token in one.tokens),
+        language=parts[0].language,
+        language_probability=parts[0].language_probability,
+        token_scores=(total, num_tokens),
     )
-    language = parts[0].language, parts[0].language_probability
-    return Recognized(whole, segment.cut_before, segment.cut_after, *language, num_tokens)
 
 
 def fill_windows(config: SegmentationConfig) -> SegmentationConfig:

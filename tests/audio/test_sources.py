@@ -15,13 +15,11 @@ import pytest
 import torch
 
 from asr.audio import (
-    AudioPart,
-    Samples,
-    describe_source,
+    Recording,
+    make_recording,
     make_samples,
-    make_source,
     read_ahead,
-    read_source,
+    read_recording,
     reading as audio,
 )
 from asr.errors import UserError
@@ -31,22 +29,22 @@ def test_array_and_file_give_the_same_samples(tmp_path: Path) -> None:
     samples_S = np.random.default_rng(0).uniform(-0.5, 0.5, 20_000).astype(np.float32)
     samples_S = np.round(samples_S * 32768) / 32768
     audio.write(tmp_path / "a.wav", samples_S, 8_000)
-    whole = np.concatenate(list(read_source(tmp_path / "a.wav", 8_000)))
+    whole = np.concatenate(list(read_recording(Recording(tmp_path / "a.wav"), 8_000)))
     assert np.array_equal(whole, samples_S)
-    assert np.array_equal(np.concatenate(list(read_source(Samples(samples_S, 8_000), 8_000))), whole)
-    part = np.concatenate(list(read_source(AudioPart(tmp_path / "a.wav", 0.5, 1.0), 8_000)))
+    assert np.array_equal(np.concatenate(list(read_recording(make_samples(samples_S, 8_000), 8_000))), whole)
+    part = np.concatenate(list(read_recording(Recording(tmp_path / "a.wav", start=0.5, duration=1.0), 8_000)))
     assert np.array_equal(part, samples_S[4_000:12_000])
 
 
 def test_silence_is_no_error(tmp_path: Path) -> None:
     audio.write(tmp_path / "a.wav", np.zeros(8_000), 8_000)
-    assert sum(map(len, read_source(tmp_path / "a.wav", 8_000))) == 8_000
+    assert sum(map(len, read_recording(Recording(tmp_path / "a.wav"), 8_000))) == 8_000
 
 
 def test_names() -> None:
-    assert describe_source(Path("x/talk.one.mp3")) == ("talk.one", "x/talk.one.mp3", 0.0)
-    assert describe_source(AudioPart("x/y.wav", 3.0, id="u1")) == ("u1", "x/y.wav", 3.0)
-    assert describe_source(Samples(np.zeros(1), 8_000)) == ("", "", 0.0)
+    assert make_recording(Path("x/talk.one.mp3")).name == "talk.one"
+    assert Recording("x/y.wav", "u1").name == "u1"
+    assert make_samples(np.zeros(1), 8_000).name == ""
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_closing_ends_the_thread() -> None:
 
 
 def read_all(given: Any, sample_rate: int | None = None) -> np.ndarray:
-    return np.concatenate(list(read_source(make_source(given, sample_rate), 16_000)))
+    return np.concatenate(list(read_recording(make_recording(given, sample_rate), 16_000)))
 
 
 def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
@@ -117,7 +115,7 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
     with open(path, "rb") as opened:
         given: list[tuple[Any, ...]] = [
             (str(path),),
-            (AudioPart(path),),
+            (Recording(path),),
             (samples_S, 8000),
             (samples_S[None], 8000),
             (samples_S[:, None].astype(np.float64), 8000),
@@ -138,7 +136,8 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
         ]
         for one in given:
             np.testing.assert_allclose(read_all(*one), expected, atol=1e-4, err_msg=str(one)[:80])
-    assert describe_source(make_source({"bytes": content, "path": "b/c.wav"})) == ("c", "b/c.wav", 0.0)
+    recording = make_recording({"bytes": content, "path": "b/c.wav"})
+    assert (recording.name, recording.path) == ("c", "b/c.wav")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
 )
 def test_what_is_no_audio_is_refused(given: Any, rate: int | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make_source(given, rate)
+        make_recording(given, rate)
 
 
 def test_a_fault_of_audio_in_memory_names_no_temporary_file() -> None:

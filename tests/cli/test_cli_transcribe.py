@@ -881,8 +881,8 @@ def test_addresses_and_shards_are_as_files(
 def test_a_recording_without_text_is_said(
     warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from asr.audio import Recording
     from asr.cli.transcription_job import TranscriptionJob
-    from asr.transcription import Recording
     from asr.transcripts import Segment, Transcript
 
     options: Any = None

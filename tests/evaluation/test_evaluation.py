@@ -16,8 +16,7 @@ from decoding_examples import decode_ctc_greedily, search
 from hostile_audio import make_speechlike
 from system_examples import WORDS, save_talker
 
-from asr.audio import read_source, reading as audio
-from asr.cli.transcription_job import _to_part
+from asr.audio import Recording, read_recording, reading as audio
 from asr.data import Utterance
 from asr.decoding import (
     ChecksConfig,
@@ -42,7 +41,7 @@ from asr.evaluation import (
 from asr.recipe import copy_audio, find_shared
 from asr.scoring import score, score_files
 from asr.system import System, load_system
-from asr.transcription import Recognizer, Recording, Request
+from asr.transcription import Recognizer, Request
 from asr.transcripts import read_transcripts
 
 CPU = torch.device("cpu")
@@ -325,9 +324,7 @@ def test_each_channel_is_read_by_itself(tmp_path: Path) -> None:
     assert find_shared(sides[:1], [sides[1].model_copy(update={"id": "other"})]) == []
     for item, side in zip(sides, (left, right), strict=True):
         heard = np.concatenate(
-            list(
-                read_source(_to_part(Recording(item.audio, item.id, None, item.channel), None, None), 16_000)
-            )
+            list(read_recording(Recording(item.audio, channel=item.channel_index), 16_000))
         )
         np.testing.assert_array_equal(heard, side.astype(np.float32))
         copied, rate = soundfile.read(copy_audio(item, tmp_path / item.id))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from asr.audio import AudioSegment, Recording
 from asr.errors import UserError
-from asr.transcription import JOURNAL, OutputFolder, Recording
+from asr.transcription import JOURNAL, SEGMENT, OutputFolder
+from asr.transcripts import Segment
 
 MADE_BY = {"model": "m", "beam": 5}
 CONTENTS = {"txt": "hello\n", "srt": "1\n"}
@@ -55,7 +59,7 @@ def test_settings_are_held_once_for_all_recordings(out: Path, recording: Recordi
     tracemalloc.start()
     try:
         for number in range(20):
-            folder.write(replace(recording, name=f"sub/{number}"), CONTENTS)
+            folder.write(replace(recording, id=f"sub/{number}"), CONTENTS)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -146,12 +150,20 @@ def test_remains_of_a_killed_call_go(
 
 
 def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Recording) -> None:
-    open_folder(out).open_log(recording).add(0, (0.0, 1.0), {"text": "hello"})
-    assert len(open_folder(out).open_log(recording)) == 1
-    assert len(open_folder(out).open_log(replace(recording, clip=(0.0, 2.0)))) == 0
-    assert len(open_folder(out, made_by={"model": "other"}).open_log(recording)) == 0
+    found = Segment(0.0, 1.0, "hello")
+
+    def find(recording: Recording, **changed: Any) -> Segment | None:
+        return open_folder(out, **changed).find_segment(cut_out(recording), SEGMENT)
+
+    def cut_out(recording: Recording) -> AudioSegment:
+        return AudioSegment(0.0, np.zeros(8_000, np.float32), 8_000, recording=recording)
+
+    open_folder(out).add_segment(cut_out(recording), asdict(found))
+    assert find(recording) == found
+    assert find(replace(recording, duration=2.0)) is None
+    assert find(recording, made_by={"model": "other"}) is None
     Path(recording.path).write_bytes(b"other sound")
-    assert len(open_folder(out).open_log(recording)) == 0
+    assert find(recording) is None
 
 
 def test_foreign_files_are_kept(out: Path, recording: Recording) -> None:

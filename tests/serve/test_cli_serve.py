@@ -44,7 +44,7 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.append(source)
         return argparse.Namespace(arithmetic="float32 on cpu")
 
-    monkeypatch.setattr("asr.transcription.recognizer.load_model", load)
+    monkeypatch.setattr("asr.transcription.transcribe.load_model", load)
     words = ["--model", "runs/an4/conformer", "--model", "whisper-1=turbo"]
     models = load_models(parse(words), ServeConfig())
     assert list(models) == ["conformer", "whisper-1"] and loaded == ["runs/an4/conformer", "turbo"]

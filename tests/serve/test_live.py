@@ -37,7 +37,7 @@ from asr.serve import (
     transcribe_live,
     write_live,
 )
-from asr.transcription import Recognized, make_segment
+from asr.transcription import make_segment
 from asr.transcripts import Segment, Word
 
 LIVE_RATE = 8_000
@@ -69,7 +69,7 @@ class Listener:
     def separator_in(self, language: str | None) -> str:
         return "" if language == "ja" else " "
 
-    def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+    def recognize(self, segments: list[AudioSegment], request: Any) -> list[Segment]:
         (segment,) = segments
         energies_T = measure_energies(segment.audio_S, LIVE_RATE)
         is_loud = np.concatenate([[0], (energies_T > -45).astype(int), [0]])
@@ -81,7 +81,7 @@ class Listener:
         words = words if self.change is None else self.change(words, segment)
         text = self.separator_in(self.language).join(word.text for word in words)
         found = make_segment(segment, text, words, "joint", ())
-        return [Recognized(found, segment.cut_before, segment.cut_after, self.language)]
+        return [replace(found, language=self.language)]
 
 
 def speak(levels: list[float], pauses: list[float]) -> np.ndarray:
@@ -204,10 +204,10 @@ def test_a_prepared_text_with_warnings_is_decoded_again_at_the_end() -> None:
     asked: list[int] = []
 
     class Doubtful(Listener):
-        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Segment]:
             (found,) = super().recognize(segments, request)
             asked.append(request.batch_size)  # 1: tentatively
-            return [replace(found, segment=replace(found.segment, warnings=("a loop",)))]
+            return [replace(found, warnings=("a loop",))]
 
     texts = listen(speak([-6, -9], [0.2, 1.3]), LIVE_RATE // 10, Doubtful())
     assert texts[-1].segment is not None and asked[-1] != 1 and set(asked[:-1]) == {1}
@@ -237,7 +237,7 @@ def test_a_short_segment_has_the_language_of_the_speech_before() -> None:
     asked: list[tuple[float, str | None]] = []
 
     class Polyglot(Listener):
-        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Recognized]:
+        def recognize(self, segments: list[AudioSegment], request: Any) -> list[Segment]:
             asked.append((segments[0].start, request.options))
             self.language = request.options or ("de" if segments[0].start < 8 else "en")
             return super().recognize(segments, request)

@@ -22,7 +22,7 @@ from asr import cli  # noqa: E402
 from asr.data.speech_synthesis import synthesize  # noqa: E402
 from asr.serve.app import build_app  # noqa: E402
 from asr.serve.server_settings import ServeConfig  # noqa: E402
-from asr.transcription.recognizer import load_model  # noqa: E402
+from asr.transcription.transcribe import load_model  # noqa: E402
 from asr.whisper.family import FAMILY  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

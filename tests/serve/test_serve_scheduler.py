@@ -15,7 +15,8 @@ import pytest
 
 from asr.audio import AudioSegment
 from asr.serve import BatchReport, Client, Scheduler, WithdrawnError, scheduler as scheduler_module
-from asr.transcription import Recognized, Request, make_segment
+from asr.transcription import Request, make_segment
+from asr.transcripts import Segment
 
 RATE = 100
 
@@ -33,13 +34,11 @@ class Fake:
     def padded_length(self, num_samples: int, request: Request) -> int:
         return num_samples
 
-    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         self.batches.append([segment.start for segment in segments])
         self.gate.acquire()
         self.fault(segments)
-        return [
-            Recognized(make_segment(one, f"{one.start:g}", (), "fake", ()), None, None) for one in segments
-        ]
+        return [make_segment(one, f"{one.start:g}", (), "fake", ()) for one in segments]
 
 
 class Asking(threading.Thread):
@@ -59,7 +58,7 @@ class Asking(threading.Thread):
     def run(self) -> None:
         try:
             found = self.scheduler.recognize(self.client, self.segments, Request())
-            self.texts = [one.segment.text for one in found]
+            self.texts = [one.text for one in found]
         except Exception as error:
             self.error = error
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from asr.data import Utterance, write_manifest
+from asr.audio import Recording
+from asr.data import ByteRange, Utterance, write_manifest
 from asr.errors import UserError
-from asr.transcription import Recording, find_recordings
+from asr.transcription import find_recordings
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(*arguments: str, recursive: bool = False) -> list[tuple[str, str]]:
-    return [(item.path, item.name) for item in find_recordings(arguments, recursive)]
+    return [(str(item.path), item.name) for item in find_recordings(arguments, recursive)]
 
 
 def test_files_are_named_by_their_stem(folder: Path) -> None:
@@ -125,7 +126,10 @@ def test_a_manifest_stands_for_its_utterances(tmp_path: Path) -> None:
     manifest = tmp_path / "m.jsonl"
     write_manifest(manifest, utterances)
     path = str(tmp_path / "a.wav")
-    expected = [Recording(path, "u1", (1.5, 3.5)), Recording(path, "u2", (4.0, 4.5), 2)]
+    expected = [
+        Recording(path, "u1", 1.5, 2.0, is_utterance=True),
+        Recording(path, "u2", 4.0, 0.5, 1, is_utterance=True),
+    ]
     assert find_recordings([str(manifest)]) == expected
     packed = tmp_path / "m.jsonl.gz"
     packed.write_bytes(gzip.compress(manifest.read_bytes()))
@@ -165,7 +169,7 @@ def test_files_at_an_address(bucket: str) -> None:
     ]
     (one,) = find_recordings([f"{bucket}/else.wav"])
     assert one.name == "else" and one.content is not None
-    assert one.content[:3] == (f"{bucket}/else.wav", 0, 4)
+    assert isinstance(one.content, ByteRange) and one.content[:3] == (f"{bucket}/else.wav", 0, 4)
 
 
 @pytest.mark.parametrize(
@@ -186,4 +190,4 @@ def test_an_address_in_a_manifest_is_not_opened(bucket: str, tmp_path: Path) -> 
     manifest = tmp_path / "list.jsonl"
     manifest.write_text(f'{{"id": "a", "audio": "{bucket}/else.wav", "duration": 1.0, "text": null}}\n')
     (one,) = find_recordings([str(manifest)])
-    assert one.content is None and one.path.startswith(str(tmp_path))
+    assert one.content is None and str(one.path).startswith(str(tmp_path))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from asr.audio import AudioSegment
+from asr.audio import AudioSegment, Channels, Recording
 from asr.errors import UserError
-from asr.transcription import End, OpenRecording, Recognized, assemble, clip_words, join_words, merge_channels
+from asr.transcription import Decoded, End, Request, Transcriber, clip_words, join_words, merge_channels
 from asr.transcripts import Segment, Transcript, Word
 
 
@@ -51,60 +53,86 @@ def test_without_agreement_each_side_keeps_its_own() -> None:
     assert [word.text for word in left] == ["w1.0"] and [word.text for word in right] == ["y"]
 
 
-def recognize(words: list[Word], cut_before: float | None, cut_after: float | None) -> Recognized:
-    text = " ".join(word.text for word in words)
-    segment = Segment(words[0].start, words[-1].end, text, tuple(words), 0.9, "joint")
-    return Recognized(segment, cut_before, cut_after)
+class Joiner(Transcriber):
+    """A model whose texts are known before."""
+
+    name, separator, arithmetic = "known", " ", ""
+
+    def __init__(self) -> None:
+        pass
+
+    def check(self, request: Request) -> None:
+        pass
+
+    def padded_length(self, num_samples: int, request: Request) -> int:
+        return num_samples
+
+    recognize = read = None  # type: ignore[assignment]
+
+
+def build_decoded(*found: tuple[list[Word], float | None, float | None], end: End) -> list[Decoded]:
+    decoded: list[Decoded] = []
+    for words, cut_before, cut_after in found:
+        text = " ".join(word.text for word in words)
+        segment = Segment(words[0].start, words[-1].end, text, tuple(words), 0.9, "joint")
+        place = AudioSegment(words[0].start, np.zeros(0, np.float32), 100, cut_before, cut_after)
+        decoded.append((replace(place, recording=end.recording), segment))
+    return [*decoded, (end, None)]
+
+
+def join(decoded: list[Decoded], channels: Channels = "mix") -> list[Segment | Transcript | UserError]:
+    return [result for _, result in Joiner().join_recordings(iter(decoded), Request(channels=channels))]
 
 
 def test_segments_keep_text_and_times_of_their_words() -> None:
-    found = [
-        recognize(words_at(1.0, 2.0, 3.0), None, 2.6),
-        recognize(words_at(2.0, 3.0, 4.0, shift=0.02), 2.6, None),
-        recognize(words_at(6.0), None, None),
-    ]
-    recording = OpenRecording("a.wav", end=End(7.0, None))
-    for one in found:
-        recording.add(one)
-    joined = recording.take_final(lambda language: " ")
-    assert [segment.text for segment in joined] in (
+    *joined, transcript = join(
+        build_decoded(
+            (words_at(1.0, 2.0, 3.0), None, 2.6),
+            (words_at(2.0, 3.0, 4.0, shift=0.02), 2.6, None),
+            (words_at(6.0), None, None),
+            end=End(Recording("a.wav"), 7.0),
+        )
+    )
+    assert isinstance(transcript, Transcript) and list(transcript.segments) == joined
+    assert [segment.text for segment in transcript.segments] in (
         ["w1.0 w2.0", "w3.0 w4.0", "w6.0"],
         ["w1.0 w2.0 w3.0", "w4.0", "w6.0"],
     )
-    for segment in joined:
+    for segment in transcript.segments:
         assert segment.text == " ".join(word.text for word in segment.words)
         assert (segment.start, segment.end) == (segment.words[0].start, segment.words[-1].end)
 
 
 def test_a_segment_is_final_when_the_next_one_can_no_longer_change_it() -> None:
-    found = [
-        recognize(words_at(1.0, 2.0, 3.0), None, 2.6),
-        recognize(words_at(2.0, 3.0, 4.0), 2.6, 4.5),
-        recognize(words_at(4.8), 4.5, None),
-        recognize(words_at(6.0), None, 7.0),
-    ]
-    recording, texts = OpenRecording("a.wav", num_segments=4), []
-    for index in (1, 0, 2, 3):
-        recording.recognized[index] = found[index]
-        texts.append([segment.text for segment in recording.take_final(lambda language: " ")])
-    assert texts == [[], ["w1.0 w2.0"], ["w3.0 w4.0", "w4.8"], []]
-    assert not recording.is_done
-    recording.end = End(8.0, None)
-    assert [segment.text for segment in recording.take_final(lambda language: " ")] == ["w6.0"]
-    assert recording.take_final(lambda language: " ") == [], "each of them once"
-    assert recording.is_done and len(recording.segments) == 4
+    decoded = build_decoded(
+        (words_at(1.0, 2.0, 3.0), None, 2.6),
+        (words_at(2.0, 3.0, 4.0), 2.6, 4.5),
+        (words_at(4.8), 4.5, None),
+        (words_at(6.0), None, 7.0),
+        end=End(Recording("a.wav"), 8.0),
+    )
+    taken: list[str] = []
+
+    def take() -> Iterator[Decoded]:
+        for number, one in enumerate(decoded):
+            taken.append(f"took {number}")
+            yield one
+
+    for _, result in Joiner().join_recordings(take(), Request()):
+        taken.append(result.text if isinstance(result, Segment) else "the end")
+    expected = "took 0, took 1, w1.0 w2.0, took 2, w3.0 w4.0, w4.8, took 3, took 4, w6.0, the end"
+    assert taken == expected.split(", ")
 
 
 def test_recordings_that_break_off_say_so() -> None:
-    recording = OpenRecording("a/b.wav", end=End(2.5, UserError("cut short")))
-    recording.add(recognize(words_at(1.0), None, None))
-    assert len(recording.take_final(lambda language: " ")) == 1
-    transcript = assemble(recording, " ")
-    assert isinstance(transcript, Transcript)
+    error = UserError("cut short")
+    broken = build_decoded((words_at(1.0), None, None), end=End(Recording("a/b.wav"), 2.5, error))
+    nothing = End(Recording("c.wav"), 0.0, UserError("no audio"))
+    segment, transcript, fault = join([*broken, (nothing, None)])
+    assert isinstance(transcript, Transcript) and isinstance(segment, Segment)
     assert (transcript.id, transcript.audio, transcript.duration) == ("b", "a/b.wav", 2.5)
-    assert transcript.text == "w1.0" and transcript.warnings == ("cut short",)
-    error = UserError("no audio")
-    assert assemble(OpenRecording("c.wav", end=End(0.0, error)), " ") is error
+    assert transcript.text == segment.text == "w1.0" and transcript.warnings == ("cut short",)
+    assert fault is nothing.error
 
 
 def build_place(*speech: tuple[float, float], end: float = 10.0) -> AudioSegment:

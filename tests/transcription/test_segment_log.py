@@ -8,32 +8,31 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
-from asr.transcription import RECOGNIZED, Recognized, SegmentLog
+from asr.transcription import SEGMENT, SegmentLog
 from asr.transcripts import Segment, Word
 
 MADE_BY = {"model": "m", "audio_stamp": [5, 7]}
 VALUES = [
-    Recognized(Segment(i / 3, i + 0.7, "é", (Word("é", i / 3, i + 0.7, 1 / 7),), 1 / 7), None, i + 0.5, "en")
-    for i in range(4)
+    Segment(i / 3, i + 0.7, "é", (Word("é", i / 3, i + 0.7, 1 / 7),), 1 / 7, language="en") for i in range(4)
 ]
 
 
 def write_log(path: Path) -> SegmentLog:
     log = SegmentLog(path, MADE_BY)
     for index, value in enumerate(VALUES):
-        log.add(index, (index / 3, index + 1.0), asdict(value))
+        log.add((index / 3, index + 1.0), asdict(value))
     return log
 
 
-def find_all(log: SegmentLog) -> list[Recognized | None]:
-    return [log.find(index, (index / 3, index + 1.0), RECOGNIZED) for index in range(len(VALUES))]
+def find_all(log: SegmentLog) -> list[Segment | None]:
+    return [log.find((index / 3, index + 1.0), SEGMENT) for index in range(len(VALUES))]
 
 
 def test_floats_come_back_to_the_bit(tmp_path: Path) -> None:
     write_log(tmp_path / "logs" / "a.jsonl")
     log = SegmentLog(tmp_path / "logs" / "a.jsonl", MADE_BY)
     assert find_all(log) == VALUES and len(log) == 4
-    assert log.find(1, (0.5, 2.0), RECOGNIZED) is None, "cut elsewhere now"
+    assert log.find((0.5, 2.0), SEGMENT) is None, "cut elsewhere now"
     log.remove()
     assert not (tmp_path / "logs").exists()
 
@@ -56,7 +55,7 @@ def test_a_cut_line_is_done_again(tmp_path: Path) -> None:
         b"\xff\xfe",
         b"[[[[",
         b"[" * 100_000,
-        b'{"model": "m", "audio_stamp": [5, 7]}\n[0, 0.0, 1.0, 5]\n[1]\n7',
+        b'{"model": "m", "audio_stamp": [5, 7]}\n[0.0, 1.0, 5]\n[1]\n7',
     ],
 )
 def test_what_is_no_log_is_not_taken(content: bytes, tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_what_was_made_otherwise_is_forgotten(tmp_path: Path) -> None:
     write_log(tmp_path / "a.jsonl")
     log = SegmentLog(tmp_path / "a.jsonl", {"model": "other"})
     assert len(log) == 0
-    log.add(0, (0.0, 1.0), asdict(VALUES[0]))
+    log.add((0.0, 1.0), asdict(VALUES[0]))
     assert len(SegmentLog(tmp_path / "a.jsonl", MADE_BY)) == 0
 
 

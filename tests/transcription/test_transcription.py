@@ -16,7 +16,7 @@ import torch
 from model_examples import SYSTEMS
 from tone_examples import TONES_HZ, make_tone
 
-from asr.audio import AudioPart, AudioSegment, SegmentationConfig, change_speed, reading as audio
+from asr.audio import AudioSegment, Recording, SegmentationConfig, change_speed, reading as audio
 from asr.data import read_manifest
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
@@ -25,7 +25,7 @@ from asr.models import Decoder, SpeechModel, build_model, is_int8_exact
 from asr.system import DecodingResources, RunConfig, System, load_state, save_checkpoint
 from asr.text import EOS_ID, SOS_ID, Tokenizer, TokenizerConfig
 from asr.train import train
-from asr.transcription import Recognized, Recognizer, Request, SegmentLog, choose_device, load_model
+from asr.transcription import OutputFolder, Recognizer, Request, choose_device, load_model
 from asr.transcripts import Segment, Transcript, Word
 
 RATE = 16_000
@@ -87,8 +87,7 @@ def test_a_segment_has_the_scores_of_its_text(tiny_run: Callable[..., RunConfig]
     recognizer.name = "runs/tiny"
     decoding = DecodingConfig(method="ctc_greedy")
     audio_segment = AudioSegment(0.0, audio.read(files[4], RATE), RATE)
-    (recognized,) = recognizer.recognize([audio_segment], Request(decoding, tokens=True))
-    segment = recognized.segment
+    (segment,) = recognizer.recognize([audio_segment], Request(decoding, tokens=True))
     assert recognizer.system.tokenizer.decode(segment.tokens) == segment.text and len(segment.tokens) > 3
     encoded = recognizer.decoder.encode([audio_segment.audio_S])
     loss = torch.nn.functional.ctc_loss(
@@ -118,7 +117,7 @@ def test_segments_come_one_by_one(tiny_run: Callable[..., RunConfig], files: lis
     decoded: list[AudioSegment] = []
     original = recognizer.recognize
 
-    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         decoded.extend(segments)
         return original(segments, request)
 
@@ -229,11 +228,11 @@ def test_words_have_the_times_of_the_recording(
 ) -> None:
     """Wherever their segment begins, and however fast it was played."""
     words = [Word("A", 0.5, 0.8, 1.0), Word("B", 1.0, 1.25, 1.0)]
-    monkeypatch.setattr("asr.transcription.recognizer.time_words", lambda *_: words)
+    monkeypatch.setattr("asr.transcription.transcribe.time_words", lambda *_: words)
     request = Request(DecodingConfig(method="ctc_greedy", speeds=(0.8,)))
     segment = AudioSegment(10.0, make_audio(3.0).astype(np.float32), RATE)
     (found,) = build_recognizer(tiny_run, "lstm-ctc").recognize([segment], request)
-    times = [(word.start, word.end) for word in found.segment.words]
+    times = [(word.start, word.end) for word in found.words]
     assert times == [pytest.approx((10.4, 10.64)), pytest.approx((10.8, 11.0))]
 
 
@@ -303,7 +302,7 @@ def test_parts_of_a_file_have_the_times_of_the_file(
     tiny_run: Callable[..., RunConfig], files: list[Path]
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
-    transcript = recognizer.transcribe(AudioPart(files[-1], start=2.0, duration=3.0, id="u1"))
+    transcript = recognizer.transcribe(Recording(files[-1], "u1", start=2.0, duration=3.0))
     assert (transcript.id, transcript.duration) == ("u1", 3.0) and transcript.segments
     assert all(2.0 <= segment.start < segment.end <= 5.02 for segment in transcript.segments)
 
@@ -449,32 +448,26 @@ def test_a_trained_model_knows_the_longest_utterance(
     assert load_model(tmp_path / "run", "cpu").segmentation.max_seconds == max(4.0, longest)
 
 
-def test_progress_is_told_while_a_long_recording_is_on_its_way(
-    tiny_run: Callable[..., RunConfig], tmp_path: Path
-) -> None:
-    recognizer = build_recognizer(tiny_run, "transformer-ctc")
-    audio.write(tmp_path / "long.wav", np.clip(make_audio(30.0), -1, 1), RATE)
-    reports: list[float] = []
-    ((_, transcript),) = recognizer.transcribe_files([tmp_path / "long.wav"], 2, report=reports.append)
-    assert isinstance(transcript, Transcript)
-    assert len(reports) > 4 and max(reports[:-1]) < 10
-    assert sum(reports) == pytest.approx(transcript.duration, abs=2.0), "overlaps count twice"
-
-
 def test_segments_come_one_by_one_in_the_order_of_the_files(
-    tiny_run: Callable[..., RunConfig], files: list[Path]
+    tiny_run: Callable[..., RunConfig], files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recognizer = build_recognizer(tiny_run, "transformer-ctc")
     order: list[str] = []
-    request = Request(batch_size=2, report=lambda seconds: order.append("batch"))
+    decode = recognizer.recognize
+
+    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        order.append("batch")
+        return decode(segments, request)
+
+    monkeypatch.setattr(recognizer, "recognize", recognize)
     segments: list[Segment] = []
-    for path, result in recognizer.transcribe_events(files, request):
+    for recording, result in recognizer.transcribe_events(map(Recording, files), Request(batch_size=2)):
         if isinstance(result, Segment):
             segments.append(result)
             order.append("segment")
         else:
             assert isinstance(result, Transcript) and list(result.segments) == segments
-            assert path == files[order.count("file")]
+            assert recording.path == files[order.count("file")]
             segments.clear()
             order.append("file")
     assert order.count("file") == len(files)
@@ -496,16 +489,16 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
     done: list[int] = []
     decode = recognizer.recognize
 
-    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+    def recognize(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
         if len(done) == num_batches:
             raise KeyboardInterrupt
         done.append(len(segments))
         return decode(segments, request)
 
     def resume() -> Segment | Transcript | UserError:
-        log = SegmentLog(tmp_path / "log.jsonl", {"model": "tiny"})
-        request = Request(batch_size=2, open_log=lambda source: log)
-        return list(recognizer.transcribe_events([tmp_path / "long.wav"], request))[-1][1]
+        journal = OutputFolder(tmp_path / "out", ["txt"], {"model": "tiny"})
+        request = Request(batch_size=2, journal=journal)
+        return list(recognizer.transcribe_events([Recording(tmp_path / "long.wav")], request))[-1][1]
 
     monkeypatch.setattr(recognizer, "recognize", recognize)
     with pytest.raises(KeyboardInterrupt):

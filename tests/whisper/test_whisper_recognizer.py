@@ -8,7 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,14 @@ from whisper_systems import build_system
 
 import asr
 from asr import cli
-from asr.audio import AudioSegment, SegmentationConfig, reading as audio, split_at_pauses
+from asr.audio import AudioSegment, Recording, SegmentationConfig, reading as audio, split_at_pauses
 from asr.data import Utterance
 from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import decode_utterances
 from asr.models import Int8Linear, is_fast, is_int8_exact
 from asr.serve import Delay, LiveTranscriber, write_live
-from asr.transcription import Recognized, Request, ScoringConfig, SegmentLog, load_model, make_segment
+from asr.transcription import SEGMENT_LOGS, OutputFolder, Request, ScoringConfig, load_model, make_segment
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import EncodedWindows, WhisperDecodingConfig, WhisperReading, WhisperRecognizer
 
@@ -131,14 +131,14 @@ def test_tokens_of_time_are_no_words(
     assert found[1].words == found[0].words
 
 
-def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Recognized]:
+def hear_the_last(segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
     """Stands in for a Whisper that gives text to the last span of a segment alone."""
     results = []
     for segment in segments:
         start, end = segment.speech[-1]
         word = Word(f"w{start:g}", start, end, 0.5)
         found = Segment(start, end, word.text, (word,), 0.5, "greedy")
-        results.append(Recognized(found, segment.cut_before, segment.cut_after, "en", num_tokens=2))
+        results.append(dataclasses.replace(found, language="en", token_scores=(0.0, 2)))
     return results
 
 
@@ -164,13 +164,13 @@ def test_speech_without_text_is_heard_again(
     audio_S = np.arange(RATE * 6, dtype=np.float32)
     segments = [AudioSegment(0.5, audio_S, RATE, cut_after=6.4, speech=own) for own in (spans, spans[-1:])]
     whole, other = recognizer.recognize(segments, Request(batch_size=2, options=ENGLISH))
-    assert whole.segment.text == expected and other.segment.text == "w5"
-    assert [word.text for word in whole.segment.words] == expected.split()
-    assert (whole.segment.start, whole.segment.end) == (float(expected.split()[0][1:]), 6.0)
-    assert bool(whole.segment.warnings) == (" " in expected) and not other.segment.warnings
-    assert whole.cut_after == 6.4 and whole.language == "en"
+    assert whole.text == expected and other.text == "w5"
+    assert [word.text for word in whole.words] == expected.split()
+    assert (whole.start, whole.end) == (float(expected.split()[0][1:]), 6.0)
+    assert bool(whole.warnings) == (" " in expected) and not other.warnings
+    assert whole.language == "en"
     translated = Request(batch_size=2, options=ENGLISH.model_copy(update={"task": "translate"}))
-    assert [one.segment.text for one in recognizer.recognize(segments, translated)] == ["w5", "w5"]
+    assert [one.text for one in recognizer.recognize(segments, translated)] == ["w5", "w5"]
 
 
 def test_a_segment_in_parts() -> None:
@@ -338,21 +338,13 @@ def test_no_word_of_a_long_utterance_counts_twice(
     spoken = [Word(f"w{place}", 0.2 * place, 0.2 * place + 0.18, 0.9) for place in range(3, 22)]
     overlaps = []
 
-    def hear(segments: Any, request: Any) -> list[Recognized]:
+    def hear(segments: Any, request: Any) -> list[Segment]:
         found = []
         for one in segments:
             words = [word for word in spoken if one.start <= word.start and word.end <= one.end]
             text = " ".join(word.text for word in words)
             overlaps.append(one.cut_before is not None)
-            found.append(
-                Recognized(
-                    make_segment(one, text, words, "greedy", ()),
-                    one.cut_before,
-                    one.cut_after,
-                    "en",
-                    num_tokens=2,
-                )
-            )
+            found.append(dataclasses.replace(make_segment(one, text, words, "greedy", ()), language="en"))
         return found
 
     def say(asked: Any, config: Any) -> list[WhisperReading]:
@@ -373,24 +365,36 @@ def test_no_word_of_a_long_utterance_counts_twice(
 
 @pytest.mark.parametrize("changed", [{"windows": "sequential"}, {"language": None}])
 def test_an_interrupted_recording_goes_on_where_it_stopped(
-    recognizer: WhisperRecognizer, files: list[Path], tmp_path: Path, changed: dict[str, Any]
+    recognizer: WhisperRecognizer,
+    files: list[Path],
+    tmp_path: Path,
+    changed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = ENGLISH.model_copy(update=changed)
     (expected,) = read(recognizer, files[-1:], 1, config)
 
-    def transcribe(report: Callable[[float], None]) -> object:
-        log = SegmentLog(tmp_path / "log.jsonl", {})
-        request = Request(batch_size=1, options=config, report=report, open_log=lambda source: log)
-        return list(recognizer.transcribe_events(files[-1:], request))[-1][1]
+    def transcribe() -> object:
+        request = Request(batch_size=1, options=config, journal=OutputFolder(tmp_path / "out", ["txt"], {}))
+        return list(recognizer.transcribe_events([Recording(files[-1])], request))[-1][1]
 
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
+    decode, decoded = recognizer.decode, list[int]()
 
-    for _ in range(2):  # each time one further segment, or window, is done
-        with pytest.raises(KeyboardInterrupt):
-            transcribe(interrupt)
-    assert len(SegmentLog(tmp_path / "log.jsonl", {})) >= 1
-    assert transcribe(lambda seconds: None) == expected
+    def interrupt(*given: Any) -> Any:
+        if len(decoded) > 1:
+            raise KeyboardInterrupt
+        decoded.append(1)
+        return decode(*given)
+
+    monkeypatch.setattr(recognizer, "decode", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        transcribe()
+    with pytest.raises(KeyboardInterrupt):
+        transcribe()
+    (log,) = (tmp_path / "out" / SEGMENT_LOGS).iterdir()
+    assert len(log.read_text().splitlines()) == 3, "what it depends on, and two segments or windows"
+    monkeypatch.setattr(recognizer, "decode", decode)
+    assert transcribe() == expected
 
 
 # --- commands -------------------------------------------------------------------------------------

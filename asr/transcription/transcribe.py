@@ -1,0 +1,666 @@
+"""The way from audio to text, from top to bottom: read and cut, batch, decode, time, join.
+
+    cut_recordings     recordings -> segments of speech between pauses, in a thread that reads ahead
+    decode_recordings  segments of similar length in batches -> their texts, with the times of words
+    join_recordings    texts of segments -> transcripts
+
+`Recognizer` decodes by models trained here; families such as Whisper have their own
+subclass of `Transcriber`. Memory holds little more than what is decoded next, however long a recording is.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import torch
+
+from asr.audio.reading import Damage, change_speed
+from asr.audio.segmentation import AudioSegment, SegmentationConfig, Segmenter
+from asr.audio.sources import (
+    AudioFile,
+    AudioInput,
+    Channels,
+    Recording,
+    make_recording,
+    read_ahead,
+    read_recording,
+    split_channels,
+)
+from asr.config import Config
+from asr.decoding.checks import ChecksConfig
+from asr.decoding.core import (
+    DecodedBatch,
+    DecodedUtterance,
+    DecodingSetup,
+    SpeechDecoder,
+    arithmetic,
+    batch_by_length,
+)
+from asr.decoding.fusion import FusionModel
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
+from asr.decoding.rescoring import rescore
+from asr.decoding.search import check_decoding
+from asr.errors import UserError
+from asr.models.decoder import Decoder
+from asr.models.precision import (
+    Precision,
+    describe_arithmetic,
+    limit_kept_kernels,
+    quantise_layers,
+    resolve_precision,
+)
+from asr.system.checkpoint import System, find_model, load_state, load_system
+from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
+from asr.transcription.joining import clip_words, join_segments, make_segment, merge_channels
+from asr.transcription.timestamps import (
+    TokenTime,
+    align_by_attention,
+    align_by_ctc,
+    has_spaces,
+    split_words,
+    time_words,
+)
+from asr.transcripts.transcript import Segment, Transcript, Word
+
+if TYPE_CHECKING:
+    from asr.transcription.output_folder import OutputFolder
+
+# S samples
+
+DEFAULT_MODEL = "whisper-base"
+DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
+WINDOW = 8  # batches among whose segments those of similar length are sought
+SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, whatever training had
+SEGMENT: pydantic.TypeAdapter[Segment] = pydantic.TypeAdapter(Segment)  # of a journal
+
+Event = tuple[Recording, Segment | Transcript | UserError]
+"""A final segment of a recording, or at its end the whole transcript, or why there is none."""
+
+
+@dataclass(frozen=True)
+class End:
+    """End of a recording, or of one of its channels, whole or where it broke off."""
+
+    recording: Recording
+    seconds: float
+    error: UserError | None = None
+    damages: Sequence[Damage] = ()
+    """At most one: what is missing, if anything is."""
+    is_last: bool = True
+    """False: another channel of it follows."""
+
+
+Decoded = tuple[AudioSegment | End, Segment | None]
+"""A segment of audio and its text, in the order of the recordings; the end of each has none."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that is asked for in one call."""
+
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    language_model: FusionModel | None = None
+    batch_size: int = 8
+    options: Config | None = None
+    """Of the model's family, such as WhisperDecodingConfig; None: the defaults."""
+    tokens: bool = False
+    """Whether segments hold their tokens."""
+    channels: Channels = "mix"
+    """Of recordings with several: their mean; separate: each by itself, as a speaker; or one, from 1."""
+    journal: OutputFolder | None = None
+    """Keeps finished segments, in case that the call is interrupted."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UserError(f"batch_size is {self.batch_size}, expected 1 or more")
+
+
+@dataclass
+class TimedTexts:
+    """Texts of a batch, without times of words, and the seconds of computing them."""
+
+    segments: list[Segment]
+    seconds: float
+
+
+def find_default_model() -> str:
+    """The model that is used where none is named."""
+    return os.environ.get("ASR_MODEL") or DEFAULT_MODEL
+
+
+def load_model(
+    source: str | Path | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    *,
+    segmentation: SegmentationConfig | None = None,
+    checks: ChecksConfig | None = None,
+) -> Transcriber:
+    """Load the model of a run or checkpoint (folders), or a ready model (files, or a name on the hub).
+
+    Without `source`: what the environment names in ASR_MODEL, else whisper-base. `auto` takes a GPU if there
+    is one. `precision` auto: 16 bits on a GPU, 8 bits for Whisper on a CPU with instructions for them, else
+    float32.
+    """
+    from asr.transcription.families import find_family
+
+    source = find_default_model() if source is None else source
+    transcriber: Transcriber
+    if (family := find_family(source)) is not None:
+        transcriber = family.load(source, device, precision, segmentation, checks)
+    else:
+        folder = find_model(source)
+        longest = load_state(folder).get("longest_seconds")
+        own = load_bundled_decoding(folder)
+        resources = None if own is None else own.find_resources(folder)
+        system = load_system(folder)
+        transcriber = Recognizer(system, device, precision, segmentation, checks, longest, resources)
+    transcriber.name = str(source)
+    return transcriber
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise UserError(f"device {name}: expected auto, cpu, cuda or cuda:1")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name}: cannot be used here ({reason}); give auto or cpu") from None
+    return device
+
+
+class Transcriber(abc.ABC):
+    """A model that turns recordings into transcripts. Made by `load_model`."""
+
+    name = ""
+    """As it was given to `load_model`."""
+    sample_rate: int
+    separator: str
+    """Between two words, and two segments."""
+    give_way: Callable[[], None] = staticmethod(lambda: None)
+    """Called now and then during a batch, in its thread: something more urgent may be recognized there."""
+    segmentation: SegmentationConfig
+    whole_seconds: float
+    """An utterance of a manifest is one segment up to this length; a longer one is cut like a recording."""
+    language: str | None = None
+    """The only language of the model; None: it has several, or does not tell."""
+    trained_seconds: float = 0.0
+    """A recording of at most this length, as training had, is one segment with all of its silence."""
+    checks: ChecksConfig
+
+    def __init__(self, device: str, precision: Precision, prefers_int8: bool = False) -> None:
+        limit_kept_kernels()
+        self.device = choose_device(device)
+        self.precision = resolve_precision(precision, self.device, prefers_int8)
+        self.dtype = DTYPES.get(self.precision, torch.float32)
+        self.arithmetic = describe_arithmetic(self.precision, self.device)
+
+    # --- what one calls ---------------------------------------------------------------------------
+
+    def transcribe(
+        self,
+        source: AudioInput,
+        sample_rate: int | None = None,
+        *,
+        decoding: DecodingConfig | None = None,
+        language_model: FusionModel | None = None,
+        options: Config | None = None,
+        batch_size: int = 8,
+        channels: Channels = "mix",
+        tokens: bool = False,
+    ) -> Transcript:
+        """One recording: a path or Recording; samples (float, mono, in [-1, 1]; an array or a tensor) with
+        their sample rate, or both as a pair; a file as bytes or opened; an audio of Hugging Face's datasets.
+
+        `decoding` and `language_model` are for models trained here: without both, it is as the folder of the
+        model says. `options` are for ready models: a WhisperDecodingConfig, say. `channels` "separate": each
+        channel is a speaker's. Raises UserError where nothing can be read. A damaged file gives a transcript
+        of all that can be decoded, which says in `incomplete` what is missing. With `tokens`, segments hold
+        theirs.
+        """
+        request = self._make_request(
+            decoding, language_model, options=options, batch_size=batch_size, channels=channels, tokens=tokens
+        )
+        return self.transcribe_recording(make_recording(source, sample_rate), request)
+
+    def segments(
+        self,
+        source: AudioInput,
+        sample_rate: int | None = None,
+        *,
+        decoding: DecodingConfig | None = None,
+        language_model: FusionModel | None = None,
+        options: Config | None = None,
+        batch_size: int = 1,
+        tokens: bool = False,
+    ) -> Iterator[Segment]:
+        """The segments of one recording, each as soon as it is decoded, as `transcribe` takes it.
+
+        The audio is read as it is decoded, so that memory stays flat. A larger `batch_size` is quicker in
+        all, but the first segments come later. Raises UserError where nothing can be read.
+        """
+        request = self._make_request(
+            decoding, language_model, options=options, batch_size=batch_size, tokens=tokens
+        )
+        for _, result in self.transcribe_events([make_recording(source, sample_rate)], request):
+            if isinstance(result, UserError):
+                raise result
+            if isinstance(result, Segment):
+                yield result
+
+    def transcribe_files(
+        self,
+        files: Iterable[AudioFile],
+        batch_size: int = 8,
+        *,
+        decoding: DecodingConfig | None = None,
+        language_model: FusionModel | None = None,
+        options: Config | None = None,
+        channels: Channels = "mix",
+    ) -> Iterator[tuple[AudioFile, Transcript | UserError]]:
+        """Each file with its transcript, or with the error that says why there is none, in the given order.
+
+        `batch_size` segments, of several files where these are short, are decoded at once. The text of a
+        file does not depend on the others.
+        """
+        request = self._make_request(
+            decoding, language_model, options=options, batch_size=batch_size, channels=channels
+        )
+        files = list(files)
+        given = iter(files)
+        for _, result in self.transcribe_events(map(make_recording, files), request):
+            if not isinstance(result, Segment):
+                yield next(given), result
+
+    def transcribe_recording(self, recording: Recording, request: Request) -> Transcript:
+        *_, (_, result) = self.transcribe_events([recording], request)
+        if isinstance(result, UserError):
+            raise result
+        assert isinstance(result, Transcript)
+        return result
+
+    def transcribe_events(self, recordings: Iterable[Recording], request: Request) -> Iterator[Event]:
+        """Each recording's segments in order, as soon as they are final, then its transcript, or the error.
+
+        Of recordings whose channels are transcribed one by one, the transcript alone.
+        """
+        self.check(request)
+        yield from self.join_recordings(self.decode_recordings(recordings, request), request)
+
+    def _make_request(
+        self, decoding: DecodingConfig | None, language_model: FusionModel | None, **others: Any
+    ) -> Request:
+        if decoding is None and language_model is None:
+            decoding, language_model = self.usual_decoding()
+        return Request(decoding or DecodingConfig(), language_model, **others)
+
+    # --- read and cut -----------------------------------------------------------------------------
+
+    def cut_recordings(
+        self, recordings: Iterable[Recording], request: Request
+    ) -> Iterator[AudioSegment | End]:
+        """The segments of each recording, then its end. This runs in a thread; it only notes damage."""
+        for recording in recordings:
+            parts = split_channels(recording, request.channels)
+            for part in parts:
+                error, damages = None, list[Damage]()
+                segmenter = self.make_segmenter(part)
+                try:
+                    for block in read_recording(part, self.sample_rate, damages.append):
+                        for segment in segmenter.push(block):
+                            yield replace(segment, recording=part)
+                except UserError as fault:
+                    error = fault
+                for segment in segmenter.finish():
+                    yield replace(segment, recording=part)
+                yield End(part, segmenter.seconds, error, damages, part is parts[-1])
+
+    def make_segmenter(self, recording: Recording) -> Segmenter:
+        """Leaves an utterance of a manifest whole, unless it is very long."""
+        segmentation, seconds = self.segmentation, recording.duration
+        if recording.is_utterance and seconds is not None and seconds <= self.whole_seconds:
+            segmentation = segmentation.model_copy(update={"method": "none"})
+        return Segmenter(self.sample_rate, segmentation, recording.start, whole_seconds=self.trained_seconds)
+
+    # --- batch and decode -------------------------------------------------------------------------
+
+    def decode_recordings(self, recordings: Iterable[Recording], request: Request) -> Iterator[Decoded]:
+        """The segments of the recordings in their order, each with its text."""
+        window: list[AudioSegment | End] = []
+        with contextlib.closing(
+            read_ahead(self.cut_recordings(recordings, request), 2 * request.batch_size)
+        ) as pieces:
+            for piece in pieces:
+                window.append(piece)
+                if self._is_enough(window, request.batch_size):
+                    yield from self._decode_window(window, request)
+                    window.clear()
+            yield from self._decode_window(window, request)
+
+    def _is_enough(self, window: Sequence[AudioSegment | End], batch_size: int) -> bool:
+        """One batch of the longest segments, or several of short ones; or ends alone."""
+        lengths = [piece.end - piece.start for piece in window if not isinstance(piece, End)]
+        most = batch_size * self.segmentation.max_seconds
+        return not lengths or len(lengths) >= WINDOW * batch_size or sum(lengths) >= most
+
+    def _decode_window(self, window: Sequence[AudioSegment | End], request: Request) -> Iterator[Decoded]:
+        """Decode in batches of equal padded length, that of the first segment first."""
+        segments = [piece for piece in window if not isinstance(piece, End)]
+        lengths = [self.padded_length(len(segment.audio_S), request) for segment in segments]
+        texts: dict[int, Segment] = {}  # by number in `segments`, until all before are decoded
+        left, number = list(reversed(window)), 0
+        for rows in [[], *batch_by_length(lengths, request.batch_size)]:
+            texts |= zip(rows, self._decode_batch([segments[row] for row in rows], request), strict=True)
+            while left and (isinstance(left[-1], End) or number in texts):
+                if isinstance(left[-1], End):
+                    yield left.pop(), None
+                else:
+                    yield left.pop(), texts.pop(number)
+                    number += 1
+
+    def _decode_batch(self, batch: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        """Decode a batch, unless an earlier call has: all of it, or its company would be another one."""
+        journal = request.journal
+        if journal is None or not batch:
+            return self.recognize(batch, request) if batch else []
+        known = [journal.find_segment(segment, SEGMENT) for segment in batch]
+        found = [one for one in known if one is not None]
+        if len(found) == len(batch):
+            return found
+        found = self.recognize(batch, request)
+        for segment, text in zip(batch, found, strict=True):
+            journal.add_segment(segment, asdict(text))
+        return found
+
+    # --- join -------------------------------------------------------------------------------------
+
+    def join_recordings(self, decoded: Iterator[Decoded], request: Request) -> Iterator[Event]:
+        """Segments that no later one can change, then the transcript of each recording."""
+        channels: list[Transcript | UserError] = []
+        for first in decoded:
+            part = self._join_part(itertools.chain([first], decoded), request.channels != "separate")
+            end, result = yield from part
+            channels.append(result)
+            if end.is_last:
+                yield end.recording, merge_channels(channels)
+                channels = []
+
+    def _join_part(
+        self, decoded: Iterator[Decoded], gives_segments: bool
+    ) -> Generator[Event, None, tuple[End, Transcript | UserError]]:
+        """Join the segments up to the next end; where they overlap no word is lost or doubled."""
+        segments: list[Segment] = []
+        held: tuple[AudioSegment, Segment] | None = None  # the newest, which the next one may change
+        opening, log_probability, num_tokens = Segment(0.0, 0.0, ""), 0.0, 0
+        for number, (piece, text) in enumerate(decoded):
+            final = [] if held is None else [held[1]]
+            if text is not None and not isinstance(piece, End):
+                opening = text if number == 0 else opening
+                log_probability += text.token_scores[0]
+                num_tokens += text.token_scores[1]
+                if held is not None:
+                    separator = self.separator_in(opening.language)
+                    *final, text = join_segments(held, (piece, text), separator)
+                held = piece, text
+                if piece.cut_after is None:
+                    final.append(text)
+                    held = None
+            for segment in final:
+                if segment.text or segment.warnings:
+                    segments.append(segment)
+                    if gives_segments:
+                        yield piece.recording, segment
+            if isinstance(piece, End):
+                break
+        assert isinstance(piece, End)
+        if piece.error is not None and not piece.seconds:
+            return piece, piece.error
+        damage = piece.damages[0] if piece.damages else None
+        warnings = [*([str(piece.error)] if piece.error else []), *([damage.message] if damage else [])]
+        return piece, Transcript(
+            piece.recording.name,
+            str(piece.recording.path),
+            piece.seconds,
+            tuple(segments),
+            separator=self.separator_in(opening.language),
+            warnings=tuple(warnings),
+            language=opening.language,
+            language_probability=opening.language_probability,
+            model=self.name,
+            out_of_domain=self.find_doubt(log_probability, num_tokens),
+            arithmetic=self.arithmetic,
+            incomplete=damage,
+        )
+
+    # --- for each kind of model -------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def check(self, request: Request) -> None:
+        """Refuse, before any file is read, what this model cannot do."""
+
+    @abc.abstractmethod
+    def padded_length(self, num_samples: int, request: Request) -> int:
+        """Segments for which this is the same go together, so that their company changes no shape."""
+
+    @abc.abstractmethod
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        """Decode one batch, from samples to words with times."""
+
+    @abc.abstractmethod
+    def read(
+        self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
+    ) -> dict[str, TimedTexts]:
+        """Decode one batch for each request. The texts are those of `recognize`; words have no times."""
+
+    def check_live(self, request: Request) -> None:  # noqa: B027
+        """Refuse what does not go with live speech."""
+
+    def in_language(self, request: Request, language: str) -> Request:
+        """The same request, of speech in this language."""
+        return request
+
+    def tentatively(self, request: Request) -> Request:
+        """The same request for text that the next decoding may change: without second attempts at it."""
+        return request
+
+    def separator_in(self, language: str | None) -> str:
+        """Separator of two words in this language."""
+        return self.separator
+
+    def find_doubt(self, log_probability: float, num_tokens: int) -> str:
+        """The reason why the model was probably not trained for so likely tokens; "" if nothing tells so."""
+        return ""
+
+    def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+        """Decoding settings and language model used when a call names none."""
+        return DecodingConfig(), None
+
+    def _precision(self) -> contextlib.AbstractContextManager[None]:
+        return arithmetic(self.device, self.dtype)
+
+
+class Recognizer(Transcriber):
+    """A model that was trained here."""
+
+    def __init__(
+        self,
+        system: System,
+        device: str = "auto",
+        precision: Precision = "auto",
+        segmentation: SegmentationConfig | None = None,
+        checks: ChecksConfig | None = None,
+        longest_seconds: float | None = None,
+        resources: DecodingResources | None = None,
+        needs_times: bool = True,
+    ) -> None:
+        """`longest_seconds`: of the longest training utterance; recordings are cut into segments no longer.
+
+        `resources`: decoding settings and language model used when a call names none. Without `needs_times`,
+        for evaluation, a model may be one that cannot give the times of words.
+        """
+        decoder = system.model.decoder
+        if needs_times and system.model.ctc_head is None and (decoder is None or decoder.num_heads == 0):
+            raise UserError(
+                "this model has neither a CTC head nor attention, and nothing else gives the times of "
+                "words: decode it with asr evaluate, or train one with model.ctc_weight above 0"
+            )
+        super().__init__(device, precision)
+        if self.precision == "int8":
+            quantise_layers(system.model)
+        self.system = system
+        longest = system.config.batches.max_utterance_seconds  # training used none above
+        segmentation = segmentation or SegmentationConfig()
+        self.whole_seconds = math.inf if segmentation.method == "none" else longest
+        if longest_seconds is not None:
+            self.trained_seconds = min(longest, longest_seconds, segmentation.max_seconds)
+            longest = min(longest, max(longest_seconds, SHORTEST_LIMIT))
+        self.segmentation = segmentation.limited(longest)
+        self.decoder = SpeechDecoder(
+            system.model, system.front_end, system.tokenizer, checks, self.device, self.dtype
+        )
+        self.checks, self.model, self.clock = self.decoder.checks, self.decoder.model, self.decoder.clock
+        self.sample_rate = system.config.features.sample_rate
+        self._resources = resources or DecodingResources()
+        self.separator = " " if has_spaces(system.tokenizer) else ""
+
+    def check(self, request: Request) -> None:
+        check_decoding(self.model, request.decoding, request.language_model)
+        if request.options is not None:
+            raise UserError(
+                f"{type(request.options).__name__} is for ready models, and this one was trained here; "
+                "leave it out"
+            )
+
+    def usual_decoding(self) -> tuple[DecodingConfig, FusionModel | None]:
+        return self._resources.decoding or DecodingConfig(), self._own_language_model
+
+    @functools.cached_property
+    def _own_language_model(self) -> FusionModel | None:
+        return self._resources.load(self.system, self.device)
+
+    def find_doubt(self, log_probability: float, num_tokens: int) -> str:
+        """Compare the mean log-probability of a token at all speeds with the model's limit, if it has one."""
+        limit = self._resources.min_log_probability
+        if limit is None or not num_tokens:
+            return ""
+        average = log_probability / num_tokens
+        if average >= limit:
+            return ""
+        trained_for = self._resources.trained_for and f" ({self._resources.trained_for})"
+        return (
+            f"probably not what the model was trained for{trained_for}: its tokens have a mean "
+            f"log-probability of {average:.2f}, expected {limit:g} or more; take another model"
+        )
+
+    # --- from samples to text ---------------------------------------------------------------------
+
+    def padded_length(self, num_samples: int, request: Request) -> int:
+        return self.decoder.padded_frames(num_samples)
+
+    def read(
+        self, segments: Sequence[AudioSegment], requests: Mapping[str, Request]
+    ) -> dict[str, TimedTexts]:
+        audio = [segment.audio_S for segment in segments]
+        setups = {name: make_setup(request) for name, request in requests.items()}
+        texts = {}
+        for name, batch in self.decoder.decode_batch(audio, setups).items():
+            own = [
+                make_segment(segment, self._decode_text(best), (), best.method, best.warnings)
+                for segment, (_, best) in zip(segments, batch.best, strict=True)
+            ]
+            texts[name] = TimedTexts(own, batch.seconds)
+        return texts
+
+    @torch.inference_mode()
+    def recognize(self, segments: Sequence[AudioSegment], request: Request) -> list[Segment]:
+        audio = [segment.audio_S for segment in segments]
+        (batch,) = self.decoder.decode_batch(audio, {"": make_setup(request)}).values()
+        scores = self._score_tokens(batch)
+        results: dict[int, Segment] = {}
+        best = batch.best
+        for speed, (encoded, _) in batch.at_speeds.items():
+            rows = [row for row, (own_speed, _) in enumerate(best) if own_speed == speed]
+            if not rows:
+                continue
+            part = encoded.select(torch.tensor(rows, device=self.device))
+            times = self._time_tokens(part, [best[row][1].tokens for row in rows])
+            for row, token_times in zip(rows, times, strict=True):
+                segment, decoded = segments[row], best[row][1]
+                words = self._time_words(segment, speed, decoded, token_times)
+                found = make_segment(
+                    segment, self._decode_text(decoded), words, decoded.method, decoded.warnings
+                )
+                results[row] = replace(
+                    found,
+                    average_log_probability=decoded.average_log_probability,
+                    tokens=decoded.tokens if request.tokens else (),
+                    token_scores=scores[row],
+                )
+        return [results[row] for row in range(len(segments))]
+
+    def _decode_text(self, decoded: DecodedUtterance) -> str:
+        return self.system.tokenizer.decode(decoded.tokens)
+
+    def _time_tokens(self, encoded: EncodedAudio, tokens: Sequence[Sequence[int]]) -> list[list[TokenTime]]:
+        if self.model.ctc_head is not None:
+            return align_by_ctc(encoded.ctc_BTV.cpu(), encoded.lengths_B, tokens)
+        with self._precision():
+            return align_by_attention(self.model, encoded.encoded_BTD, encoded.lengths_B, tokens)
+
+    def _time_words(
+        self,
+        segment: AudioSegment,
+        speed: float,
+        decoded: DecodedUtterance,
+        token_times: Sequence[TokenTime],
+    ) -> list[Word]:
+        """Words with times of the recording, of tokens of the segment played at a speed."""
+        played_S = change_speed(segment.audio_S, speed, self.sample_rate)
+        spans = split_words(self.system.tokenizer, decoded.tokens)
+        words = time_words(spans, token_times, self.clock, played_S, self.sample_rate)
+        words = [
+            replace(word, start=segment.start + speed * word.start, end=segment.start + speed * word.end)
+            for word in words
+        ]
+        return clip_words(words, segment)
+
+    def _score_tokens(self, batch: DecodedBatch) -> list[tuple[float, int]]:
+        """Log-probability and number of the tokens of each utterance over all speeds, where the model has a
+        limit for their mean: under a decoder that goes token by token, whatever found the text.
+
+        CTC gives high probability to letters that the decoder has never seen in a row.
+        """
+        sums = [(0.0, 0)] * len(batch.best)
+        if self._resources.min_log_probability is None:
+            return sums
+        for encoded, decoded in batch.at_speeds.values():
+            scores = [one.likelihood for one in decoded]
+            if isinstance(self.model.decoder, Decoder):
+                texts = [[Hypothesis(one.tokens, 0.0)] for one in decoded]
+                with self._precision():
+                    ranked = rescore(encoded, texts, DecodingConfig(ctc_weight=0))
+                scores = [text.log_probability for (text,) in ranked]
+            for row, (one, score) in enumerate(zip(decoded, scores, strict=True)):
+                if one.method:
+                    total, count = sums[row]
+                    sums[row] = total + score, count + len(one.tokens) + 1
+        return sums
+
+
+def make_setup(request: Request) -> DecodingSetup:
+    return DecodingSetup(request.decoding, request.language_model)
