@@ -81,7 +81,7 @@ def decode_both_ways(
         transcribed[path.stem] = record["text"]
         rejected += any(segment.get("warnings") for segment in record["segments"])
     assert cli.main(["evaluate", model, manifest, "--output-dir", "eval", "--device=cpu", *options]) == 0
-    (path,) = (path for path in Path("eval").glob("*.jsonl") if path.stem != "reference")
+    (path,) = Path("eval").glob("*.raw.jsonl")
     evaluated = [json.loads(line) for line in path.read_text().splitlines()]
     return transcribed, {record["id"]: record["text"] for record in evaluated}, rejected
 
