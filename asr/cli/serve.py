@@ -15,7 +15,8 @@ from asr.cli.options import add_device, add_settings, limit_threads, whole_numbe
 from asr.errors import UserError
 
 if TYPE_CHECKING:
-    from asr.serve.service import LoadedModel
+    from asr.transcription.families import Family
+    from asr.transcription.transcribe import Transcriber
 
 logger = logging.getLogger(__name__)
 
@@ -49,22 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asr.config import build_config, load_config
-    from asr.serve.server_settings import ServeConfig
+    from asr.serve.service import JsonFormatter, Keys, ServeConfig
     from asr.transcription.settings import print_settings
 
     if args.set == ["list"]:
         print_settings(ServeConfig())
         return 0
-    if args.config:
-        config = load_config(ServeConfig, args.config, args.set)
-    else:
-        config = build_config(ServeConfig, args.set)
+    config = (
+        load_config(ServeConfig, args.config, args.set)
+        if args.config
+        else build_config(ServeConfig, args.set)
+    )
     try:
+        import prometheus_client  # noqa: F401 (of the metrics)
         import uvicorn
 
         from asr.serve.app import build_app
-        from asr.serve.limits import Keys
-        from asr.serve.metrics import JsonFormatter
     except ModuleNotFoundError as error:
         raise UserError(f"the server needs {error.name}: pip install 'asr-toolkit[serve]'") from None
     limit_threads(args.threads or max(1, (os.cpu_count() or 2) - 1))
@@ -89,9 +90,11 @@ def run(args: argparse.Namespace) -> int:
     )
     server = make_server(settings, app.state.service)
     server.run()
-    app.state.service.close()
+    schedulers = [model.scheduler for model in app.state.service.models.values()]
+    for scheduler in schedulers:
+        scheduler.close()
     status = 0 if server.started else 1
-    if not all(model.scheduler.wait(1.0) for model in app.state.service.models.values()):
+    if not all(scheduler.wait(1.0) for scheduler in schedulers):
         # In the midst of a batch for nobody: Python, which ends around it, would be aborted by PyTorch.
         logging.shutdown()
         sys.stdout.flush()
@@ -99,12 +102,12 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def load_models(args: argparse.Namespace, config: Any) -> dict[str, LoadedModel]:
+def load_models(args: argparse.Namespace, config: Any) -> dict[str, tuple[Transcriber, Family | None]]:
     """Each model under its name."""
     from asr.transcription.families import find_family
     from asr.transcription.transcribe import find_default_model, load_model
 
-    found: dict[str, LoadedModel] = {}
+    found: dict[str, tuple[Transcriber, Family | None]] = {}
     for given in args.model or [find_default_model()]:
         name, equals, source = given.partition("=")
         name, source = (name, source) if equals else (Path(given).name, given)

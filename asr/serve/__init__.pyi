@@ -1,5 +1,4 @@
 from .app import build_app as build_app
-from .limits import Keys as Keys
 from .live import (
     CLEAR_LINE as CLEAR_LINE,
     Delay as Delay,
@@ -14,10 +13,11 @@ from .pipe import (
     is_container as is_container,
     read_live as read_live,
 )
+from .realtime import Session as Session
 from .scheduler import (
     BatchReport as BatchReport,
     Client as Client,
     Scheduler as Scheduler,
     WithdrawnError as WithdrawnError,
 )
-from .server_settings import ServeConfig as ServeConfig
+from .service import JsonFormatter as JsonFormatter, Keys as Keys, ServeConfig as ServeConfig

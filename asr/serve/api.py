@@ -1,4 +1,4 @@
-"""The formats of OpenAI's audio API, as pure functions: form fields in; bodies, events and errors out"""
+"""The formats of OpenAI's audio API, as pure functions: form fields in; bodies, events and errors out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pydantic
 
 from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
-from asr.errors import suggest
-from asr.transcripts.subtitles import SubtitlesConfig
+from asr.errors import shorten, suggest
 from asr.transcripts.transcript import Segment, Transcript, Word
 from asr.transcripts.writers import describe_word, format_transcript
 
@@ -39,7 +38,8 @@ class ApiError(Exception):
 
     def describe(self) -> dict[str, object]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        kind = "rate_limit_error" if self.status == 429 else kind
+        if self.status == 429:
+            kind = "rate_limit_error"
         return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
 
     @property
@@ -181,23 +181,21 @@ def describe_fault(error: pydantic.ValidationError) -> ApiError:
     param = ".".join(names) or "the request"
     if fault["type"] == "missing":
         return refuse(param, "is missing; add it", "missing_required_parameter")
-    given = repr(fault["input"])
-    given = given if len(given) <= 60 else given[:57] + "..."
     problem = fault["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return refuse(param, f"{given}: {problem}")
+    return refuse(param, f"{shorten(fault['input'])}: {problem}")
 
 
 # --- answers --------------------------------------------------------------------------------------
 
 
 def format_body(
-    transcript: Transcript, form: TranslationForm, task: str, language: str, subtitles: SubtitlesConfig
+    transcript: Transcript, form: TranslationForm, task: str, language: str
 ) -> dict[str, Any] | str:
     """The body in the form that was asked for: an object, or a text. `language`: its English name."""
     if form.response_format == "text":
         return transcript.text + "\n"
     if form.response_format in ("srt", "vtt"):
-        return format_transcript(form.response_format, transcript, subtitles)
+        return format_transcript(form.response_format, transcript)
     if form.response_format == "json":
         return describe_text(transcript)
     granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else ()
@@ -279,18 +277,12 @@ class EventStream:
 
 def describe_api(version: str) -> dict[str, object]:
     """The OpenAPI document of the routes over HTTP."""
-    error = {
-        "description": "What was wrong: message, type, param and code",
-        "content": {"application/json": {}},
-    }
-    content: dict[str, object] = {
-        kind: {} for kind in ("application/json", "text/event-stream", *MEDIA_TYPES.values())
-    }
-    answers = {
-        "200": {"description": "As response_format and stream ask", "content": content},
-        "default": error,
-    }
-    paths: dict[str, object] = {}
+    kinds: dict[str, object] = {kind: {} for kind in ("text/event-stream", *MEDIA_TYPES.values())}
+    json_alone: dict[str, object] = {"application/json": {}}
+    error = {"description": "What was wrong: message, type, param and code", "content": json_alone}
+    answer = {"description": "As response_format and stream ask", "content": json_alone | kinds}
+    listed = {"200": {"description": "The models", "content": json_alone}, "default": error}
+    paths: dict[str, object] = {"/v1/models": {"get": {"summary": "List the models", "responses": listed}}}
     for name, form_class in (("transcriptions", TranscriptionForm), ("translations", TranslationForm)):
         schema = form_class.model_json_schema(ref_template="#/components/schemas/{model}")
         schema.pop("$defs", None)
@@ -299,16 +291,13 @@ def describe_api(version: str) -> dict[str, object]:
         for key in LISTS & schema["properties"].keys():
             schema["properties"][f"{key}[]"] = schema["properties"].pop(key)
         body = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-        operation = {"summary": form_class.__doc__, "requestBody": body, "responses": answers}
-        paths[f"/v1/audio/{name}"] = {"post": operation}
-    listed = {"200": {"description": "The models", "content": {"application/json": {}}}, "default": error}
-    paths["/v1/models"] = {"get": {"summary": "List the models", "responses": listed}}
-    schemas = {"ServerVad": ServerVad.model_json_schema()}
-    security = {"key": {"type": "http", "scheme": "bearer"}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "asr", "version": version},
-        "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": security},
-        "security": [{"key": []}, {}],
+        operation = {"summary": form_class.__doc__, "requestBody": body}
+        paths[f"/v1/audio/{name}"] = {"post": operation | {"responses": {"200": answer, "default": error}}}
+    components = {
+        "schemas": {"ServerVad": ServerVad.model_json_schema()},
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+    }
+    info = {"title": "asr", "version": version}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components} | {
+        "security": [{"key": []}, {}]
     }

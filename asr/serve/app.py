@@ -1,28 +1,33 @@
-"""The HTTP app: its routes, and the whole path of an uploaded file"""
+"""The HTTP app: routes, and around them key, origin, size and time of each request, log and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
+import logging
+import re
 import time
-from collections.abc import AsyncGenerator
+import uuid
+from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from asr import __version__
+from asr.errors import UserError
 from asr.serve.api import (
     JSON_FORMATS,
     MEDIA_TYPES,
@@ -37,18 +42,36 @@ from asr.serve.api import (
     refuse,
     too_long,
 )
-from asr.serve.gate import Gate, as_api_error, note_fault
-from asr.serve.jobs import Job, ServedModel, Upload, end_tasks
-from asr.serve.limits import Keys
 from asr.serve.realtime import run_session
-from asr.serve.scheduler import Client
-from asr.serve.server_settings import ServeConfig
-from asr.serve.service import LoadedModel, Service
+from asr.serve.scheduler import Client, WithdrawnError
+from asr.serve.service import (
+    Job,
+    Keys,
+    ServeConfig,
+    ServedModel,
+    Service,
+    Upload,
+    end_tasks,
+    shutting_down,
+)
+from asr.transcription.families import Family
+from asr.transcription.transcribe import Transcriber
 from asr.transcripts.transcript import Segment, Transcript
+
+logger = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
 MAX_FIELDS = 100
 MAX_FIELD_BYTES = 1 << 16  # of a text field
+MAX_UPLOAD_SECONDS = 600.0  # that a request may take to arrive
+QUIET_ROUTES = ("/health", "/ready", "/metrics")  # whose log lines would drown the others
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'self'; media-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "permissions-policy": "microphone=(self), camera=(), geolocation=()",
+}
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -84,9 +107,8 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         limit = service.config.max_audio_seconds
         if (upload.seconds or 0.0) > limit:
             raise too_long(limit)
-        stack.enter_context(
-            service.admission.admit_file(client, min(upload.likely_seconds, limit), model.scheduler.speed)
-        )
+        seconds = min(upload.likely_seconds, limit)
+        stack.enter_context(service.admission.admit_client(client, seconds, model.scheduler.speed))
         request.state.log |= {"model": model.name, "file_bytes": upload.num_bytes}
         job = Job(model, client, upload, asked, segmentation, limit)
         stack.callback(job.cancel)
@@ -100,7 +122,7 @@ async def _serve_file(request: Request, form_class: type[TranslationForm], task:
         request.state.log["audio_seconds"] = round(transcript.duration, 3)
         service.metrics.first_words.observe(time.monotonic() - started)
         language = model.languages.get(transcript.language or "", "unknown")
-        body = format_body(transcript, form, task, language, service.config.subtitles)
+        body = format_body(transcript, form, task, language)
     if form.response_format in JSON_FORMATS:
         return JSONResponse(body)
     headers = {"x-asr-warnings": json.dumps(transcript.warnings)} if transcript.warnings else {}
@@ -117,8 +139,9 @@ async def _read_form(
         request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     )
     files = {name: value for name, value in data.multi_items() if isinstance(value, UploadFile)}
-    texts = [(name, value) for name, value in data.multi_items() if isinstance(value, str)]
-    form = parse_form(texts, form_class)
+    form = parse_form(
+        [(name, value) for name, value in data.multi_items() if isinstance(value, str)], form_class
+    )
     if "file" not in files:
         what = f"came as {next(iter(files))!r:.80}" if files else "is missing; with curl, -F file=@talk.mp3"
         raise refuse("file", what, "missing_required_parameter")
@@ -176,7 +199,7 @@ async def _stream(
             yield format_event(fault.body)
 
 
-# --- live -----------------------------------------------------------------------------------------
+# --- other routes ---------------------------------------------------------------------------------
 
 
 async def serve_realtime(websocket: WebSocket) -> None:
@@ -187,13 +210,10 @@ async def serve_realtime(websocket: WebSocket) -> None:
     if query.get("intent", "transcription") != "transcription":
         raise refuse("intent", f"{query['intent']!r:.80}: there are transcription sessions alone")
     model = service.find_model(query.get("model") or next(iter(service.models)))
-    with service.admission.admit_session(client):
+    with service.admission.admit_client(client):
         offered = websocket.scope.get("subprotocols", [])
         await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
         await run_session(websocket, service, model, client)
-
-
-# --- small routes ---------------------------------------------------------------------------------
 
 
 def _describe_model(service: Service, model: ServedModel) -> dict[str, object]:
@@ -233,8 +253,6 @@ async def _pass_on(request: Request, error: Exception) -> Response:
     raise error  # the gate answers
 
 
-# --- the app --------------------------------------------------------------------------------------
-
 ROUTES: list[Route | WebSocketRoute] = [
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
     Route("/v1/audio/translations", translate, methods=["POST"]),
@@ -247,14 +265,161 @@ ROUTES: list[Route | WebSocketRoute] = [
 ]
 
 
-def build_app(models: dict[str, LoadedModel], config: ServeConfig, keys: Keys | None = None) -> Starlette:
+def build_app(
+    models: dict[str, tuple[Transcriber, Family | None]], config: ServeConfig, keys: Keys | None = None
+) -> Starlette:
     """The app for loaded models, each under its name; the first is the default one of live sessions."""
     service = Service(models, config, keys or Keys())
     others = [Route("/v1/models/{name:path}", show_model), Mount("/", StaticFiles(directory=PAGE, html=True))]
     app = Starlette(
         routes=[*ROUTES, *others],
-        middleware=[Middleware(Gate, service=service, routes=[route.path for route in ROUTES])],
+        middleware=[Middleware(Gate, service=service)],
         exception_handlers={HTTPException: _pass_on},
     )
     app.state.service = service
     return app
+
+
+# --- around all routes ----------------------------------------------------------------------------
+
+
+class Gate:
+    """Key, origin, size and time of each request; its id, its line in the log, its place in the metrics."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 499  # the client left before an answer
+        log: dict[str, object] = {"request_id": uuid.uuid4().hex, "route": scope["path"][:200]}
+        state = scope.setdefault("state", {})
+        state |= {"log": log, "key": ""}
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = str(log["request_id"])
+                headers.update(SECURITY_HEADERS)
+            elif message["type"] == "websocket.accept":
+                status = 101
+            await send(message)
+
+        try:
+            self._check(scope, state)
+            guarded = self._limit(scope, receive) if scope["type"] == "http" else receive
+            await self._app(scope, guarded, send_on)
+        except asyncio.CancelledError:  # at the end of the time to drain
+            if scope["type"] != "http" or status != 499 or not self._service.admission.is_draining:
+                raise
+            await answer(shutting_down())(scope, receive, send_on)
+        except Exception as error:
+            fault = as_api_error(error)
+            if isinstance(error, UserError):  # of settings: one about a file is an ApiError already
+                fault = ApiError(400, str(error))
+            note_fault(self._service, fault, log)
+            if status == 499:
+                await answer(fault)(scope, receive, send_on)
+        finally:
+            seconds = time.monotonic() - started
+            route = scope["path"] if scope["path"] in [one.path for one in ROUTES] else "other"
+            self._service.metrics.requests.labels(route, str(status)).observe(seconds)
+            level = logging.DEBUG if route in QUIET_ROUTES else logging.INFO
+            fields = log | {"key": state["key"], "status": status, "seconds": round(seconds, 3)}
+            logger.log(level, "request", extra={"fields": fields})
+
+    def _check(self, scope: Scope, state: dict[str, Any]) -> None:
+        """Refuse a wrong host, origin or key."""
+        headers = Headers(scope=scope)
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if not self._service.keys and not _is_own_host(host, self._service.config.hosts):
+            message = f"host {host!r:.80} is unknown to this server; its setting hosts adds names"
+            raise ApiError(403, message, code="host_not_allowed")
+        allowed = (None, f"http://{host}", f"https://{host}", *self._service.config.origins)
+        if origin not in allowed:
+            message = f"pages of {origin!r:.80} may not use this server; its setting origins names others"
+            raise ApiError(403, message, code="origin_not_allowed")
+        if scope["path"].startswith("/v1/"):
+            state["key"] = self._service.keys.identify(_find_key(headers, scope.get("subprotocols", [])))
+
+    def _limit(self, scope: Scope, receive: Receive) -> Receive:
+        """Counts the bytes of the body as they come, whatever the header says."""
+        config = self._service.config
+        most, num_bytes = round(1e6 * config.max_upload_mb), 0
+        deadline = time.monotonic() + MAX_UPLOAD_SECONDS
+        too_large = ApiError(
+            413, f"the request is larger than {config.max_upload_mb:g} MB", "file", "too_large"
+        )
+        is_whole = False
+        declared = Headers(scope=scope).get("content-length", "")
+
+        async def receive_counted() -> Message:
+            nonlocal num_bytes, is_whole
+            if is_whole:
+                return await receive()
+            if declared.isdecimal() and int(declared) > most:
+                raise too_large
+            try:
+                message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
+            except asyncio.TimeoutError:
+                problem = f"the request took longer than {MAX_UPLOAD_SECONDS:g} s to arrive"
+                raise ApiError(408, problem, code="too_slow") from None
+            num_bytes += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
+            if num_bytes > most:
+                raise too_large
+            return message
+
+        return receive_counted
+
+
+def _is_own_host(host: str, hosts: Collection[str]) -> bool:
+    """Accept IP addresses, localhost and listed names: a web page can rebind any other to this machine."""
+    name = re.sub(r":\d*$", "", host.lower())
+    try:
+        return name == "localhost" or name in hosts or bool(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        return False
+
+
+def _find_key(headers: Headers, subprotocols: Sequence[str]) -> str | None:
+    """Find the key in the header or, as browsers cannot send one with a socket, in a subprotocol."""
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return key.strip()
+    prefix = "openai-insecure-api-key."
+    return next((one.removeprefix(prefix) for one in subprotocols if one.startswith(prefix)), None)
+
+
+def note_fault(service: Service, fault: ApiError, log: dict[str, object]) -> None:
+    """Count and log what went wrong, where it was caught."""
+    log["error"] = fault.message
+    if fault.code == "internal_error":
+        service.metrics.failures.inc()
+        logger.exception("a request failed", extra={"fields": log})
+    else:
+        service.metrics.rejected.labels(fault.code or str(fault.status)).inc()
+
+
+def answer(fault: ApiError) -> JSONResponse:
+    return JSONResponse(fault.body, fault.status, fault.headers)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """Turn an exception into an answer: the client's fault where the message says so, else ours."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail), headers=error.headers)
+    if isinstance(error, UserError):
+        return ApiError(400, str(error), "file", "unsupported_file")
+    if isinstance(error, (WithdrawnError, ClientDisconnect)):
+        return ApiError(499, "cancelled", code="cancelled")
+    if isinstance(error, OSError):
+        message = f"the server cannot write the file to its disk ({error.strerror})"
+        return ApiError(503, message, code="no_room", headers={"retry-after": "60"})
+    return ApiError(500, "the server failed at this request; its log says more", code="internal_error")

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import io
 import json
 import logging
 import queue
@@ -18,21 +19,28 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from asr.audio.segmentation import SegmentationConfig
+from asr.config import Config
 from asr.errors import UserError
-from asr.serve.api import ApiError, describe_fault, describe_usage, name_as_openai, refuse
-from asr.serve.jobs import ServedModel, describe_unknown, end_tasks
+from asr.serve.api import (
+    ApiError,
+    Prompt,
+    ServerVad,
+    ShortText,
+    describe_fault,
+    describe_usage,
+    name_as_openai,
+    refuse,
+)
 from asr.serve.live import MAX_PAUSE_SECONDS, LiveText, LiveTranscriber, transcribe_live
 from asr.serve.scheduler import Client, WithdrawnError
-from asr.serve.server_settings import ServeConfig
-from asr.serve.service import Service
-from asr.serve.session_options import InputOptions, Pcm, SessionOptions
+from asr.serve.service import ServedModel, Service, describe_unknown, end_tasks
 from asr.transcription.transcribe import Request
 from asr.transcripts.transcript import Segment, Word
 
@@ -41,6 +49,64 @@ logger = logging.getLogger(__name__)
 PIECE_SECONDS = 0.1  # of audio that is handed on at once
 MAX_BACKLOG = 300  # pieces that wait; then the client has to
 MAX_OUTBOX_BYTES = 1 << 20  # that a client may leave unread
+
+
+# --- what a client may ask for --------------------------------------------------------------------
+
+
+class Pcm(Config):
+    """16-bit little-endian samples of one channel."""
+
+    type: Literal["audio/pcm"] = "audio/pcm"
+    rate: int = pydantic.Field(default=24_000, ge=8_000, le=48_000)
+
+    def decode(self, content: bytes) -> np.ndarray:
+        return np.frombuffer(content, "<i2").astype(np.float32) / 32768
+
+
+class G711(Config):
+    """8 kHz in 8 bits: mu-law or A-law."""
+
+    type: Literal["audio/pcmu", "audio/pcma"]
+
+    @property
+    def rate(self) -> int:
+        return 8_000
+
+    def decode(self, content: bytes) -> np.ndarray:
+        import soundfile
+
+        subtype = "ULAW" if self.type == "audio/pcmu" else "ALAW"
+        raw: dict[str, Any] = {"format": "RAW", "subtype": subtype, "samplerate": self.rate, "channels": 1}
+        return soundfile.read(io.BytesIO(content), dtype="float32", **raw)[0]
+
+
+class SessionTranscription(Config):
+    model: ShortText | None = None
+    language: ShortText | None = None
+    prompt: Prompt = ""
+
+
+class InputOptions(Config):
+    format: Annotated[Pcm | G711, pydantic.Field(discriminator="type")] = Pcm()
+    noise_reduction: None = None
+    transcription: SessionTranscription = SessionTranscription()
+    turn_detection: ServerVad | None = ServerVad(type="server_vad")
+
+
+class AudioOptions(Config):
+    input: InputOptions = InputOptions()
+
+
+class SessionOptions(Config):
+    """Fields of `session.update`."""
+
+    type: Literal["transcription"] = "transcription"
+    audio: AudioOptions = AudioOptions()
+    include: tuple[Literal["asr.tentative", "asr.words"], ...] = ()
+
+
+# --- the session ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -59,16 +125,8 @@ class _Settings:
         return usual if vad is None else vad.apply(usual)
 
 
-class _Commit:
-    """The audio so far is a turn."""
-
-
-class _Clear:
-    """The audio so far is to be forgotten."""
-
-
-class _Finish:
-    """The last turn: the server shuts down."""
+# Beside audio and settings in the inbox: the audio so far is a turn, is to be forgotten, is the last.
+_COMMIT, _CLEAR, _FINISH = "commit", "clear", "finish"
 
 
 class _ClearedError(Exception):
@@ -97,10 +155,6 @@ class _Turn:
     def options(self) -> InputOptions:
         return self.settings.options.audio.input
 
-    @property
-    def include(self) -> tuple[str, ...]:
-        return self.settings.options.include
-
 
 class Session:
     """Understands the events of one client, and answers them by `send`, from its own thread."""
@@ -110,11 +164,10 @@ class Session:
         models: dict[str, ServedModel],
         model: ServedModel,
         client: Client,
-        config: ServeConfig,
         send: Callable[[dict[str, object] | None], None],
     ) -> None:
         """`send` takes None after the last event."""
-        self._models, self._client, self._config, self._send_event = models, client, config, send
+        self._models, self._client, self._send_event = models, client, send
         self._settings = _Settings(model, SessionOptions())
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._has_audio = False  # since the last commit
@@ -132,12 +185,12 @@ class Session:
 
     def handle(self, text: str) -> None:
         """One event. Whatever is wrong with it becomes an error event."""
-        event_id = None
+        event_id = event = None
         try:
-            try:
+            with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(text)
-            except (ValueError, RecursionError):
-                raise refuse("event", "is no JSON", "invalid_json") from None
+            if event is None:
+                raise refuse("event", "is no JSON", "invalid_json")
             if not isinstance(event, dict) or not isinstance(event.get("type"), str):
                 raise refuse("type", "is missing; an event is an object with a type")
             event_id = event.get("event_id")
@@ -156,10 +209,10 @@ class Session:
             if not self._has_audio:
                 raise refuse("input_audio_buffer", "is empty", "input_audio_buffer_commit_empty")
             self._has_audio = False
-            self._inbox.put(_Commit())
+            self._inbox.put(_COMMIT)
         elif event["type"] == "input_audio_buffer.clear":
             self._has_audio = False
-            self._inbox.put(_Clear())
+            self._inbox.put(_CLEAR)
         else:
             raise refuse("type", f"{event['type']!r:.60} is no event of a transcription session")
 
@@ -196,20 +249,20 @@ class Session:
 
     def finish(self) -> None:
         """End the session after what has come."""
-        self._inbox.put(_Finish())
+        self._inbox.put(_FINISH)
 
     def close(self) -> None:
         """End it at once; nobody listens."""
         for model in self._models.values():
             model.scheduler.cancel(self._client)
-        self._inbox.put(_Finish())
+        self._inbox.put(_FINISH)
 
     # --- recognizing, in the thread -----------------------------------------------------------------
 
     def _work(self, settings: _Settings) -> None:
         seconds, ended_by = 0.0, None
         try:
-            while not isinstance(ended_by, _Finish):
+            while ended_by != _FINISH:
                 turn = _Turn(settings, seconds)
                 ended_by = self._take_turn(turn)
                 seconds += turn.seconds
@@ -248,7 +301,7 @@ class Session:
             message = self._inbox.get()
             if not isinstance(message, np.ndarray):
                 ended_by.append(message)
-                if isinstance(message, _Clear):
+                if message == _CLEAR:
                     raise _ClearedError
                 return
             turn.seconds += len(message) / turn.options.format.rate
@@ -267,7 +320,7 @@ class Session:
             milliseconds = round(1000 * (turn.offset + start))
             self._send("input_audio_buffer.speech_started", audio_start_ms=milliseconds, item_id=turn.item)
         if segment is None:
-            if words and "asr.tentative" in turn.include:
+            if words and "asr.tentative" in turn.settings.options.include:
                 agreed, tentative = text.join(text.agreed), text.join(text.tentative)
                 self._send("asr.tentative", item_id=turn.item, agreed=agreed, text=tentative)
         elif turn.item:
@@ -291,17 +344,16 @@ class Session:
                 delta = (turn.separator if text else "") + segment.text
                 self._send(f"{kind}.delta", **place, delta=delta)
                 text += delta
-        if "asr.words" in turn.include:
+        if "asr.words" in turn.settings.options.include:
             words = [name_as_openai(turn.shift(word)) for segment in segments for word in segment.words]
             self._send("asr.words", item_id=item, words=words)
         self._send(f"{kind}.completed", **place, transcript=text, usage=describe_usage(seconds))
         self._last_item, turn.item = item, ""
 
     def _fail(self, turn: _Turn, error: Exception) -> None:
-        message = (
-            str(error) if isinstance(error, UserError) else "the server failed at this; its log says more"
-        )
-        fault = ApiError(400 if isinstance(error, UserError) else 500, message, code="transcription_failed")
+        is_theirs = isinstance(error, UserError)
+        message = str(error) if is_theirs else "the server failed at this; its log says more"
+        fault = ApiError(400 if is_theirs else 500, message, code="transcription_failed")
         kind = "conversation.item.input_audio_transcription.failed"
         item = turn.item or _make_id("item")
         self._send(kind, item_id=item, content_index=0, error=fault.describe())
@@ -367,7 +419,7 @@ async def run_session(websocket: WebSocket, service: Service, model: ServedModel
         except RuntimeError:  # the loop has ended
             raise WithdrawnError from None
 
-    session = Session(service.models, model, client, service.config, send)
+    session = Session(service.models, model, client, send)
 
     async def receive() -> None:
         while True:

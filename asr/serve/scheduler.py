@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 # audio, so that a stream of short clips never holds up a long file for ever.
 PATIENCE = 10.0
 LIVE_SECONDS = 5.0  # that a live session is reckoned with after it has asked
+# No more of one client, and of all while there are live sessions, goes into a batch than is likely to be done
+# in that time. Less: short clips and live words wait less; more: long files are done sooner.
+MAX_BATCH_SECONDS = 1.0
 TRIM_SECONDS = 60.0  # between two returns of freed memory to the system
 NEWEST_SHARE = 0.3  # of the newest batch in the running means of speed
 
@@ -95,12 +98,10 @@ class Scheduler:
         self,
         transcriber: Transcriber,
         batch_size: int,
-        max_batch_seconds: float,
         report: Callable[[BatchReport], None] = lambda batch: None,
         clock: Callable[[], float] = time.monotonic,
+        max_batch_seconds: float = MAX_BATCH_SECONDS,
     ) -> None:
-        """`max_batch_seconds`: of one client, and of all while there are live sessions, no more goes into a
-        batch than is likely to be recognized in that time."""
         self.transcriber = copy.copy(transcriber)
         self.transcriber.give_way = self._let_live_pass
         self.speed = 0.0

@@ -1,27 +1,298 @@
-"""State shared by all requests: the served models, keys, limits and counts, and whether all is well"""
+"""The service behind the routes: settings, keys, admission, models, and uploaded files to transcripts."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import hashlib
+import hmac
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import tempfile
+import threading
 import time
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
 
-from asr.serve.api import ApiError
-from asr.serve.jobs import ServedModel, describe_unknown
-from asr.serve.limits import Admission, Keys
-from asr.serve.metrics import Metrics
-from asr.serve.scheduler import Scheduler
-from asr.serve.server_settings import ServeConfig
+import pydantic
+
+from asr.audio.reading import read_info
+from asr.audio.segmentation import SegmentationConfig
+from asr.audio.sources import Recording
+from asr.config import Config
+from asr.decoding.checks import ChecksConfig
+from asr.errors import UserError
+from asr.models.precision import Precision
+from asr.serve.api import ApiError, too_long
+from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
 from asr.transcription.families import Family
-from asr.transcription.transcribe import Transcriber
+from asr.transcription.settings import FamilySections
+from asr.transcription.transcribe import Request, Transcriber
+from asr.transcripts.transcript import Segment, Transcript
 
-LoadedModel = tuple[Transcriber, Family | None]
+STUCK_SECONDS = 120.0  # after which a batch counts as stuck, and the server as not ready
+USUAL_BYTES_PER_SECOND = 4_000  # of compressed speech; to guess a length that no header tells
+WAITS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds, of histograms
+
+
+class ServeConfig(FamilySections):
+    """Settings of `asr serve`."""
+
+    checks: ChecksConfig = ChecksConfig()
+    """When a decoded text is rejected, and another decoding is tried. checks=off: never."""
+    segmentation: SegmentationConfig = SegmentationConfig()
+    """Where long recordings are cut."""
+    precision: Precision = "auto"
+    """Precision of matrix products, as in `asr transcribe`."""
+    batch_size: int = pydantic.Field(default=8, ge=1)
+    """Number of segments recognized at once, of all requests together."""
+    max_upload_mb: float = pydantic.Field(default=200.0, gt=0)
+    """Maximum size of a request, in millions of bytes."""
+    max_audio_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
+    """Maximum duration of a file."""
+    max_requests: int = pydantic.Field(default=32, ge=1)
+    """Requests served or arriving at once; more get 503. Each holds some minutes of audio in memory."""
+    max_waiting_seconds: float = pydantic.Field(default=8 * 3600.0, gt=0)
+    """Seconds of audio that may wait to be recognized; beyond, new files get 503."""
+    max_key_seconds: float = pydantic.Field(default=4 * 3600.0, gt=0)
+    """The same for each API key; beyond, it gets 429."""
+    max_sessions: int = pydantic.Field(default=16, ge=1)
+    """Live sessions at once."""
+    drain_seconds: float = pydantic.Field(default=60.0, ge=0)
+    """Time after SIGTERM for requests in progress."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients may address a server without keys, besides localhost and IP addresses."""
+    origins: tuple[str, ...] = ()
+    """Web pages of other hosts that may use the server, such as https://example.org."""
+
+
+# --- who may ask, and how much ------------------------------------------------------------------
+
+
+class Keys:
+    """API keys by the SHA-256 of each; without any, everybody may ask."""
+
+    def __init__(self, digests: dict[str, str] | None = None) -> None:
+        """`digests`: the name of a key to the SHA-256 of it, in hexadecimal."""
+        self._digests = digests or {}
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Keys:
+        """A file with a line `name:sha256` for each key."""
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: cannot read these keys ({error}); give a text file") from None
+        digests = {}
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            name, _, digest = line.strip().partition(":")
+            if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+                raise UserError(
+                    f"{path}:{number}: expected NAME:SHA256, the hexadecimal digest of a key; "
+                    "`printf %s KEY | sha256sum` computes it"
+                )
+            digests[name] = digest
+        if not digests:
+            raise UserError(f"{path}: holds no key; add a line NAME:SHA256, or leave --keys out")
+        return cls(digests)
+
+    def identify(self, given: str | None) -> str:
+        """The name of a key; "" where none is needed. Takes as long whether or not it is known."""
+        if not self._digests:
+            return ""
+        digest = hashlib.sha256((given or "").encode("utf-8", "surrogateescape")).hexdigest()
+        found = [name for name, known in self._digests.items() if hmac.compare_digest(known, digest)]
+        if not found or not given:
+            problem = "wrong API key" if given else "no API key; send the header Authorization: Bearer KEY"
+            raise ApiError(401, problem, code="invalid_api_key")
+        return found[0]
+
+
+class Admission:
+    """Requests that are served or wait, and whether more may come."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self.clients: set[Client] = set()
+        self.num_requests = 0
+        self.is_draining = False
+
+    def waiting_seconds(self, key: str | None = None) -> float:
+        """Seconds of audio that wait, of all keys or of one."""
+        return sum(one.waiting_seconds for one in self.clients if key is None or one.key == key)
+
+    @property
+    def num_sessions(self) -> int:
+        return sum(one.is_live for one in self.clients)
+
+    @contextlib.contextmanager
+    def admit_request(self, key: str, speed: float) -> Iterator[None]:
+        """Admit a request before its upload is read, which would be sent in vain."""
+        self._require_open()
+        if self.num_requests >= self._config.max_requests:
+            raise busy(503, "too many requests at once", self.waiting_seconds(), speed)
+        self._require_room(key, 0.0, speed)
+        self.num_requests += 1
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
+
+    @contextlib.contextmanager
+    def admit_client(self, client: Client, seconds: float = 0.0, speed: float = 0.0) -> Iterator[None]:
+        """Admit a file of known length, or a live session. A server with no work takes every file."""
+        if client.is_live:
+            self._require_open()
+            if self.num_sessions >= self._config.max_sessions:
+                raise busy(503, f"{self.num_sessions} live sessions are served, and no more can be", 0, 0)
+        else:
+            self._require_room(client.key, seconds, speed)
+        self.clients.add(client)
+        try:
+            yield
+        finally:
+            self.clients.discard(client)
+
+    def _require_open(self) -> None:
+        if self.is_draining:
+            raise shutting_down()
+
+    def _require_room(self, key: str, seconds: float, speed: float) -> None:
+        own, all_waiting = self.waiting_seconds(key), self.waiting_seconds()
+        if key and own and own + seconds > self._config.max_key_seconds:
+            raise busy(429, f"{own:.0f} s of audio of yours wait already", own, speed)
+        if all_waiting and all_waiting + seconds > self._config.max_waiting_seconds:
+            raise busy(503, f"{all_waiting:.0f} s of audio wait already", all_waiting, speed)
+
+
+def shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="draining", headers={"retry-after": "5"})
+
+
+def busy(status: int, message: str, waiting_seconds: float, speed: float) -> ApiError:
+    """`speed`: seconds of audio recognized in a second."""
+    retry = min(max(math.ceil(waiting_seconds / speed), 1), 60) if speed else 5
+    headers = {"retry-after": str(retry)}
+    return ApiError(status, f"{message}; try again in {retry} s", code="overloaded", headers=headers)
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model, under the name that clients know."""
+
+    name: str
+    scheduler: Scheduler
+    family: Family | None
+    """None: the model was trained here."""
+    options: Config | None
+    """Options of the family, for requests that say nothing about it."""
+
+    @property
+    def transcriber(self) -> Transcriber:
+        return self.scheduler.transcriber
+
+    @functools.cached_property
+    def languages(self) -> dict[str, str]:
+        """Code to name of those that can be asked for."""
+        known = {}
+        for code, name in self.family.languages.items() if self.family is not None else ():
+            with contextlib.suppress(UserError):
+                self.make_request(language=code)
+                known[code] = name
+        return known
+
+    def make_request(self, **given: object) -> Request:
+        """Replace the usual options by what is given (language, prompt ...); refuse what does not fit."""
+        given = {name: value for name, value in given.items() if value not in (None, "", ())}
+        options = self.options
+        if given and (options is None or not given.keys() <= type(options).model_fields.keys()):
+            raise UserError(f"{', '.join(given)}: the model {self.name} knows no such thing; leave it out")
+        if given and options is not None:
+            options = type(options)(**{**options.model_dump(), **given})
+        decoding, language_model = self.transcriber.usual_decoding()
+        request = Request(decoding, language_model, self.scheduler.batch_size, options, tokens=True)
+        self.transcriber.check(request)
+        self.transcriber.check_live(request)  # whose segments are those of files, too
+        return request
+
+
+def describe_unknown(name: str, models: dict[str, ServedModel]) -> str:
+    return f"{name!r:.80} is not served here; there are {', '.join(models)}"
+
+
+class Metrics:
+    """Counts and times under Prometheus' names."""
+
+    def __init__(self, admission: Admission) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self._registry = CollectorRegistry()
+        options: Any = {"registry": self._registry}
+        waits: Any = {"buckets": WAITS, **options}
+        self.requests = Histogram("asr_request_seconds", "Time of a request", ["route", "status"], **waits)
+        self._queue = Histogram("asr_queue_seconds", "Longest wait of a batch", ["model"], **waits)
+        self._batches = Histogram(
+            "asr_batch_segments", "Segments of a batch", ["model"], buckets=(1, 2, 4, 8, 16, 32), **options
+        )
+        self._audio = Counter("asr_audio_seconds", "Audio recognized", ["model"], **options)
+        self._busy = Counter("asr_busy_seconds", "Time spent in recognizing", ["model"], **options)
+        self.rejected = Counter("asr_rejected", "Requests not taken", ["reason"], **options)
+        self.failures = Counter("asr_failures", "Requests that failed by our fault", **options)
+        self.first_words = Histogram(
+            "asr_first_word_seconds", "First words of a file after its upload", **waits
+        )
+        Gauge("asr_waiting_seconds", "Audio that waits", **options).set_function(admission.waiting_seconds)
+        Gauge("asr_sessions", "Live sessions", **options).set_function(lambda: admission.num_sessions)
+
+    def note_batch(self, model: str, batch: BatchReport) -> None:
+        self._queue.labels(model).observe(batch.longest_wait)
+        self._batches.labels(model).observe(batch.num_segments)
+        self._audio.labels(model).inc(batch.audio_seconds)
+        self._busy.labels(model).inc(batch.wall_seconds)
+
+    def describe(self) -> bytes:
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line; what was given as `extra={"fields": {...}}` stands in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{now}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
 
 
 class Service:
-    """The state of the server."""
+    """State shared by all requests: models, keys, limits and counts, and whether all is well."""
 
-    def __init__(self, models: dict[str, LoadedModel], config: ServeConfig, keys: Keys) -> None:
+    def __init__(
+        self, models: dict[str, tuple[Transcriber, Family | None]], config: ServeConfig, keys: Keys
+    ) -> None:
         self.config, self.keys = config, keys
         self.admission = Admission(config)
         self.metrics = Metrics(self.admission)
@@ -30,10 +301,8 @@ class Service:
         self.models = {name: self._serve(name, *loaded) for name, loaded in models.items()}
 
     def _serve(self, name: str, transcriber: Transcriber, family: Family | None) -> ServedModel:
-        def report(batch: Any) -> None:
-            self.metrics.note_batch(name, batch)
-
-        scheduler = Scheduler(transcriber, self.config.batch_size, self.config.max_batch_seconds, report)
+        report = functools.partial(self.metrics.note_batch, name)
+        scheduler = Scheduler(transcriber, self.config.batch_size, report=report)
         options = None if family is None else getattr(self.config, family.section)
         model = ServedModel(name, scheduler, family, options)
         model.make_request()  # refuses settings that do not fit, and loads what is decoded with
@@ -57,7 +326,7 @@ class Service:
         for name, model in self.models.items():
             if not model.scheduler.is_alive:
                 return f"the inference thread of {name} has ended"
-            if (seconds := model.scheduler.stuck_seconds()) > self.config.stuck_seconds:
+            if (seconds := model.scheduler.stuck_seconds()) > STUCK_SECONDS:
                 return f"{name} has been at one batch for {seconds:.0f} s"
         return ""
 
@@ -70,6 +339,136 @@ class Service:
     def is_idle(self) -> bool:
         return not self.admission.num_requests and not self.admission.clients
 
+
+# --- files --------------------------------------------------------------------------------------
+
+
+class Upload:
+    """An uploaded file on disk, deleted by `close`. Its name is only shown, never opened."""
+
+    def __init__(self, content: IO[bytes], name: str) -> None:
+        self.name = name or "the file"
+        self._file = tempfile.NamedTemporaryFile(prefix="asr-")  # noqa: SIM115 (closed by `close`)
+        try:
+            shutil.copyfileobj(content, self._file, 1 << 20)
+            self._file.flush()
+            self.path = Path(self._file.name)
+            self.num_bytes = os.path.getsize(self.path)
+            self.seconds: float | None = None
+            """By its header; None where that does not tell."""
+            with contextlib.suppress(UserError):  # what is wrong is said when it is read
+                self.seconds = read_info(self.path).seconds
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def likely_seconds(self) -> float:
+        return self.seconds or self.num_bytes / USUAL_BYTES_PER_SECOND
+
     def close(self) -> None:
-        for model in self.models.values():
-            model.scheduler.close()
+        self._file.close()
+
+    def clean(self, message: str) -> str:
+        """A message about the file on disk as one about the file that was sent."""
+        return message.replace(str(self.path), self.name)
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them, and wait until they are gone; nobody asks for their results."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # or asyncio would complain that nobody has looked at it
+
+
+class Job:
+    """A file that is being transcribed: read and joined in a thread of its own, recognized in turn."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        client: Client,
+        upload: Upload,
+        request: Request,
+        segmentation: SegmentationConfig | None = None,
+        max_seconds: float = math.inf,
+    ) -> None:
+        """Made and awaited on the event loop."""
+        self.client = client
+        self.separator = model.transcriber.separator
+        """Between the texts of two segments, in the language of the newest one."""
+        self._model, self._upload, self._request = model, upload, request
+        self._segmentation, self._max_seconds = segmentation, max_seconds
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Segment | Transcript | Exception] = asyncio.Queue()
+        client.expected_seconds = min(upload.likely_seconds, max_seconds)
+        threading.Thread(target=self._work, name="file", daemon=True).start()
+
+    async def events(self) -> AsyncGenerator[Segment | Transcript]:
+        """Segments as they become final, then the transcript. Raises what went wrong; cancels when left."""
+        try:
+            while True:
+                event = await self._events.get()
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+                if isinstance(event, Transcript):
+                    return
+        finally:
+            self.cancel()
+
+    async def transcript(self) -> Transcript:
+        async with contextlib.aclosing(self.events()) as events:
+            async for event in events:
+                if isinstance(event, Transcript):
+                    return event
+        raise AssertionError("a job ends with a transcript or an error")
+
+    def cancel(self) -> None:
+        self._model.scheduler.cancel(self.client)
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._transcribe()
+        except Exception as error:
+            self._put(error)
+        finally:
+            self._upload.close()
+
+    def _transcribe(self) -> None:
+        transcriber = self._model.scheduler.transcriber_for(self.client)
+        if self._segmentation is not None:
+            transcriber.segmentation = self._segmentation
+        clean = self._upload.clean
+        recording = Recording(self._upload.path, Path(self._upload.name).stem, on_read=self._count)
+        for _, result in transcriber.transcribe_events([recording], self._request):
+            if isinstance(result, Segment):
+                self.separator = transcriber.separator_in(result.language)
+            elif isinstance(result, Transcript):
+                lacking = result.incomplete
+                result = replace(
+                    result,
+                    audio=self._upload.name,
+                    warnings=tuple(map(clean, result.warnings)),
+                    incomplete=lacking and replace(lacking, message=clean(lacking.message)),
+                )
+            elif isinstance(result, UserError):
+                result = UserError(clean(str(result)))
+            self._put(result)
+
+    def _count(self, seconds: float) -> None:
+        """Count a block, in the reading thread."""
+        if self.client.is_cancelled:
+            raise WithdrawnError
+        if seconds > self._max_seconds:
+            raise too_long(self._max_seconds)
+        self.client.expected_seconds = max(self.client.expected_seconds, seconds)
+
+    def _put(self, event: Segment | Transcript | Exception) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)

@@ -55,8 +55,6 @@ def test_models_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_process_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
-    for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
-        pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
     words = [
         sys.executable,
         "-m",

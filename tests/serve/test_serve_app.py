@@ -9,15 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hostile_audio import make_speechlike
+from serve_examples import RATE, SURE, encode, load_tiny, make_app, speak
+from starlette.testclient import TestClient
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
-    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
-
-from hostile_audio import make_speechlike  # noqa: E402
-from serve_examples import RATE, SURE, encode, load_tiny, make_app, speak  # noqa: E402
-from starlette.testclient import TestClient  # noqa: E402
-
-from asr.transcripts.writers import format_transcript  # noqa: E402
+from asr.transcripts.writers import format_transcript
 
 URL = "/v1/audio/transcriptions"
 AUDIO = speak(8.0)

@@ -11,19 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from serve_examples import at_a_port, load_tiny
+from test_serve_hostile import make_body
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
-    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
-
-from serve_examples import at_a_port, load_tiny  # noqa: E402
-from test_serve_hostile import make_body  # noqa: E402
-
-from asr import cli  # noqa: E402
-from asr.data.speech_synthesis import synthesize  # noqa: E402
-from asr.serve.app import build_app  # noqa: E402
-from asr.serve.server_settings import ServeConfig  # noqa: E402
-from asr.transcription.transcribe import load_model  # noqa: E402
-from asr.whisper.family import FAMILY  # noqa: E402
+from asr import cli
+from asr.data.speech_synthesis import synthesize
+from asr.serve import ServeConfig
+from asr.serve.app import build_app
+from asr.transcription.transcribe import load_model
+from asr.whisper.family import FAMILY
 
 ROOT = Path(__file__).resolve().parents[2]
 SPELLED = [

@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from serve_examples import RATE, at_a_port, encode, make_app, speak, wait_until
+from starlette.testclient import TestClient
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
-    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
-
-from serve_examples import RATE, at_a_port, encode, make_app, speak, wait_until  # noqa: E402
-from starlette.testclient import TestClient  # noqa: E402
-
-from asr.serve.realtime import Session  # noqa: E402
-from asr.serve.scheduler import Client  # noqa: E402
+from asr.serve import Session
+from asr.serve.scheduler import Client
 
 URL = "/v1/audio/transcriptions"
 TYPE = {"content-type": "multipart/form-data; boundary=b"}
@@ -166,7 +162,7 @@ def check_frames(app: Any, frames: list[str]) -> None:
         else:
             json.dumps(event)
 
-    session = Session(service.models, service.models["tiny"], Client(is_live=True), service.config, send)
+    session = Session(service.models, service.models["tiny"], Client(is_live=True), send)
     for frame in frames:
         session.handle(frame)
     session.finish()

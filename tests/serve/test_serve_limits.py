@@ -15,17 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from serve_examples import RATE, at_a_port, encode, load_tiny, make_app, speak, wait_until
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
-    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
-
-from serve_examples import RATE, at_a_port, encode, load_tiny, make_app, speak, wait_until  # noqa: E402
-from starlette.testclient import TestClient  # noqa: E402
-from starlette.websockets import WebSocketDisconnect  # noqa: E402
-
-from asr.errors import UserError  # noqa: E402
-from asr.serve.limits import Keys  # noqa: E402
-from asr.serve.metrics import JsonFormatter  # noqa: E402
+from asr.errors import UserError
+from asr.serve import (
+    JsonFormatter,
+    Keys,
+)
 
 URL = "/v1/audio/transcriptions"
 AUDIO = encode(speak(4.0))
@@ -176,8 +174,9 @@ def test_too_many_bytes_are_refused_as_they_come() -> None:
         assert answer.startswith(b"HTTP/1.1 413") and sent < 5_000_000
 
 
-def test_a_body_that_never_ends_is_given_up() -> None:
-    with at_a_port(make_app(max_upload_seconds=0.2)) as address, connect(address) as link:
+def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.serve.app.MAX_UPLOAD_SECONDS", 0.2)
+    with at_a_port(make_app()) as address, connect(address) as link:
         send_head(link, "content-length: 1000")
         assert b" 408 " in link.recv(4096)
 
@@ -301,8 +300,9 @@ def test_a_model_that_fails_fails_its_request_alone(stream: str, caplog: pytest.
         assert "asr_failures_total 1.0" in client.get("/metrics").text
 
 
-def test_a_stuck_model_is_not_ready(gated: Gated) -> None:
-    with TestClient(make_app(recognizer=gated.model, stuck_seconds=0.05)) as client:
+def test_a_stuck_model_is_not_ready(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.serve.service.STUCK_SECONDS", 0.05)
+    with TestClient(make_app(recognizer=gated.model)) as client:
         thread, _ = post_later(client)
         wait_until(lambda: client.get("/ready").status_code == 503)
         assert "at one batch" in client.get("/ready").text and client.get("/health").status_code == 200
@@ -351,7 +351,7 @@ def test_a_full_disk_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_request_is_one_line_of_json_without_texts_and_names(caplog: pytest.LogCaptureFixture) -> None:
     import json
 
-    with TestClient(make_app()) as client, caplog.at_level(logging.INFO, "asr.serve.gate"):
+    with TestClient(make_app()) as client, caplog.at_level(logging.INFO, "asr.serve.app"):
         answer = client.post(
             URL, files={"file": ("secret.wav", AUDIO)}, data={"model": "tiny", "prompt": "ab"}
         )

@@ -12,16 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets", "openai"):
-    pytest.importorskip(extra, reason=f"{extra} is not installed")
-
-import openai  # noqa: E402
-from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak  # noqa: E402
-
-from asr.serve.limits import Keys  # noqa: E402
-from asr.transcripts.writers import format_transcript  # noqa: E402
+from asr.serve import Keys
+from asr.transcripts.writers import format_transcript
 
 KEYS = Keys({"ann": hashlib.sha256(b"sesame").hexdigest()})
 AUDIO = speak(6.0)

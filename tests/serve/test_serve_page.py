@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets", "playwright"):
-    pytest.importorskip(extra, reason=f"{extra} is not installed")
+from asr.serve import Keys
+
+pytest.importorskip("playwright")
+from playwright.sync_api import Page, expect, sync_playwright
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
 ]
-
-from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
-from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak  # noqa: E402
-
-from asr.serve.limits import Keys  # noqa: E402
 
 AUDIO = speak(6.0)
 

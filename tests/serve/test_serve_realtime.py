@@ -15,18 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from serve_examples import RATE, at_a_port, load_tiny, make_app, speak, wait_until
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
 
-for extra in ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets"):
-    pytest.importorskip(extra, reason=f"{extra} of the extra serve is not installed")
-
-from serve_examples import RATE, at_a_port, load_tiny, make_app, speak, wait_until  # noqa: E402
-from starlette.testclient import TestClient  # noqa: E402
-from starlette.websockets import WebSocketDisconnect  # noqa: E402
-from websockets.exceptions import ConnectionClosedError  # noqa: E402
-from websockets.sync.client import connect  # noqa: E402
-
-from asr.serve.limits import Keys  # noqa: E402
-from asr.serve.session_options import A_LAW, MU_LAW  # noqa: E402
+from asr.serve import Keys
 
 URL = "/v1/realtime?intent=transcription"
 KIND = "conversation.item.input_audio_transcription"
@@ -161,13 +156,9 @@ def test_other_rates_are_resampled(client: TestClient, recognizer: Any, rate: in
 
 
 @pytest.mark.parametrize(("kind", "subtype"), [("audio/pcmu", "ULAW"), ("audio/pcma", "ALAW")])
-def test_g711_is_decoded_as_libsndfile_does(client: TestClient, kind: str, subtype: str) -> None:
-    table = MU_LAW if kind == "audio/pcmu" else A_LAW
-    raw = {"format": "RAW", "subtype": subtype, "samplerate": 8000}
-    codes = io.BytesIO(bytes(range(256)))
-    assert np.array_equal(table, soundfile.read(codes, channels=1, dtype="float32", **raw)[0])
+def test_g711_is_decoded(client: TestClient, kind: str, subtype: str) -> None:
     file = io.BytesIO()
-    soundfile.write(file, AUDIO[: 4 * RATE : 2], **raw)
+    soundfile.write(file, AUDIO[: 4 * RATE : 2], 8000, subtype, format="RAW")
     assert transcribe_turn(client, file.getvalue(), {"type": kind})
 
 

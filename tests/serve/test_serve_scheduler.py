@@ -64,7 +64,7 @@ class Asking(threading.Thread):
 
 
 def make(fake: Fake, batch_size: int = 2, **options: Any) -> Scheduler:
-    return Scheduler(fake, batch_size, 1000.0, **options)  # type: ignore[arg-type]
+    return Scheduler(fake, batch_size, max_batch_seconds=1000.0, **options)  # type: ignore[arg-type]
 
 
 def wait_for(is_true: Callable[[], object]) -> None:
@@ -155,7 +155,7 @@ def test_batches_are_as_large_as_the_time_allows() -> None:
 
     fake.fault = take_time
     reports: list[BatchReport] = []
-    scheduler = Scheduler(fake, 8, 1.0, reports.append, lambda: now[0])  # type: ignore[arg-type]
+    scheduler = Scheduler(fake, 8, reports.append, lambda: now[0])  # type: ignore[arg-type]
     Asking(scheduler, Client(), [0.0]).join(5)
     wait_for(lambda: reports)
     Asking(scheduler, Client(), [float(number) for number in range(10)]).join(5)
@@ -173,7 +173,7 @@ def test_clients_share_a_batch_that_is_too_large_for_one_unless_somebody_speaks(
         now[0] += 0.4 * len(segments)
 
     fake.fault = take_time
-    scheduler = Scheduler(fake, 8, 1.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    scheduler = Scheduler(fake, 8, clock=lambda: now[0])  # type: ignore[arg-type]
     fake.gate.release()
     Asking(scheduler, Client(is_live=is_live), [0.0]).join(5)
     Asking(scheduler, Client(), [1.0])
