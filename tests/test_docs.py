@@ -340,7 +340,7 @@ def make_recordings(folder: Path) -> None:
     """What the page on transcribing calls talk.mp3, interviews, call.wav and cut.wav."""
     import soundfile
 
-    from asr.data import synthesize
+    from asr.recipe import synthesize
 
     first, rate = synthesize(
         "Good morning. The meeting is at nine o'clock on Monday. Please bring the report."

@@ -9,8 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from asr.data import SAMPLE_RATE, read_manifest
+from asr.data import read_manifest
 from asr.errors import UserError
+from asr.recipe import SAMPLE_RATE
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 needs_flite = pytest.mark.skipif(shutil.which("flite") is None, reason="flite is not installed")

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asr.audio import reading as audio
-from asr.data import list_voices, synthesize
+from asr.recipe import list_voices, synthesize
 from asr.transcription import JOURNAL
 
 SUBJECTS = ["the old man", "my sister", "a small dog", "the teacher", "our neighbour", "the young doctor"]

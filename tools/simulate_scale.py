@@ -204,7 +204,7 @@ def measure_files(folder: Path) -> dict[str, float]:
 def measure(seconds: float) -> dict[str, Any]:
     """All rates, and those of several processes at once."""
     from asr.audio import write
-    from asr.data import synthesize
+    from asr.recipe import synthesize
 
     spoken, rate = synthesize(TEXT * 2)
     from asr.audio import resample

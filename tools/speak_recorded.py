@@ -33,9 +33,10 @@ from typing import Any
 import numpy as np
 
 from asr.audio import change_speed, read, read_info, resample
-from asr.data import SAMPLE_RATE, read_manifest, speak_split, write_manifest
+from asr.data import read_manifest, write_manifest
 from asr.errors import UserError
 from asr.files import replace_file
+from asr.recipe import SAMPLE_RATE, speak_split
 from asr.text import read_dictionary
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"

@@ -29,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.data.sentences import read_sentences
-    from asr.data.speech_synthesis import pronounce
     from asr.errors import UserError
     from asr.files import replace_file
+    from asr.recipe.speech_synthesis import pronounce
     from asr.system.run_config import RunConfig
     from asr.train.preparation import read_training_texts, require_file
 

@@ -1,25 +1,3 @@
-from .archives import download as download, extract as extract
-from .corpora import (
-    build_read as build_read,
-    build_whole as build_whole,
-    check_counts as check_counts,
-    compute_fingerprint as compute_fingerprint,
-    find_corpus as find_corpus,
-    find_files as find_files,
-    find_folder as find_folder,
-    limit_repeats as limit_repeats,
-    note_measured_files as note_measured_files,
-    note_shortfall as note_shortfall,
-    note_shortfalls as note_shortfalls,
-    read_decoded as read_decoded,
-    read_texts as read_texts,
-    require_count as require_count,
-    require_fingerprint as require_fingerprint,
-    require_unpacked as require_unpacked,
-    unpack_inner as unpack_inner,
-    widen as widen,
-    write_beamformed as write_beamformed,
-)
 from .encoding import EncodedFile as EncodedFile, Encoding as Encoding, encode_flac as encode_flac
 from .foreign_shards import index_folder as index_folder
 from .interchange import (
@@ -50,8 +28,10 @@ from .manifest import (
     Utterance as Utterance,
     build_utterance as build_utterance,
     parse_utterance as parse_utterance,
+    read_decoded as read_decoded,
     read_lines as read_lines,
     read_manifest as read_manifest,
+    read_texts as read_texts,
     relative_audio as relative_audio,
     write_manifest as write_manifest,
 )
@@ -84,16 +64,6 @@ from .shards import (
     is_shards as is_shards,
     read_audio as read_audio,
     read_data as read_data,
-)
-from .speech_synthesis import (
-    ACCENTS as ACCENTS,
-    SAMPLE_RATE as SAMPLE_RATE,
-    VARIANTS as VARIANTS,
-    EspeakVoices as EspeakVoices,
-    list_voices as list_voices,
-    pronounce as pronounce,
-    speak_split as speak_split,
-    synthesize as synthesize,
 )
 from .storage import (
     ByteRange as ByteRange,

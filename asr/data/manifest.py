@@ -357,3 +357,24 @@ def _open_for_reading(path: str | Path) -> IO[bytes]:
 def _stamp(file: IO[bytes]) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
+
+
+def read_decoded(path: Path, encoding: str = "utf-8", errors: str = "strict") -> Iterator[tuple[int, str]]:
+    """(number, line) of each line that is not blank, without the white space around it."""
+    for number, _, line in read_lines(path):
+        try:
+            text = line.decode(encoding, errors)
+        except UnicodeDecodeError:
+            raise UserError(f"{path}:{number}: not {encoding.upper()} text: {shorten(line[:100])}") from None
+        if text := text.strip():
+            yield number, text
+
+
+def read_texts(path: Path, separator: str | None = None) -> dict[str, str]:
+    """Text by id; each line is an id, the separator (None: white space) and the text."""
+    texts: dict[str, str] = {}
+    for number, line in read_decoded(path):
+        id, *text = line.split(separator, 1)
+        if not text or texts.setdefault(id, text[0].strip()) != text[0].strip():
+            raise UserError(f"{path}:{number}: expected a new id and its text, found {shorten(line)}")
+    return texts

@@ -1,3 +1,23 @@
+from .archives import download as download, extract as extract
+from .corpora import (
+    build_read as build_read,
+    build_whole as build_whole,
+    check_counts as check_counts,
+    compute_fingerprint as compute_fingerprint,
+    find_corpus as find_corpus,
+    find_files as find_files,
+    find_folder as find_folder,
+    limit_repeats as limit_repeats,
+    note_measured_files as note_measured_files,
+    note_shortfall as note_shortfall,
+    note_shortfalls as note_shortfalls,
+    require_count as require_count,
+    require_fingerprint as require_fingerprint,
+    require_unpacked as require_unpacked,
+    unpack_inner as unpack_inner,
+    widen as widen,
+    write_beamformed as write_beamformed,
+)
 from .definition import (
     WITHOUT_TAGS as WITHOUT_TAGS,
     Recipe as Recipe,
@@ -39,6 +59,16 @@ from .results import (
     score_texts as score_texts,
     write_table as write_table,
     write_texts as write_texts,
+)
+from .speech_synthesis import (
+    ACCENTS as ACCENTS,
+    SAMPLE_RATE as SAMPLE_RATE,
+    VARIANTS as VARIANTS,
+    EspeakVoices as EspeakVoices,
+    list_voices as list_voices,
+    pronounce as pronounce,
+    speak_split as speak_split,
+    synthesize as synthesize,
 )
 from .splits import find_shared as find_shared
 from .stages import build_plan as build_plan, build_tasks as build_tasks, run_recipe as run_recipe

@@ -13,8 +13,8 @@ from typing import Literal
 import pydantic
 
 from asr.config import Config, describe_fault
-from asr.data.corpora import note_measured_files, note_shortfalls
 from asr.errors import UserError, suggest
+from asr.recipe.corpora import note_measured_files, note_shortfalls
 from asr.system.checkout import CHECKOUT, SHIPPED
 
 Prepare = Callable[[Path | None, Path], None]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asr.audio.reading import read_info
-from asr.data.corpora import check_counts, find_files, widen
 from asr.data.manifest import Utterance, write_manifest
 from asr.data.text_lines import open_lines
 from asr.errors import UserError
+from asr.recipe.corpora import check_counts, find_files, widen
 from asr.transcripts.line_formats import read_stm
 
 # The segments of train begin and end too tightly. Those of dev and test stay, since results are by them.

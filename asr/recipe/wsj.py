@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from asr.data.corpora import build_whole, find_files, read_decoded
-from asr.data.manifest import Utterance, shorten
+from asr.data.manifest import Utterance, read_decoded, shorten
 from asr.errors import UserError
+from asr.recipe.corpora import build_whole, find_files
 
 logger = logging.getLogger(__name__)
 

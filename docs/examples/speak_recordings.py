@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.data import synthesize
+from asr.recipe import synthesize
 
 VOICES = tuple(f"en-us+{variant}" for variant in ("m1", "m2", "m3", "m4", "f1", "f2", "f3", "f4"))
 COMMANDS = ("lights on", "lights off", "door open", "door closed", "music on", "music off")

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from asr.data import (
+from asr.data import read_texts, write_manifest
+from asr.recipe import (
+    Recipe,
     build_read,
     check_counts,
     download as download_archive,
     extract,
     find_corpus,
     find_files,
-    read_texts,
     require_unpacked,
+    share_systems,
     unpack_inner,
-    write_manifest,
 )
-from asr.recipe import Recipe, share_systems
 
 URLS = (
     "https://www.openslr.org/resources/33/data_aishell.tgz",

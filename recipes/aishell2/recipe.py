@@ -10,18 +10,17 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, read_texts, write_manifest
+from asr.errors import UserError
+from asr.recipe import (
+    Recipe,
     build_whole,
     check_counts,
     find_folder,
     note_shortfall,
-    read_texts,
     require_unpacked,
-    write_manifest,
+    share_systems,
 )
-from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
 
 COUNTS = {"train_all": 1_008_702, "dev": 2_500, "test_ios": 5_000, "test_android": 5_000, "test_mic": 5_000}
 BAD = {"IC0803W0380"}

@@ -13,18 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from asr.audio import read, read_info, write
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, read_lines, write_manifest
+from asr.errors import UserError
+from asr.recipe import (
+    Recipe,
     download as download_archive,
     extract,
     find_corpus,
-    read_lines,
     require_count,
     require_fingerprint,
-    write_manifest,
 )
-from asr.errors import UserError
-from asr.recipe import Recipe
 
 URLS = (
     "http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz",

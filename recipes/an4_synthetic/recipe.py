@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data import EspeakVoices, speak_split, write_manifest
-from asr.recipe import Recipe
+from asr.data import write_manifest
+from asr.recipe import EspeakVoices, Recipe, speak_split
 
 NUM_UTTERANCES = {"train": 5_000, "dev": 200, "test": 200}
 # How often each kind of sentence is said.

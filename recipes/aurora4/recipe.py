@@ -12,9 +12,19 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from asr.audio import write
-from asr.data import Utterance, build_whole, check_counts, find_files, read_decoded, write_manifest
+from asr.data import Utterance, read_decoded, write_manifest
 from asr.errors import UserError
-from asr.recipe import WITHOUT_TAGS, Recipe, index_wsj, normalize_prompt, read_prompts, share_systems
+from asr.recipe import (
+    WITHOUT_TAGS,
+    Recipe,
+    build_whole,
+    check_counts,
+    find_files,
+    index_wsj,
+    normalize_prompt,
+    read_prompts,
+    share_systems,
+)
 
 SAMPLE_RATE = 16_000
 CONDITIONS = "0123456789abcd"  # the last character of an id; 0 to 6 are of the first microphone

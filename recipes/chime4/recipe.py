@@ -10,24 +10,20 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data import (
-    Utterance,
-    build_whole,
-    check_counts,
-    find_corpus,
-    read_decoded,
-    write_beamformed,
-    write_manifest,
-)
+from asr.data import Utterance, read_decoded, write_manifest
 from asr.errors import UserError
 from asr.recipe import (
     WITHOUT_TAGS,
     Recipe,
+    build_whole,
+    check_counts,
+    find_corpus,
     index_wsj,
     normalize_prompt,
     read_dots,
     read_prompts,
     share_systems,
+    write_beamformed,
 )
 
 COUNTS = {

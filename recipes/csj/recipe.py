@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asr.data import Utterance, check_counts, find_files, limit_repeats, read_lines, write_manifest
+from asr.data import Utterance, read_lines, write_manifest
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
+from asr.recipe import Recipe, check_counts, find_files, limit_repeats, share_systems
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data import EspeakVoices, speak_split, write_manifest
-from asr.recipe import Recipe
+from asr.data import write_manifest
+from asr.recipe import EspeakVoices, Recipe, speak_split
 
 WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 NUM_UTTERANCES = {"train": 1_500, "dev": 200, "test": 200}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asr.audio import read_info
-from asr.data import Utterance, check_counts, find_files, read_decoded, read_lines, write_manifest
+from asr.data import Utterance, read_decoded, read_lines, write_manifest
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
+from asr.recipe import Recipe, check_counts, find_files, share_systems
 
 SETS = {  # manifest -> file of the mapping
     "train": "fisher_train",

@@ -15,17 +15,15 @@ import numpy as np
 from tqdm import tqdm
 
 from asr.audio import read, write
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, read_manifest, write_manifest
+from asr.recipe import (
+    Recipe,
     download as download_archive,
     extract,
     find_corpus,
-    read_manifest,
     require_count,
     require_fingerprint,
-    write_manifest,
 )
-from asr.recipe import Recipe
 
 URLS = ("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.10.tar.gz",)
 # The host packs this archive on demand: its bytes may vary, so the samples are checked instead.

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.data import Utterance, check_counts, find_files, limit_repeats, read_decoded, write_manifest
+from asr.data import Utterance, read_decoded, write_manifest
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import WITHOUT_TAGS, Recipe, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, check_counts, find_files, limit_repeats, share_systems
 
 NUM_CALLS = {"train": 873, "dev": 24}
 COUNTS = {"test": 5_413}

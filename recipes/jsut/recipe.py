@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import (
+from asr.data import read_texts, write_manifest
+from asr.recipe import (
+    Recipe,
     build_whole,
     check_counts,
     download as download_archive,
     extract,
     find_corpus,
-    read_texts,
-    write_manifest,
+    share_systems,
 )
-from asr.recipe import Recipe, share_systems
 
 URLS = ("http://ss-takashi.sakura.ne.jp/corpus/jsut_ver1.1.zip",)
 MAX_ARCHIVE_BYTES = 4_000_000_000

@@ -11,21 +11,18 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.data import (
-    REST,
-    Utterance,
-    assign_units,
+from asr.data import REST, Utterance, assign_units, read_texts, write_manifest
+from asr.errors import UserError
+from asr.recipe import (
+    Recipe,
     build_whole,
     check_counts,
     download as download_archive,
     extract,
     find_files,
     note_shortfall,
-    read_texts,
-    write_manifest,
+    share_systems,
 )
-from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
 
 logger = logging.getLogger(__name__)
 

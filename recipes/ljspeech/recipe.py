@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import build_whole, check_counts, find_corpus, read_texts, write_manifest
+from asr.data import read_texts, write_manifest
 from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
+from asr.recipe import Recipe, build_whole, check_counts, find_corpus, share_systems
 
 COUNTS = {"train": 12_600, "dev": 250, "test": 250}
 TEXT_RULES = "[strip_invisible, nfc, lowercase, plain_apostrophes, strip_punctuation, collapse_spaces]"

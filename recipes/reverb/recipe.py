@@ -10,19 +10,21 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, read_decoded, write_manifest
+from asr.data.manifest import shorten
+from asr.errors import UserError
+from asr.recipe import (
+    WITHOUT_TAGS,
+    Recipe,
     build_whole,
     check_counts,
     find_files,
     find_folder,
-    read_decoded,
+    normalize_prompt,
+    read_dots,
+    share_systems,
     write_beamformed,
-    write_manifest,
 )
-from asr.data.manifest import shorten
-from asr.errors import UserError
-from asr.recipe import WITHOUT_TAGS, Recipe, normalize_prompt, read_dots, share_systems
 
 COUNTS = {
     "train": 7_861,

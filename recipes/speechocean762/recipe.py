@@ -11,19 +11,10 @@ import hashlib
 from pathlib import Path
 
 from asr.audio import read_info
-from asr.data import (
-    Utterance,
-    download as download_archive,
-    extract,
-    find_corpus,
-    read_decoded,
-    read_lines,
-    require_count,
-    write_manifest,
-)
+from asr.data import Utterance, read_decoded, read_lines, write_manifest
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.recipe import Recipe
+from asr.recipe import Recipe, download as download_archive, extract, find_corpus, require_count
 
 URLS = (
     "https://www.openslr.org/resources/101/speechocean762.tar.gz",

@@ -11,19 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asr.audio import read_info
-from asr.data import (
-    Utterance,
-    check_counts,
-    find_files,
-    limit_repeats,
-    open_lines,
-    read_decoded,
-    widen,
-    write_manifest,
-)
+from asr.data import Utterance, open_lines, read_decoded, write_manifest
 from asr.data.manifest import shorten
 from asr.errors import UserError
-from asr.recipe import WITHOUT_TAGS, Recipe, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, check_counts, find_files, limit_repeats, share_systems, widen
 from asr.transcripts import read_stm
 
 NUM_CALLS = {"train": 2_438}

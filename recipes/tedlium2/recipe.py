@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import download as download_archive, extract, find_corpus
-from asr.recipe import Recipe, prepare_talks, share_systems
+from asr.recipe import (
+    Recipe,
+    download as download_archive,
+    extract,
+    find_corpus,
+    prepare_talks,
+    share_systems,
+)
 
 URLS = (
     "https://www.openslr.org/resources/19/TEDLIUM_release2.tar.gz",

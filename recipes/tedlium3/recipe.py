@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import find_corpus
-from asr.recipe import Recipe, prepare_talks, share_systems
+from asr.recipe import Recipe, find_corpus, prepare_talks, share_systems
 
 NUM_TALKS = {"train": 2_351, "dev": 8, "test": 11}
 NUM_UTTERANCES = {"train": 268_263, "dev": 507, "test": 1_155}

@@ -12,18 +12,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, read_lines, write_manifest
+from asr.errors import UserError
+from asr.recipe import (
+    Recipe,
     build_whole,
     download as download_archive,
     extract,
     find_files,
-    read_lines,
     require_unpacked,
-    write_manifest,
+    share_systems,
 )
-from asr.errors import UserError
-from asr.recipe import Recipe, share_systems
 
 logger = logging.getLogger(__name__)
 

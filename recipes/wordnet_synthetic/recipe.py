@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data import EspeakVoices, find_corpus, read_lines, require_count, speak_split, write_manifest
-from asr.recipe import Recipe
+from asr.data import read_lines, write_manifest
+from asr.recipe import EspeakVoices, Recipe, find_corpus, require_count, speak_split
 
 PARTS = ("noun", "verb", "adj", "adv")
 NUM_SENTENCES = 35_801  # short ones in WordNet 3.0

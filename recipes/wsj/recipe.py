@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import check_counts, write_manifest
+from asr.data import write_manifest
 from asr.errors import UserError
-from asr.recipe import WITHOUT_TAGS, Recipe, index_wsj, read_wsj, share_systems
+from asr.recipe import WITHOUT_TAGS, Recipe, check_counts, index_wsj, read_wsj, share_systems
 
 SETS = {"train": "train_si284", "train_si84": "train_si84", "dev": "dev93", "test": "eval92"}
 COUNTS = {"train": 37_416, "train_si84": 7_138, "dev": 503, "test": 333}

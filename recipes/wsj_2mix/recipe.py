@@ -9,9 +9,17 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from asr.data import Utterance, build_whole, check_counts, find_corpus, write_manifest
+from asr.data import Utterance, write_manifest
 from asr.errors import UserError
-from asr.recipe import Recipe, index_wsj, normalize_prompt, read_prompts
+from asr.recipe import (
+    Recipe,
+    build_whole,
+    check_counts,
+    find_corpus,
+    index_wsj,
+    normalize_prompt,
+    read_prompts,
+)
 
 FOLDER = "2speakers/wav16k/max"  # not "min", whose mixtures end with the shorter sentence
 SETS = {"train": "tr", "dev": "cv", "test": "tt"}

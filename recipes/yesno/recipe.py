@@ -9,16 +9,15 @@ import re
 from pathlib import Path
 
 from asr.audio import read_info
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, write_manifest
+from asr.recipe import (
+    Recipe,
     download as download_archive,
     extract,
     find_corpus,
     require_count,
     require_fingerprint,
-    write_manifest,
 )
-from asr.recipe import Recipe
 
 URLS = ("http://www.openslr.org/resources/1/waves_yesno.tar.gz",)
 SHA256 = "c3f49e0cca421f96b75b41640749167b52118f232498667ca7a5f9416aef8e73"

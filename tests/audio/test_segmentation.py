@@ -29,8 +29,8 @@ from asr.audio import (
     segmentation,
 )
 from asr.audio.segmentation import _find_pauses, _find_spans
-from asr.data import synthesize
 from asr.errors import UserError
+from asr.recipe import synthesize
 
 RATE = 8_000
 CONFIG = SegmentationConfig(method="energy", max_seconds=4.0, min_seconds=1.0).with_rules()

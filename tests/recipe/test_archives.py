@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.data import archives, download, extract
 from asr.errors import UserError
+from asr.recipe import archives, download, extract
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

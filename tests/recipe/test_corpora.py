@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data import (
-    Utterance,
+from asr.data import Utterance, read_texts
+from asr.errors import UserError
+from asr.recipe import (
     build_whole,
     compute_fingerprint,
     corpora,
@@ -19,12 +20,10 @@ from asr.data import (
     find_folder,
     limit_repeats,
     note_measured_files,
-    read_texts,
     require_count,
     require_fingerprint,
     widen,
 )
-from asr.errors import UserError
 
 LANDMARK = "etc/list.txt"
 

@@ -16,7 +16,7 @@ import pytest
 import soundfile
 
 from asr.cli import main
-from asr.data import archives, compute_fingerprint
+from asr.recipe import archives, compute_fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [f"waves_yesno/{'_'.join(f'{n * 21:08b}')}.wav" for n in range(12)]

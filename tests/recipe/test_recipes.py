@@ -16,9 +16,22 @@ import soundfile
 from corpus_examples import write_text
 
 from asr.audio import read
-from asr.data import ACCENTS, VARIANTS, Utterance, compute_fingerprint, list_voices, pronounce, read_manifest
+from asr.data import Utterance, read_manifest
 from asr.errors import UserError
-from asr.recipe import Experiment, Recipe, build_runs, find_recipes, load_conf, load_recipe, run_recipe
+from asr.recipe import (
+    ACCENTS,
+    VARIANTS,
+    Experiment,
+    Recipe,
+    build_runs,
+    compute_fingerprint,
+    find_recipes,
+    list_voices,
+    load_conf,
+    load_recipe,
+    pronounce,
+    run_recipe,
+)
 
 RECIPES_DIR = Path(__file__).resolve().parents[2] / "recipes"
 SPLITS = ("train", "dev", "test")

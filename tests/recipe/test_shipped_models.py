@@ -9,8 +9,8 @@ import pytest
 from system_examples import save_talker
 
 from asr.cli import main
-from asr.data import synthesize
 from asr.errors import UserError
+from asr.recipe import synthesize
 from asr.system import find_resources, load_any_system
 from asr.transcription import load_model
 

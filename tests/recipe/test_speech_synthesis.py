@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.data import list_voices, pronounce, speech_synthesis, synthesize
 from asr.errors import UserError
+from asr.recipe import list_voices, pronounce, speech_synthesis, synthesize
 
 # Plain, with breath from espeak-ng's generator, with noise from the C library's, by the Klatt synthesiser.
 VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klatt2", "he"]
@@ -19,7 +19,7 @@ VOICES = ["en-us", "en-gb-scotland+f3", "en-us+whisperf", "en+Reed", "en-us+klat
 
 DIGEST = """
 import hashlib, sys
-from asr.data import synthesize
+from asr.recipe import synthesize
 def digest(voice):
     return hashlib.sha256(synthesize("one two three", voice)[0].tobytes()).hexdigest()
 """

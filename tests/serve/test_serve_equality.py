@@ -15,7 +15,7 @@ from serve_examples import at_a_port, load_tiny
 from test_serve_hostile import make_body
 
 from asr import cli
-from asr.data.speech_synthesis import synthesize
+from asr.recipe.speech_synthesis import synthesize
 from asr.serve import ServeConfig
 from asr.serve.app import build_app
 from asr.transcription.transcribe import load_model

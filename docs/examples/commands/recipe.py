@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import find_corpus, read_csv, write_manifest
-from asr.recipe import Recipe
+from asr.data import read_csv, write_manifest
+from asr.recipe import Recipe, find_corpus
 
 SPEAKERS = {"dev": {"en-us+f4"}, "test": {"en-us+m4", "en-us+f1"}}  # all others are in train
 

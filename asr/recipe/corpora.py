@@ -18,10 +18,10 @@ import numpy as np
 from tqdm import tqdm
 
 from asr.audio.reading import measure_seconds, read, write
-from asr.data.archives import extract
-from asr.data.manifest import Utterance, read_lines, shorten
+from asr.data.manifest import Utterance, read_lines
 from asr.data.text_lines import parse_json
 from asr.errors import UserError
+from asr.recipe.archives import extract
 
 logger = logging.getLogger(__name__)
 
@@ -276,27 +276,6 @@ def note_measured_files(path: Path) -> Iterator[None]:
 
 
 # --- texts --------------------------------------------------------------------------------------
-
-
-def read_decoded(path: Path, encoding: str = "utf-8", errors: str = "strict") -> Iterator[tuple[int, str]]:
-    """(number, line) of each line that is not blank, without the white space around it."""
-    for number, _, line in read_lines(path):
-        try:
-            text = line.decode(encoding, errors)
-        except UnicodeDecodeError:
-            raise UserError(f"{path}:{number}: not {encoding.upper()} text: {shorten(line[:100])}") from None
-        if text := text.strip():
-            yield number, text
-
-
-def read_texts(path: Path, separator: str | None = None) -> dict[str, str]:
-    """Text by id; each line is an id, the separator (None: white space) and the text."""
-    texts: dict[str, str] = {}
-    for number, line in read_decoded(path):
-        id, *text = line.split(separator, 1)
-        if not text or texts.setdefault(id, text[0].strip()) != text[0].strip():
-            raise UserError(f"{path}:{number}: expected a new id and its text, found {shorten(line)}")
-    return texts
 
 
 def limit_repeats(utterances: Iterable[Utterance], limit: int = 300) -> list[Utterance]:
