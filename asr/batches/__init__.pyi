@@ -1,7 +1,6 @@
 from .augment import (
     NOTHING_APPLIED as NOTHING_APPLIED,
     Applied as Applied,
-    AugmentationCounter as AugmentationCounter,
     AugmentConfig as AugmentConfig,
     Augmenter as Augmenter,
     NoiseConfig as NoiseConfig,

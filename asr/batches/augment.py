@@ -8,9 +8,7 @@ Shapes: N utterances of a corpus, B utterances of a batch, T frames, F features.
 
 from __future__ import annotations
 
-import logging
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -25,8 +23,6 @@ from asr.batches.spec_augment import SpecAugment, SpecAugmentConfig
 from asr.config import Config
 from asr.data.manifest import read_manifest
 from asr.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", ".aiff"}
 # Power of coloured noise falls with frequency f as f ** -exponent.
@@ -182,65 +178,6 @@ class Augmenter:
             recording.path, self._sample_rate, start=start, duration=duration, allow_silence=True
         )
         return np.resize(excerpt, num_samples)
-
-
-class AugmentationCounter:
-    """Counts of what was applied in an epoch, told in one line; warns of what was configured in vain."""
-
-    def __init__(self, config: AugmentConfig) -> None:
-        self._config = config
-        self._speeds: Counter[float] = Counter()
-        self._counts: Counter[str] = Counter()  # per field of Applied: utterances it was applied to
-        self._sums: defaultdict[str, float] = defaultdict(float)  # and the sum of its values there
-
-    def add(self, records: Iterable[Applied]) -> None:
-        for record in records:
-            self._speeds[record.speed] += 1
-            for field, value in vars(record).items():
-                if value != getattr(NOTHING_APPLIED, field):
-                    self._counts[field] += 1
-                    self._sums[field] += value
-
-    def summary(self) -> str:
-        """Such as "augmentation of 9 utterances: speed 0.9 x 3, 1.0 x 6; noise on 35%, SNR mean 9 dB"."""
-        parts = [phrase for _, is_configured, _, phrase in self._stages() if is_configured]
-        return f"augmentation of {self._speeds.total():,} utterances: {'; '.join(parts) or 'none'}"
-
-    def never_applied(self) -> list[str]:
-        """Keys of the config that ask for something which happened to no utterance."""
-        stages = self._stages()
-        return [key for key, is_configured, field, _ in stages if is_configured and not self._counts[field]]
-
-    def log(self, epoch: int) -> None:
-        if not self._speeds:
-            return
-        logger.info("epoch %d: %s", epoch, self.summary())
-        for key in self.never_applied():
-            logger.warning(
-                "epoch %d: %s is set, but was applied to none of %d utterances",
-                epoch, key, self._speeds.total(),
-            )  # fmt: skip
-
-    def _stages(self) -> list[tuple[str, bool, str, str]]:
-        """Key in the config, whether it asks for anything, field of Applied, what to say of it."""
-        config, masks, counts, sums = self._config, self._config.spec_augment, self._counts, self._sums
-        total = max(self._speeds.total(), 1)
-        speeds = ", ".join(f"{speed} x {self._speeds[speed]}" for speed in config.speed)
-        mean_snr = sums["snr_db"] / max(counts["snr_db"], 1)
-        noise = f"noise on {counts['snr_db'] / total:.0%}, SNR mean {mean_snr:.1f} dB"
-        gain = f"gain mean {sums['gain_db'] / total:+.1f} dB"
-        warp = f"time warp of {counts['time_warp'] / total:.0%}"
-        frames = f"masked {sums['time_masked'] / total:.0%} of the frames"
-        bands = f"masked {sums['frequency_masked'] / total:.0%} of the features"
-        prefix = "augment.spec_augment"
-        return [
-            ("augment.speed", any(speed != 1.0 for speed in config.speed), "speed", f"speed {speeds}"),
-            ("augment.noise", config.noise.probability > 0, "snr_db", noise),
-            ("augment.gain_db", config.gain_db != (0.0, 0.0), "gain_db", gain),
-            (f"{prefix}.time_warp", masks.time_warp > 0, "time_warp", warp),
-            (f"{prefix}.num_time_masks", masks.num_time_masks > 0, "time_masked", frames),
-            (f"{prefix}.num_frequency_masks", masks.num_frequency_masks > 0, "frequency_masked", bands),
-        ]
 
 
 # --- noise --------------------------------------------------------------------------------------

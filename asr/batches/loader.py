@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from asr.batches.augment import AugmentationCounter, Augmenter
+from asr.batches.augment import Augmenter
 from asr.batches.builder import (
     Batch,
     BatchBuilder,
@@ -97,7 +97,6 @@ class UtteranceLoader:
             pin_memory=torch.cuda.is_initialized(),  # where a GPU is in use, to copy beside its computation
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
-        counter = AugmentationCounter(self._inputs.augment)
         self.skip_log.num_skipped = 0
         with explain_dead_workers():
             with hold_signals_back():
@@ -107,12 +106,9 @@ class UtteranceLoader:
                     if isinstance(result, UserError):
                         raise result
                     self.skip_log.add(result.skipped)
-                    counter.add(result.applied)
                     yield result
             finally:
                 del results  # ends the workers, also while an error still holds on to this frame
-        if epoch is not None:
-            counter.log(epoch)
 
 
 class BatchLoader(UtteranceLoader):

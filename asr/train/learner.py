@@ -121,11 +121,6 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return time.monotonic() - started
 
-    def try_whole(self, batch: Batch) -> None:
-        """Run one pass as `try_batch` does, but fail where memory does not hold the whole batch."""
-        self._run_batches([batch], float(max(self._count_targets(batch), 1)), 0, sends=False)
-        self.optimizer.zero_grad(set_to_none=True)
-
     @contextlib.contextmanager
     def weights_to_use(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
         """Give the model these weights within the block, else the averaged ones, if any are kept."""

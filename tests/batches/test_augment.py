@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 from asr.batches import (
     NOTHING_APPLIED,
     Applied,
-    AugmentationCounter,
     AugmentConfig,
     Augmenter,
     NoiseConfig,
@@ -233,46 +231,6 @@ def test_faults_of_recordings_name_them(tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_bytes(b"not audio")
     with pytest.raises(UserError, match=r"broken\.wav"):
         build(recorded(tmp_path))
-
-
-# --- report -------------------------------------------------------------------------------------
-
-
-def test_counter_says_what_was_done() -> None:
-    counter = AugmentationCounter(EVERYTHING)
-    counter.add([Applied(0.9, 10.0, 2.0, 3, 0.2, 0.1), Applied(1.0, None, 1.0, 0, 0.1, 0.1)])
-    counter.add([Applied(0.9, 20.0, -6.0, -1, 0.0, 0.1), Applied(1.1, None, -1.0, 1, 0.1, 0.1)])
-    assert counter.summary() == (
-        "augmentation of 4 utterances: speed 0.9 x 2, 1.0 x 1, 1.1 x 1; noise on 50%, SNR mean 15.0 dB; "
-        "gain mean -1.0 dB; time warp of 75%; masked 10% of the frames; masked 10% of the features"
-    )
-    assert counter.never_applied() == []
-
-
-def test_counter_of_nothing() -> None:
-    counter = AugmentationCounter(AugmentConfig())
-    counter.add([NOTHING_APPLIED] * 3)
-    assert counter.summary() == "augmentation of 3 utterances: none"
-    assert counter.never_applied() == []
-
-
-def test_noise_of_0_db_counts_as_noise() -> None:
-    counter = AugmentationCounter(AugmentConfig(noise=NoiseConfig(probability=1.0, snr_db=(0.0, 0.0))))
-    counter.add([Applied(snr_db=0.0)])
-    assert "noise on 100%, SNR mean 0.0 dB" in counter.summary() and not counter.never_applied()
-
-
-def test_what_was_configured_in_vain_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    counter = AugmentationCounter(EVERYTHING)
-    counter.add([NOTHING_APPLIED] * 10)
-    prefix = "augment.spec_augment"
-    keys = ["augment.speed", "augment.noise", "augment.gain_db", f"{prefix}.time_warp"]
-    keys += [f"{prefix}.num_time_masks", f"{prefix}.num_frequency_masks"]
-    assert counter.never_applied() == keys
-    with caplog.at_level(logging.INFO, logger="asr.batches.augment"):
-        counter.log(epoch=7)
-    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warnings == [f"epoch 7: {key} is set, but was applied to none of 10 utterances" for key in keys]
 
 
 @settings(max_examples=25)

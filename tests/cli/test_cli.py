@@ -165,7 +165,6 @@ def test_a_misspelled_setting_names_the_nearest(
         ("evaluate runs/a dev.jsonl --output scores", "did you mean --output-dir?"),
         ("evaluate --model runs/a dev.jsonl", "give MODEL by itself, without --model"),
         ("train run.yaml --train.steps=10", "a setting is given as train.steps=10"),
-        ("train run.yaml --prob", "did you mean --probe?"),
         ("train", "the following arguments are required: CONF\n"),
         ("manifest filter in.jsonl", "the following arguments are required: OUTPUT\n"),
         (
