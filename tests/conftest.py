@@ -7,6 +7,7 @@ the others wait for it.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from asr.system import RunConfig
 
+
+# Some tests use what those of another package have.
+sys.path += [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
 
 # A busy machine is slow; that is no fault of what is tested.
 settings.register_profile("asr", deadline=None)

@@ -3,7 +3,13 @@ from .augment import (
     Applied as Applied,
     AugmentConfig as AugmentConfig,
     Augmenter as Augmenter,
+    Masked as Masked,
     NoiseConfig as NoiseConfig,
+    SpecAugment as SpecAugment,
+    SpecAugmentConfig as SpecAugmentConfig,
+    build_mask as build_mask,
+    draw_masks as draw_masks,
+    warp_time as warp_time,
 )
 from .builder import (
     Batch as Batch,
@@ -12,23 +18,16 @@ from .builder import (
     encode_text as encode_text,
     needed_frames as needed_frames,
 )
-from .loader import BatchLoader as BatchLoader, count_allowed as count_allowed
+from .loader import BatchLoader as BatchLoader, TextLoader as TextLoader, count_allowed as count_allowed
 from .order import (
     BatchConfig as BatchConfig,
     ProcessShare as ProcessShare,
+    choose as choose,
     group_by_length as group_by_length,
+    hash_names as hash_names,
     order_shards as order_shards,
     padding_share as padding_share,
     plan_epoch as plan_epoch,
+    random_stream as random_stream,
 )
-from .seeding import choose as choose, hash_names as hash_names, random_stream as random_stream
 from .shard_loader import ShardLoader as ShardLoader, WindowStart as WindowStart
-from .spec_augment import (
-    Masked as Masked,
-    SpecAugment as SpecAugment,
-    SpecAugmentConfig as SpecAugmentConfig,
-    build_mask as build_mask,
-    draw_masks as draw_masks,
-    warp_time as warp_time,
-)
-from .text_loader import TextLoader as TextLoader

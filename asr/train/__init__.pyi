@@ -3,6 +3,7 @@ from .distributed import (
     Process as Process,
     agree_on_name as agree_on_name,
     one_voice as one_voice,
+    shard_model as shard_model,
 )
 from .learner import (
     Learner as Learner,
@@ -12,6 +13,7 @@ from .learner import (
     keep_freed_memory as keep_freed_memory,
 )
 from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
+from .monitor import TRACKERS as TRACKERS, Trackers as Trackers
 from .optim import (
     MovingAverage as MovingAverage,
     build_optimizer as build_optimizer,
@@ -25,5 +27,3 @@ from .preparation import (
     prepare_system as prepare_system,
     read_training_texts as read_training_texts,
 )
-from .sharding import shard_model as shard_model
-from .trackers import TRACKERS as TRACKERS, Trackers as Trackers

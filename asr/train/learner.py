@@ -21,9 +21,18 @@ from asr.models import Model
 from asr.models.model import Losses
 from asr.models.precision import is_fast
 from asr.system.run_config import RunConfig
-from asr.train.distributed import GradientSum, Process, sum_over_processes
+from asr.train.distributed import (
+    GradientSum,
+    Process,
+    make_completer,
+    own_parts,
+    shard_model,
+    split_like,
+    sum_over_processes,
+    whole,
+    whole_weights,
+)
 from asr.train.optim import MovingAverage, build_optimizer, learning_rate_at
-from asr.train.sharding import make_completer, own_parts, shard_model, split_like, whole, whole_weights
 
 logger = logging.getLogger(__name__)
 

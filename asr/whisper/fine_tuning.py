@@ -10,7 +10,7 @@ from asr.system.checkpoint import System
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import SPECIAL_TOKENS
-from asr.train.start import complete, load_weights
+from asr.train.preparation import complete, load_weights
 from asr.whisper.loading import WhisperSystem, build_tokenizer, read_checkpoint
 from asr.whisper.sections import WhisperConfig, WhisperDecoderConfig, WhisperEncoderConfig
 from asr.whisper.tokenizer_units import name_tokens, order_tokens

@@ -501,12 +501,3 @@ def test_utterances_that_speed_makes_too_long_for_a_batch(manifest: Manifest) ->
         UserError, match=r"max_utterance_seconds = 1.5.*augment\.speed, 0.5.*max_seconds = 2.0"
     ):
         build(manifest, build_inputs(AugmentConfig(speed=(0.5, 1.0))), max_seconds=2.0)
-
-
-def test_the_effective_augmentation_is_logged(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    applied = [record for batch in build(manifest).epoch_batches(5) for record in batch.applied]
-    speeds = [sum(record.speed == speed for record in applied) for speed in AUGMENT.speed]
-    expected = f"epoch 5: augmentation of 40 utterances: speed 0.9 x {speeds[0]}, 1.0 x {speeds[1]}, 1.1 x {speeds[2]}; noise on"
-    assert expected in caplog.text
-    assert "% padding" in caplog.text

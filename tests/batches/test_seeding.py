@@ -12,7 +12,7 @@ from asr.batches import choose, hash_names, random_stream
 
 
 def test_choices_are_the_same_in_another_process() -> None:
-    script = "import asr.batches.seeding as s; print(s.random_stream(1, 2, 'noise', 'é').integers(10**9), *s.choose(s.hash_names('abc'), 5, 1))"
+    script = "import asr.batches.order as s; print(s.random_stream(1, 2, 'noise', 'é').integers(10**9), *s.choose(s.hash_names('abc'), 5, 1))"
     runs = [
         subprocess.run(
             [sys.executable, "-c", script],

@@ -1,4 +1,4 @@
-"""asr/train/sharding.py: weights that are shared out among processes learn what they learn in one piece."""
+"""asr/train/distributed.py: weights that are shared out among processes learn what they learn in one piece."""
 
 from __future__ import annotations
 

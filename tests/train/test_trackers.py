@@ -1,4 +1,4 @@
-"""asr/train/trackers.py: what is logged reaches each tracker, a resumed run goes on there, a failure stops nothing."""
+"""asr/train/monitor.py: what is logged reaches each tracker, a resumed run goes on there, a failure stops nothing."""
 
 from __future__ import annotations
 
