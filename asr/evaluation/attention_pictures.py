@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from asr.audio.segmentation import AudioSegment
-from asr.audio.sources import Recording, read_recording
+from asr.audio.sources import AudioFile, Recording, make_recording, read_recording
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import END, Picture, Strip, draw
@@ -104,9 +104,10 @@ def check_drawing(transcriber: Transcriber, path: Path) -> None:
 
 
 def draw_recording(
-    transcriber: Transcriber, recording: Recording, path: Path, request: Request, view: View | None = None
+    transcriber: Transcriber, audio: AudioFile, path: Path, request: Request, view: View | None = None
 ) -> list[Path]:
     """Draw each segment with the decoded text: `path`, or where there are several PATH-001.png and so on."""
+    recording = make_recording(audio)
     recognizer = require_recognizer(transcriber)
     view = view or choose_view(recognizer.model)
     check_view(recognizer.model, view)
@@ -125,8 +126,9 @@ def draw_recording(
     return written
 
 
-def draw_text(recognizer: Recognizer, recording: Recording, path: Path, text: str, view: View) -> None:
+def draw_text(recognizer: Recognizer, audio: AudioFile, path: Path, text: str, view: View) -> None:
     """The whole recording, uncut, with a given text in place of what would be decoded."""
+    recording = make_recording(audio)
     check_view(recognizer.model, view)
     tokenizer, config = recognizer.system.tokenizer, recognizer.system.config
     tokens = tokenizer.encode(normalize_for_training(text, config.text))
