@@ -80,8 +80,8 @@ def draw_learning_curve(path: Path, panels: Mapping[str, Mapping[str, Sequence[t
     for axes, (measure, curves) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
-        for name, points in curves.items():
-            style = {"color": COLOURS[name == "dev"], "marker": "o" if name == "dev" else None}
+        for number, (name, points) in enumerate(curves.items()):
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": None if name == "train" else "o"}
             steps, values = [step for step, _ in points], [value for _, value in points]
             axes.plot(steps, values, label=name, markersize=3, **style)
         axes.set(title=measure, xlabel="updates")

@@ -19,43 +19,54 @@ from .corpora import (
     write_beamformed as write_beamformed,
 )
 from .definition import (
+    STAGES as STAGES,
     WITHOUT_TAGS as WITHOUT_TAGS,
     Recipe as Recipe,
+    Studies as Studies,
+    Study as Study,
     SystemConf as SystemConf,
     find_recipes as find_recipes,
     load_recipe as load_recipe,
+    load_study as load_study,
     share_systems as share_systems,
 )
-from .evaluation import WEIGHTS as WEIGHTS, find_best as find_best, load_recognizer as load_recognizer
-from .experiment import Experiment as Experiment
-from .figures import (
-    copy_audio as copy_audio,
-    draw_curves as draw_curves,
-    read_validations as read_validations,
+from .evaluation import (
+    WEIGHTS as WEIGHTS,
+    Split as Split,
+    find_best as find_best,
+    load_recognizer as load_recognizer,
 )
-from .processes import (
-    Processes as Processes,
-    end_with_standard_input as end_with_standard_input,
-    run_side_by_side as run_side_by_side,
+from .experiment import (
+    Experiment as Experiment,
+    hash_file as hash_file,
+    read_record as read_record,
+    write_record as write_record,
+)
+from .figures import draw_curves as draw_curves, read_validations as read_validations
+from .learning import (
+    beam_suffix as beam_suffix,
+    choose_method as choose_method,
+    find_rates as find_rates,
+    reread as reread,
+    score_lengths as score_lengths,
 )
 from .report import (
     SMOKE_WARNING as SMOKE_WARNING,
-    format_html as format_html,
-    format_markdown as format_markdown,
+    describe_experiment as describe_experiment,
+    format_page as format_page,
     list_warnings as list_warnings,
+    publish as publish,
     tabulate_comparisons as tabulate_comparisons,
 )
 from .results import (
     TABLE as TABLE,
     Texts as Texts,
-    describe_experiment as describe_experiment,
     describe_score as describe_score,
     find_language_model as find_language_model,
     pool as pool,
     read_table as read_table,
     read_texts as read_texts,
-    score_results as score_results,
-    score_study as score_study,
+    score_runs as score_runs,
     score_texts as score_texts,
     write_table as write_table,
     write_texts as write_texts,
@@ -71,44 +82,21 @@ from .speech_synthesis import (
     synthesize as synthesize,
 )
 from .splits import find_shared as find_shared
-from .stages import build_plan as build_plan, build_tasks as build_tasks, run_recipe as run_recipe
+from .stages import build_tasks as build_tasks, explain_plan as explain_plan, run_recipe as run_recipe
 from .study import (
     NUM_TOKENS as NUM_TOKENS,
-    Study as Study,
     build_cases as build_cases,
     count_parameters as count_parameters,
     find_speakers as find_speakers,
-    join_left_out as join_left_out,
-    load_study as load_study,
     load_variants as load_variants,
-    publish_study as publish_study,
     run_study as run_study,
-    write_study_report as write_study_report,
-)
-from .study_report import (
-    beam_suffix as beam_suffix,
-    find_rates as find_rates,
-    format_page as format_page,
-    read_runs as read_runs,
-    reread as reread,
-    score_lengths as score_lengths,
 )
 from .systems import (
     build_runs as build_runs,
     cut_manifests as cut_manifests,
     find_all_runs as find_all_runs,
     find_runs as find_runs,
-    hash_settings as hash_settings,
     load_conf as load_conf,
-)
-from .tasks import (
-    STAGES as STAGES,
-    Task as Task,
-    find_reason_to_run as find_reason_to_run,
-    hash_file as hash_file,
-    read_record as read_record,
-    run_task as run_task,
-    write_record as write_record,
 )
 from .tedlium import prepare_talks as prepare_talks
 from .wsj import (

@@ -12,10 +12,18 @@ from typing import Literal
 
 import pydantic
 
-from asr.config import Config, describe_fault
+from asr.config import Config, describe_fault, load_config
 from asr.errors import UserError, suggest
 from asr.recipe.corpora import note_measured_files, note_shortfalls
 from asr.system.checkout import CHECKOUT, SHIPPED
+
+STAGES = {
+    "download": "fetch and unpack the corpus",
+    "prepare": "check the corpus and write the manifests train.jsonl, dev.jsonl and test.jsonl",
+    "train": "train each system, or go on where training was cut off",
+    "evaluate": "decode dev and test with each system; dev chooses the decoding setup",
+    "report": "compute error rates with intervals, test which system is better, and write a report",
+}
 
 Prepare = Callable[[Path | None, Path], None]
 
@@ -28,9 +36,7 @@ class SystemConf(Config):
     variant: str | None = None
     """In a study: which of its variants it is."""
     left_out: str | None = None
-    """In a study with folds: the speaker or the fold that it is trained without."""
-    fold: Path | None = None
-    """In cross-validation: the manifest that it is tested on; None: test.jsonl of the recipe."""
+    """In a study with folds: the speaker that it is trained without."""
 
 
 WITHOUT_TAGS = "text.scoring=[strip_invisible,nfc,strip_tags,collapse_spaces]"
@@ -150,9 +156,16 @@ class Recipe(Config):
             return self.systems
         return {path.stem: SystemConf(path=path) for path in sorted(self.conf_dir.glob("*.yaml"))}
 
-    def find_studies(self) -> dict[str, Path]:
-        """Name and file of each study, which lie beside the recipe."""
-        return {path.stem: path for path in sorted(self.path.parent.glob("*.yaml"))}
+    @property
+    def studies_path(self) -> Path:
+        return self.path.with_name("studies.yaml")
+
+    def find_studies(self) -> dict[str, Study]:
+        """The studies by name."""
+        if not self.studies_path.exists():
+            return {}
+        studies = load_config(Studies, self.studies_path).studies
+        return {name: study.model_copy(update={"name": name}) for name, study in studies.items()}
 
     def write_manifests(
         self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False, partial: bool = False
@@ -170,6 +183,55 @@ class Recipe(Config):
             lines = [frame.lineno for frame in frames if Path(frame.filename) == self.path.absolute()]
             where = f"{self.path}:{lines[-1]}" if lines else str(self.path)
             raise UserError(f"{where}: {describe_fault(error)}") from None
+
+
+# --- studies ------------------------------------------------------------------------------------
+
+
+class Study(Config):
+    """Variants of one system that are trained with the same budget and seeds, and compared."""
+
+    name: str = ""
+    """Set by `find_studies`."""
+    question: str
+    """What the study asks: the first lines of its report."""
+    system: str
+    """The system of the recipe that is varied."""
+    all: tuple[str, ...] = ()
+    """Overrides for all variants."""
+    baseline: str
+    """The variant to compare with."""
+    variants: dict[str, tuple[str, ...]] = pydantic.Field(min_length=2)
+    """Overrides for each."""
+    parameters: int | None = None
+    """That each variant has, give or take a tenth; null: they may differ in size."""
+    folds: Literal["speaker"] | None = None
+    """speaker: each variant is trained as often as there are speakers, each time without one of them, whom
+    neither train nor dev has then, and tested on that one; null: trained once, tested on all."""
+    lengths: tuple[str, ...] = ()
+    """Manifests beside test.jsonl, of longer utterances than training has: WER is drawn against length."""
+    length_beams: tuple[pydantic.PositiveInt, ...] = ()
+    """WER is drawn for each of these beams: a wide one prefers short texts."""
+    methods: tuple[str, ...] = ()
+    """How all that the study reports is decoded: each run by the first of these that it offers; empty: as dev
+    chooses among all. Then a CTC head beside a decoder may hide what the decoder cannot do."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Study:
+        if self.baseline not in self.variants:
+            known = ", ".join(self.variants)
+            raise ValueError(f"baseline = {self.baseline} is none of the variants: {known}")
+        if self.lengths and self.folds is not None:
+            raise ValueError("folds and lengths: longer utterances of speakers left out are not measured")
+        if bool(self.lengths) != bool(self.length_beams):
+            raise ValueError("lengths and length_beams belong together: give both, or neither")
+        return self
+
+
+class Studies(Config):
+    """studies.yaml, which lies beside the recipe."""
+
+    studies: dict[str, Study]
 
 
 # --- finding and loading ------------------------------------------------------------------------
@@ -211,3 +273,28 @@ def load_recipe(name: str, recipes_dir: Path | None = None) -> Recipe:
             "RECIPE = Recipe(licence=..., hours=..., prepare=prepare)"
         )
     return found[0].model_copy(update={"path": path, "description": inspect.cleandoc(names["__doc__"])})
+
+
+def load_study(recipe: Recipe, name: str) -> Study:
+    """Read the study of this name beside the recipe."""
+    studies = recipe.find_studies()
+    if name not in studies:
+        hint = suggest(f"{recipe.name}/{name}", [f"{recipe.name}/{one}" for one in studies])
+        raise UserError(f"no study {name!r} of {recipe.name}; {hint}")
+    return studies[name]
+
+
+def describe_recipe(recipe: Recipe) -> list[str]:
+    """Describe a recipe in lines, as `asr recipe show` prints them."""
+    origin = f"your own copy, by --corpus-dir; {recipe.source}".rstrip("; ")
+    nowhere = "nowhere: the recipe makes its corpus itself" if recipe.synthetic else origin
+    lines = [f"{recipe.name}: {recipe.description}\n", f"licence   {recipe.licence}"]
+    lines += [f"hours     {recipe.hours}", *(f"from      {url}" for url in recipe.urls or (nowhere,))]
+    lines += [f"stage     {name}: {does}" for name, does in STAGES.items()]
+    for name, conf in recipe.find_systems().items():
+        lines.append(f"system    {name}: {' '.join([str(conf.path), *conf.overrides])}")
+    lines += [f"study     {name}: asr recipe study {recipe.name}/{name}" for name in recipe.find_studies()]
+    if (model := recipe.shipped_model).is_dir():
+        megabytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
+        lines.append(f"model     {model} ({megabytes:.1f} MB): asr transcribe FILE --model {model}")
+    return [*lines, f"more      {recipe.path.with_name('README.md')}"]

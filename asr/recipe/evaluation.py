@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +23,7 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.search import offered_methods
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, describe_device, read_references
-from asr.recipe.experiment import Experiment
-from asr.recipe.processes import count_cores
+from asr.recipe.experiment import Experiment, read_record
 from asr.recipe.results import (
     AT_SPEEDS,
     Texts,
@@ -35,7 +35,6 @@ from asr.recipe.results import (
     write_texts,
 )
 from asr.recipe.systems import Run, find_all_runs
-from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.decoding_resources import build_resources
@@ -51,8 +50,8 @@ CTC_WEIGHTS = (0.3, 0.6)
 FUSED_METHODS = ("ctc_beam", "joint")  # with language models too; the others would take long
 
 
-def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> None:
-    """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references, and summary.json."""
+def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Path] = ()) -> dict[str, object]:
+    """Write SPLIT.SETUP.jsonl for each split and setup, SPLIT.jsonl of the references; return the summary."""
     state = load_state(find_model(run.folder))
     recognizer = load_recognizer(experiment, run.folder, longest_seconds=state.get("longest_seconds"))
     system = recognizer.system
@@ -68,14 +67,14 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
     else:
         chosen, request = _read_setup(run, guide, system, language_models)
         requests = {chosen: request}
-    split = Split.read(recognizer, run.test, run.evaluation_dir, "test")
+    split = Split.read(recognizer, experiment.data_dir / "test.jsonl", run.evaluation_dir, "test")
     test = {name: split.keep(name, decoded) for name, decoded in split.decode(requests).items()}
-    summary = {
+    return {
         "name": run.name,
         "system": run.system,
+        "variant": run.conf.variant or run.system,
+        "left_out": run.conf.left_out,
         "seed": run.seed,
-        "is_fold": run.conf.fold is not None,
-        "smoke": experiment.smoke,
         "decoding": chosen,
         "decoding_config": requests[chosen].decoding.model_dump(mode="json"),
         "checks": recognizer.checks.describe(),
@@ -88,12 +87,11 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
             "updates": state["step"],
             "seconds": state["seconds"],
             "audio_hours": state["audio_seconds"] / 3600,
-            **read_record(run.folder / ".train.done").get("origin", {}),
+            **read_record(run.record_path).get("origin", {}),
             "commit": state["commit"],
         },
         "evaluation": describe_origin(experiment) | {"device": describe_device(recognizer.device)},
     }
-    write_record(run.summary_path, summary)
 
 
 def load_recognizer(experiment: Experiment, folder: Path, **options: Any) -> Recognizer:
@@ -272,7 +270,8 @@ def describe_origin(experiment: Experiment) -> dict[str, str]:
 
 def describe_machine() -> str:
     """Name the GPU, if there is one, and the processor with the cores that this process may use."""
-    processor = f"{_processor()}, {count_cores()} cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processor = f"{_processor()}, {cores} cores"
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, {processor}"
     return processor

@@ -1,15 +1,14 @@
-"""Score and compare the runs of a recipe, and the variants of a study, each with all its runs.
+"""Score and compare the systems of a recipe, or the variants of a study, each with all its runs.
 
-Every figure of results.json and study.json follows from the table beside it, test.jsonl.gz: a line for each
-utterance with its reference and the hypothesis of each run. Anyone can compute the figures again; tests do so
-with what is published.
+Every figure of results.json follows from the table beside it, test.jsonl.gz: a line for each utterance with
+its reference and the hypothesis of each run. Anyone can compute the figures again; tests do so with what is
+published.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,140 +16,77 @@ from typing import Any
 from asr.data.manifest import Utterance, find_more_references
 from asr.errors import UserError
 from asr.files import replace_file
-from asr.recipe.experiment import Experiment
-from asr.recipe.splits import read_shortfalls
 from asr.recipe.systems import Run
-from asr.recipe.tasks import read_record, write_record
 from asr.scoring.counting import Score, score
+from asr.scoring.intervals import Interval
 from asr.scoring.significance import compare
 from asr.text.normalization import TextConfig, normalize_for_scoring
 
 RESULTS, TABLE = "results.json", "test.jsonl.gz"
 AT_SPEEDS = "+speeds"  # ends the names of setups that decode each utterance at several speeds
+LEFT_OUT = "left_out"  # names the texts of all folds of a variant
 
 # id -> text and, where they are known, speaker and further references, reference_2 and so on
 Texts = dict[str, dict[str, str]]
-# Of a run: its summary.json with its figures; in a study also its variant, and what it is trained without.
-Record = Mapping[str, Any]
+Table = tuple[Texts, dict[str, Texts]]  # references, and hypotheses by their name
+Record = Mapping[str, Any]  # of a run: its summary.json with its figures
 
 
-# --- the runs of a recipe -----------------------------------------------------------------------
-
-
-def compare_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
-    """Score the test hypotheses of all runs, each against the baseline too; write them with results.json."""
-    tested = {run.name: read_texts(run.evaluation_dir / "test.jsonl") for run in runs}
-    references: Texts = {}
-    for own in tested.values():
-        for id, fields in own.items():
-            references.setdefault(id, fields)
-    for run in runs:
-        own = tested[run.name]
-        if own != ({id: references[id] for id in own} if run.conf.fold else references):
+def collect_texts(runs: Sequence[Run], summaries: Sequence[Record]) -> Table:
+    """Collect the references, and the test hypotheses of all runs by each of their setups."""
+    references = read_texts(runs[0].evaluation_dir / "test.jsonl")
+    hypotheses = {}
+    for run, summary in zip(runs, summaries, strict=True):
+        if read_texts(run.evaluation_dir / "test.jsonl") != references:
             raise UserError(
                 f"{runs[0].conf.path} and {run.conf.path}: their references differ after text.scoring, so "
                 "their error rates cannot be compared; give both the same rules"
             )
-    summaries = [read_record(run.summary_path) for run in runs]
-    hypotheses = {
-        setup_name(run.name, setup): read_texts(run.evaluation_dir / f"{setup_name('test', setup)}.jsonl")
-        for run, summary in zip(runs, summaries, strict=True)
-        for setup in summary["ways"]["test"]
-    }
-    write_table(experiment.results_dir / TABLE, references, hypotheses)
-    baseline = experiment.recipe.baseline
-    if not any(run.system == baseline for run in runs):
-        baseline = runs[0].system
-    about = describe_experiment(experiment) | {"baseline": baseline}
-    scores = score_results(experiment.results_dir, baseline, summaries)
-    write_record(experiment.results_path, about | scores)
-
-
-def describe_experiment(experiment: Experiment) -> dict[str, Any]:
-    """Describe corpus and command, and what the corpus lacks, if it is a part."""
-    about = {"corpus": experiment.recipe.name, "smoke": experiment.smoke, "command": experiment.command}
-    shortfalls = read_shortfalls(experiment.data_dir)
-    return about | ({"partial": shortfalls} if shortfalls else {})
-
-
-def score_results(folder: Path, baseline: str, summaries: Sequence[Record]) -> dict[str, Any]:
-    """Compute the figures of results.json from the table in `folder`, and add them to the summaries."""
-    references, hypotheses = read_table(folder / TABLE)
-    runs, chosen = [], {}
+        for setup in summary["ways"]["test"]:
+            texts = read_texts(run.evaluation_dir / f"{setup_name('test', setup)}.jsonl")
+            hypotheses[setup_name(run.name, setup)] = texts
     for summary in summaries:
-        name, setups = summary["name"], {}
-        for setup, known in summary["ways"]["test"].items():
-            texts = hypotheses[setup_name(name, setup)]
-            found = score_texts(choose_tested(summary, references, texts), texts)
-            setups[setup] = {**known, "wer": found.error_rate, "cer": found.character_error_rate}
-            if setup == summary["decoding"]:
-                chosen[name] = found
-        interval = chosen[name].character_interval
-        figures = describe_score(chosen[name]) | {
-            "cer": chosen[name].character_error_rate,
-            "cer_interval": None if interval is None else [interval.low, interval.high],
-        }
-        runs.append({**summary, **figures, "ways": {**summary["ways"], "test": setups}})
-    comparisons = []
-    for summary in summaries:
-        opponent = _find_opponent(summary, baseline, summaries)
-        if opponent is not None:
-            name = summary["name"]
-            verdict = compare_scores((name, opponent), chosen[name], chosen[opponent])
-            comparisons.append({"system": name, "baseline": opponent, **verdict})
-    first = next(iter(chosen.values()))
-    test = {
-        "utterances": len(references),
-        "words": first.counts.reference_length,
-        "resampled_by": first.resampled_by,
-        **({"references": first.num_references} if first.num_references > 1 else {}),
-    }
-    return {"test": test, "runs": runs, "comparisons": comparisons}
+        if summary["left_out"] is not None:
+            own = hypotheses[setup_name(summary["name"], summary["decoding"])]
+            joined = setup_name(f"{summary['variant']}-seed-{summary['seed']}", LEFT_OUT)
+            tested = {id: own[id] for id in choose_tested(summary, references)}
+            hypotheses[joined] = hypotheses.get(joined, {}) | tested
+    return references, hypotheses
 
 
-def _find_opponent(run: Record, baseline: str, summaries: Sequence[Record]) -> str | None:
-    """Find the run of the baseline with the same seed, else its first run; None for the baseline itself.
-
-    None for folds too, which a study puts together before it compares them.
-    """
-    if run["system"] == baseline or run.get("is_fold"):
-        return None
-    candidates = [other for other in summaries if other["system"] == baseline]
-    same_seed = [other for other in candidates if other["seed"] == run["seed"]]
-    return str((same_seed or candidates)[0]["name"])
-
-
-# --- the variants of a study --------------------------------------------------------------------
-
-
-def score_study(folder: Path, baseline: str, runs: Sequence[Record]) -> dict[str, Any]:
-    """Compute the figures of study.json from the table in `folder`, and add them to the runs."""
-    references, columns = read_table(folder / TABLE)
+def score_runs(table: Path, baseline: str, runs: Sequence[Record]) -> dict[str, Any]:
+    """Compute the figures of results.json from the table, and add them to the runs."""
+    references, columns = read_table(table)
     hypotheses = {run["name"]: columns[setup_name(run["name"], run["decoding"])] for run in runs}
-    variants = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
-    scores = {name: pool(own, references, hypotheses) for name, own in variants.items()}
+    systems = {run["variant"]: [own for own in runs if own["variant"] == run["variant"]] for run in runs}
+    scores = {name: pool(own, references, hypotheses) for name, own in systems.items()}
     comparisons = []
-    for name, own in variants.items():
-        shared, others = _share_folds(own, variants.get(baseline, []))
+    for name, own in systems.items():
+        shared, others = _share_folds(own, systems.get(baseline, []))
         if name != baseline and shared:
             first, second = (pool(side, references, hypotheses) for side in (shared, others))
             verdict = compare_scores((name, baseline), first, second)
             comparisons.append({"system": name, "baseline": baseline, **verdict})
+    first = next(iter(scores.values()))
     return {
         "test": {
             "utterances": len(references),
             "words": sum(len(fields["text"].split()) for fields in references.values()),
-            "resampled_by": next(iter(scores.values())).resampled_by,
+            "resampled_by": first.resampled_by,
+            **({"references": first.num_references} if first.num_references > 1 else {}),
         },
-        "runs": [{**run, **_score_alone(run, references, hypotheses)} for run in runs],
-        "variants": [{"name": name, **describe_score(found)} for name, found in scores.items()],
+        "runs": [{**run, **_score_alone(run, references, columns)} for run in runs],
+        "systems": [
+            {"name": name, **describe_score(found), **_describe_characters(found)}
+            for name, found in scores.items()
+        ],
         "comparisons": comparisons,
     }
 
 
 def pool(runs: Sequence[Record], references: Texts, hypotheses: Mapping[str, Texts]) -> Score:
     """Score all runs as if their utterances were one test set; of a fold, what was left out alone."""
-    tested = [(run, choose_tested(run, references, hypotheses[run["name"]])) for run in runs]
+    tested = [(run, choose_tested(run, references)) for run in runs]
     return score_texts(
         {f"{run['seed']} {id}": fields for run, own in tested for id, fields in own.items()},
         {f"{run['seed']} {id}": hypotheses[run["name"]][id] for run, own in tested for id in own},
@@ -165,38 +101,24 @@ def _share_folds(first: Sequence[Record], second: Sequence[Record]) -> tuple[lis
     return kept[0], kept[1]
 
 
-def _score_alone(run: Record, references: Texts, hypotheses: Mapping[str, Texts]) -> dict[str, Any]:
-    found = pool([run], references, hypotheses)
-    figures = describe_score(found) | {"cer": found.character_error_rate}
-    if run["left_out"] is not None and not run.get("is_fold"):  # and the speakers that it knows
-        known = {id: fields for id, fields in references.items() if fields["speaker"] != run["left_out"]}
-        texts = {id: hypotheses[run["name"]][id] for id in known}
-        figures["known_speakers"] = describe_score(score_texts(known, texts))
+def _score_alone(run: Record, references: Texts, columns: Mapping[str, Texts]) -> dict[str, Any]:
+    """Score a run by itself: as it was decoded, by its other setups, and on the speakers that it knows."""
+    tested = choose_tested(run, references)
+    setups = {}
+    for setup, known in run["ways"]["test"].items():
+        own = columns.get(setup_name(run["name"], setup))
+        if own is not None:
+            fresh = score_texts(tested, {id: own[id] for id in tested}, resamples=0)
+            known = {**known, "wer": fresh.error_rate, "cer": fresh.character_error_rate}
+        setups[setup] = known
+    texts = columns[setup_name(run["name"], run["decoding"])]
+    found = pool([run], references, {run["name"]: texts})
+    figures = describe_score(found) | _describe_characters(found) | {"ways": {**run["ways"], "test": setups}}
+    if run["left_out"] is not None:
+        known_ids = references.keys() - tested.keys()
+        known = {id: fields for id, fields in references.items() if id in known_ids}
+        figures["known_speakers"] = describe_score(score_texts(known, {id: texts[id] for id in known}))
     return figures
-
-
-# --- publishing ---------------------------------------------------------------------------------
-
-
-def read_results(experiment: Experiment) -> dict[str, Any]:
-    """Read what `compare_runs` has left."""
-    results = read_record(experiment.results_path)
-    if not results:
-        raise UserError(f"{experiment.results_dir}: no results; leave --stage out")
-    return results
-
-
-def publish_results(experiment: Experiment) -> None:
-    """Copy results.json, its texts and its page to the folder of the recipe."""
-    if read_results(experiment)["smoke"]:
-        raise UserError(
-            f"{experiment.results_dir}: results of a smoke run mean nothing and are not published"
-        )
-    folder = experiment.published_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = experiment.results_dir / TABLE
-    for path in (experiment.results_path, texts, experiment.report_dir / "report.md"):
-        shutil.copyfile(path, folder / path.name)
 
 
 # --- scores -------------------------------------------------------------------------------------
@@ -213,15 +135,13 @@ def find_language_model(setup: str) -> str | None:
     return source or None
 
 
-def choose_tested(run: Record, references: Texts, hypotheses: Texts) -> Texts:
-    """Choose what the run is tested on: the fold or the speaker that it was trained without, else all."""
-    if run.get("is_fold"):
-        return {id: references[id] for id in hypotheses}
-    left_out = run.get("left_out")
+def choose_tested(run: Record, references: Texts) -> Texts:
+    """Choose what the run is tested on: the speaker that it was trained without, else all."""
+    left_out = run["left_out"]
     return {id: f for id, f in references.items() if left_out is None or f["speaker"] == left_out}
 
 
-def score_texts(references: Texts, hypotheses: Texts) -> Score:
+def score_texts(references: Texts, hypotheses: Texts, **options: Any) -> Score:
     """Score texts; the interval resamples speakers where all are known."""
     speakers = {name: fields["speaker"] for name, fields in references.items() if "speaker" in fields}
     return score(
@@ -231,34 +151,37 @@ def score_texts(references: Texts, hypotheses: Texts) -> Score:
         alternatives={
             name: list(find_more_references(fields).values()) for name, fields in references.items()
         },
+        **options,
     )
-
-
-def score_run(folder: Path, run: Record) -> Score:
-    """Score what a run wrote by its chosen setup."""
-    references, columns = read_table(folder / TABLE)
-    hypotheses = columns[setup_name(run["name"], run["decoding"])]
-    return score_texts(choose_tested(run, references, hypotheses), hypotheses)
 
 
 def describe_score(found: Score) -> dict[str, Any]:
     """WER with its interval, as numbers."""
-    interval = found.interval
     return {
         "wer": found.error_rate,
-        "interval": None if interval is None else [interval.low, interval.high],
+        "interval": _describe_interval(found.interval),
         "errors": found.counts.errors,
         "words": found.counts.reference_length,
     }
 
 
+def _describe_characters(found: Score) -> dict[str, Any]:
+    return {
+        "cer": found.character_error_rate,
+        "cer_interval": _describe_interval(found.character_interval),
+    }
+
+
+def _describe_interval(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
 def compare_scores(names: tuple[str, str], first: Score, second: Score) -> dict[str, Any]:
     """Compare the first with the second; the difference is the first less the second, as is its interval."""
     found = compare(first, second, names)
-    interval = None if found.bootstrap is None else found.bootstrap.interval
     return {
         "difference": found.difference,
-        "interval": None if interval is None else [interval.low, interval.high],
+        "interval": _describe_interval(None if found.bootstrap is None else found.bootstrap.interval),
         "p": found.p,
         "verdict": found.verdict,
     }
@@ -288,7 +211,7 @@ def write_table(path: Path, references: Texts, hypotheses: Mapping[str, Texts]) 
             packed.write(_format_line({"id": id, **fields, **texts}))
 
 
-def read_table(path: Path) -> tuple[Texts, dict[str, Texts]]:
+def read_table(path: Path) -> Table:
     """Read the references, and the hypotheses of each system by its name."""
     references: Texts = {}
     hypotheses: dict[str, Texts] = {}

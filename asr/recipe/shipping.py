@@ -14,8 +14,8 @@ import torch
 from asr.errors import UserError
 from asr.models import Model
 from asr.recipe.evaluation import read_decoding
+from asr.recipe.experiment import hash_file, read_record
 from asr.recipe.results import find_language_model
-from asr.recipe.tasks import hash_file, read_record
 from asr.system.checkpoint import (
     System,
     find_model,
@@ -92,7 +92,7 @@ def _write_decoding(source: Path, system: System[Model], folder: Path, dtype: to
         copy_resources(bundled, model, folder)
     else:
         chosen = read_record(source / "evaluation" / "summary.json")
-        evaluated = read_record(source / ".evaluate.done").get("inputs", {}).get("the model")
+        evaluated = chosen.get("inputs", {}).get("the model")
         if not chosen or evaluated != hash_file(model / "model.safetensors"):
             logger.info("%s: not evaluated by `asr recipe run`, so no decoding setup is noted", source)
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.recipe.tasks import hash_file, read_record
+from asr.recipe.experiment import hash_file, read_record
 
 if TYPE_CHECKING:
     from asr.recipe.experiment import Experiment

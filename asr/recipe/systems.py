@@ -10,22 +10,15 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from asr.config import Config, describe_config
+from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.data.shards import is_shards
 from asr.errors import UserError
 from asr.recipe.definition import SystemConf
 from asr.recipe.experiment import Experiment
-from asr.recipe.tasks import hash_text
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig
 from asr.transcription.families import find_family
-
-# What changes neither the trained weights nor the scores, and what is hashed by content: paths.
-_NOT_HASHED = (
-    *("output_dir", "data.", "train.device", "train.threads", "train.loggers", "train.log_every"),
-    "batches.num_workers",
-)
 
 SMOKE_UTTERANCES = {"train": 32}
 SMOKE_UTTERANCES_ELSEWHERE = 8
@@ -70,8 +63,6 @@ class Run:
     seed: int
     config: RunConfig
     """The conf with the folders of this experiment, the seed, and the small sizes of smoke mode."""
-    test: Path
-    """The manifest that it is tested on."""
 
     @property
     def name(self) -> str:
@@ -86,9 +77,9 @@ class Run:
         return self.folder / "model" / "model.safetensors"
 
     @property
-    def note_path(self) -> Path:
-        """The file that notes what its training, once begun, reads, and on which machines."""
-        return self.folder / ".train.begun"
+    def record_path(self) -> Path:
+        """Notes what its training, once begun, reads, on which machines it was, and whether it ended."""
+        return self.folder / ".train.json"
 
     @property
     def evaluation_dir(self) -> Path:
@@ -175,7 +166,7 @@ def _build_run(experiment: Experiment, system: str, conf: SystemConf, own: RunCo
     config = load_conf(conf, [*given, *place])
     if experiment.smoke:
         config = load_conf(conf, [*given, *_shrink(config), *given, *place])
-    return Run(system, conf, folder, seed, config, conf.fold or experiment.data_dir / "test.jsonl")
+    return Run(system, conf, folder, seed, config)
 
 
 def load_conf(conf: SystemConf, overrides: Sequence[str] = ()) -> RunConfig:
@@ -219,53 +210,21 @@ def paths_in(value: Any) -> list[str]:
 
 
 def _sort_by_need(runs: Sequence[Run]) -> list[Run]:
-    """Put each run behind those that it needs."""
+    """Put each run behind the one that it starts from."""
     named = {run.name: run for run in runs}
-    needs = {run.name: [other.name for other in find_needed(run, runs)] for run in runs}
+    sources = {run.name: find_source(run, runs) for run in runs}
     try:
+        needs = {name: [source.name] if source else [] for name, source in sources.items()}
         return [named[name] for name in TopologicalSorter(needs).static_order()]
     except CycleError as error:
         conf = named[error.args[1][0]].conf.path
-        raise UserError(f"{conf}: reads a run that itself reads this one; break the circle") from None
+        raise UserError(f"{conf}: starts from a run that itself starts from this one") from None
 
 
-def find_needed(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """Find the other runs in whose folders a setting names a path."""
-    settings = [value for key, value, _ in describe_config(run.config) if key != "output_dir"]
-    paths = [Path(path) for value in settings for path in paths_in(value)]
-    folders = {folder for path in paths for folder in (path, *path.parents)}
-    return [other for other in runs if other.folder in folders and other.folder != run.folder]
-
-
-def hash_settings(config: RunConfig) -> str:
-    """Hash the settings that affect the result. Files that they name are hashed by content.
-
-    Settings at their defaults are left out: one that is new in the code changes no hash of before.
-    """
-    kept = {key: value for key, value in _changed_settings(config) if not key.startswith(_NOT_HASHED)}
-    return hash_text(json.dumps(kept, sort_keys=True, default=str))
-
-
-def _changed_settings(
-    config: Config, usual: Config | None = None, prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """List keys and values that are not as in `usual`, or else the defaults of their class.
-
-    A section of another class than the usual one stands there with its type, even if all in it is default.
-    """
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        default = getattr(usual, name, field.get_default(call_default_factory=True))
-        if value == default:
-            continue
-        key = f"{prefix}{name}"
-        if not isinstance(value, Config):
-            yield key, value
-        elif type(value) is type(default):
-            yield from _changed_settings(value, default, f"{key}.")
-        else:
-            yield key, getattr(value, "type", "given")
-            yield from _changed_settings(value, None, f"{key}.")
+def find_source(run: Run, runs: Sequence[Run]) -> Run | None:
+    """Find the run of this recipe that it starts from, if it does so."""
+    start = Path(run.config.start_from or "")
+    return next((own for own in runs if own.folder in (start, *start.parents) and own != run), None)
 
 
 # --- smoke mode ---------------------------------------------------------------------------------
