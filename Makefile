@@ -47,9 +47,12 @@ test-formats: setup
 	$(PYTEST) -rs $(FORMATS)
 
 demo: setup
-	$(BIN)/asr recipe run digits --jobs 2
+	$(BIN)/asr recipe run digits --stage prepare
+	$(BIN)/asr recipe run digits --stage train --only ctc_lstm & \
+		$(BIN)/asr recipe run digits --stage train --only transformer; status=$$?; wait; exit $$status
+	$(BIN)/asr recipe run digits
 	$(BIN)/asr transcribe $$(ls data/digits/audio/test/*.wav | head -1) --model runs/digits/transformer
-	@echo "The report is runs/digits/report/report.html, the model runs/digits/transformer/model."
+	@echo "The report is runs/digits/report/report.md, the model runs/digits/transformer/model."
 
 test-slow: setup
 	$(PYTEST) -m "slow and not gpu"

@@ -633,9 +633,9 @@ def run_smoke(recipe: Recipe, corpus_dir: Path | None, output_dir: Path) -> None
         assert run.model_path.exists(), run.name
     compared = [run.system for run in runs if run.makes_text]
     if compared:
-        results = json.loads((output_dir / "runs" / "results" / "results.json").read_text())
+        results = json.loads((output_dir / "runs" / "report" / "results.json").read_text())
         assert results["smoke"] is True and [run["name"] for run in results["runs"]] == compared
-        assert (output_dir / "runs" / "report" / "report.html").exists()
+        assert (output_dir / "runs" / "report" / "scores.html").exists()
 
 
 @pytest.mark.slow

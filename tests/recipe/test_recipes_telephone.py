@@ -142,7 +142,7 @@ def test_switchboard_is_trained_and_scored(switchboard: Corpus, tmp_path: Path) 
     recipe, root = switchboard
     experiment = Experiment(recipe, output_dir=tmp_path / "run", given_corpus_dir=root, smoke=True)
     run_recipe(experiment)
-    results = json.loads((experiment.results_dir / "results.json").read_text())
+    results = json.loads((experiment.report_dir / "results.json").read_text())
     assert {run["name"] for run in results["runs"]} == {"ctc_lstm", "transformer", "conformer"}
     assert results["test"]["utterances"] == 3 and results["test"]["words"] == 7
 

@@ -23,7 +23,7 @@ from asr.cli import main
 from asr.decoding import DecodingConfig, decode_greedily
 from asr.errors import UserError
 from asr.models import LowRankLinear, SpeechModel
-from asr.recipe import build_tasks, find_reason_to_run, read_record, report, run_recipe
+from asr.recipe import build_tasks, read_record, run_recipe
 from asr.system import RunConfig, find_checkpoints, load_any_system, load_system
 from asr.text import EOS_ID, SOS_ID, Tokenizer
 from asr.train import Learner, Process, prepare_system, train
@@ -377,16 +377,18 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write_ggml(tmp_path / "ggml.bin", make_weights())
     assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
     experiment = make_experiment(recipes_dir, only=("tuned",))
-    monkeypatch.setattr(report, "draw_attention", lambda *arguments: [])  # takes long, and nobody looks
+    monkeypatch.setattr(
+        "asr.recipe.report.draw_attention", lambda *arguments: []
+    )  # takes long, and nobody looks
     run_recipe(experiment)
-    (results,) = read_record(Path("runs/tones/results/results.json"))["runs"]
+    (results,) = read_record(Path("runs/tones/report/results.json"))["runs"]
     assert list(results["ways"]["test"]) == ["attention", "attention+speeds"]
     train_task = build_tasks(experiment, "train")[0]
-    assert find_reason_to_run(train_task) is None
+    assert train_task.find_reason() is None
     shutil.rmtree("openai")
     write_ggml(tmp_path / "ggml.bin", make_weights(1))
     assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
-    assert "the model that it starts from" in str(find_reason_to_run(train_task))
+    assert "the model that it starts from" in str(train_task.find_reason())
 
 
 @pytest.mark.slow
