@@ -18,8 +18,7 @@ from asr.scoring.alignments import Method, Operation, Unit, split_units
 from asr.scoring.alternatives import read_as_sclite
 from asr.scoring.intervals import Interval
 from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
-from asr.text.english import normalize_english
-from asr.text.normalization import Rule, normalize as normalize_text
+from asr.text.normalization import Rule, normalize as normalize_text, normalize_english
 from asr.transcripts.readers import FORMATS, split_format
 
 __all__ = [

@@ -1,6 +1,3 @@
-from .english import join_letters as join_letters, normalize_english as normalize_english
-from .english_numbers import write_numbers as write_numbers
-from .english_spelling import to_american as to_american
 from .normalization import (
     MAX_MARKS as MAX_MARKS,
     RULES as RULES,
@@ -8,7 +5,9 @@ from .normalization import (
     Rule as Rule,
     TextConfig as TextConfig,
     check_rules as check_rules,
+    join_letters as join_letters,
     normalize as normalize,
+    normalize_english as normalize_english,
     normalize_for_scoring as normalize_for_scoring,
     normalize_for_training as normalize_for_training,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
@@ -11,7 +12,7 @@ from typing import Literal, get_args
 import pydantic
 
 from asr.config import Config
-from asr.errors import UserError, suggest
+from asr.errors import UserError, shorten, suggest
 
 Rule = Literal[
     "strip_invisible",
@@ -68,6 +69,45 @@ def normalize(text: str, rules: Sequence[Rule]) -> str:
     for rule in rules:
         text = RULES[rule](text)
     return text
+
+
+# Spelled letters and digits, in texts that are normalized.
+_BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
+_SPELLED_LETTERS = re.compile(r"\b[^\W\d_](?: [^\W\d_])+\b")
+_SPELLED_DIGITS = re.compile(r"\b(?:\d+|one)(?: (?:\d+|one))+\b")
+
+
+@functools.cache
+def _load_english() -> Callable[[str], str]:
+    from whisper_normalizer.english import EnglishTextNormalizer  # what it depends on takes time to import
+
+    normalizer: Callable[[str], str] = EnglishTextNormalizer()
+    return normalizer
+
+
+def normalize_english(text: str) -> str:
+    """Normalize for scoring by the English rules of Whisper: lower case, no punctuation, numbers as digits,
+    contractions in full, American spelling."""
+    _check_characters(text)
+    try:
+        return " ".join(_load_english()(text).split())
+    except (AssertionError, ValueError):  # a number of over 4,300 digits
+        raise UserError(f"{shorten(text)}: the rules for English cannot read it; mend the text") from None
+
+
+def join_letters(text: str) -> str:
+    """Join runs of letters, and of digits: CZD8 for C Z D EIGHT, as the other side may write it.
+
+    For what `normalize_english` returns, which writes a single 1 as one; among digits it is a digit.
+    """
+    text = _BORDER.sub(" ", text)
+    text = _SPELLED_LETTERS.sub(lambda found: found[0].replace(" ", ""), text)
+    return _SPELLED_DIGITS.sub(_join_digits, text)
+
+
+def _join_digits(found: re.Match[str]) -> str:
+    run = found[0]
+    return run.replace("one", "1").replace(" ", "") if any(c.isdigit() for c in run) else run
 
 
 def check_rules(rules: Sequence[str]) -> None:

@@ -21,8 +21,7 @@ from asr.errors import UserError
 from asr.models.precision import Precision
 from asr.system.checkpoint import find_model
 from asr.system.decoding_resources import DecodingResources
-from asr.text.english import join_letters, normalize_english
-from asr.text.normalization import Rule, check_rules, normalize
+from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english
 from asr.transcription.families import Family, find_families, find_family
 from asr.transcripts.subtitles import SubtitlesConfig
 
