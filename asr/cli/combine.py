@@ -65,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _vote(args: argparse.Namespace) -> int:
-    from asr.scoring.combination import combine_files
+    from asr.scoring.alignments import load_nist
     from asr.transcripts.readers import split_format
 
     if args.output is not None:
         for name in args.hypotheses:
             refuse_to_overwrite(split_format(name)[1], args.output)
-    combined, notes = combine_files(args.hypotheses)
+    combined, notes = load_nist().combine_files(args.hypotheses)
     for note in notes:
         logger.warning("%s", note)
     _write(args, combined)

@@ -30,8 +30,8 @@ from asr.evaluation.speech import (
 )
 from asr.files import make_folder
 from asr.progress import AudioProgress
-from asr.scoring.counting import Score, describe_choice
-from asr.scoring.result import without_infinity
+from asr.scoring.counting import describe_choice
+from asr.scoring.result import Score, without_infinity
 from asr.scoring.tables import percent, show_interval, text_table
 from asr.system.checkpoint import System, find_model, load_any_system, load_state, require_speech
 from asr.system.decoding_resources import find_resources

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As in asr.scoring.sclite_formats, which --help must not import.
+# As in asr.scoring.nist.sclite_formats, which --help must not import.
 FORMATS = ("pra", "dtl", "sgml")
 ALIGNMENTS: dict[str, dict[str, Any]] = {
     "jiwer": {"align": "jiwer"},
@@ -203,7 +203,7 @@ def _group_scores(score: Score, field: str, values: Sequence[str]) -> dict[str, 
 
 
 def _print_tables(report: Report, show: int, with_bleu: bool) -> None:
-    from asr.scoring.counting import format_table
+    from asr.scoring.result import format_table
 
     reference, systems, first = report.reference, report.systems, report.systems[0].score
     files = ", ".join(f"{system.path} ({system.format})" for system in systems)
@@ -230,7 +230,7 @@ def _print_tables(report: Report, show: int, with_bleu: bool) -> None:
 
 def _print_errors(head: str, score: Score, limit: int) -> None:
     from asr.scoring.result import most_common
-    from asr.scoring.sclite_formats import align_lines
+    from asr.scoring.tables import align_lines
 
     for name, counter in score.error_counts.items():
         if counter:
@@ -283,13 +283,13 @@ def _parse_target(path: str) -> tuple[str, str]:
 
 def _write_files(report: Report, targets: Sequence[tuple[str, str]], html: str | None) -> None:
     from asr.files import replace_file
+    from asr.scoring.alignments import load_nist
     from asr.scoring.page import write_report
-    from asr.scoring.sclite_formats import SCORE_FORMATS
 
     for system, (path, suffix) in itertools.product(report.systems, targets):
         name = path.replace("{}", system.name.replace(os.sep, "-"))
         with replace_file(name) as file:
-            file.write(SCORE_FORMATS[suffix](system.score, system.name).encode())
+            file.write(load_nist().SCORE_FORMATS[suffix](system.score, system.name).encode())
         logger.info("wrote %s", name)
     if html:
         by_length = _score_groups("length", report.reference, report.systems)

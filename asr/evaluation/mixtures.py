@@ -16,8 +16,9 @@ from asr.errors import plural
 from asr.evaluation.speech import ReadSplit, make_normalizer
 from asr.files import replace_file
 from asr.models import MultiSpeakerModel
-from asr.scoring.counting import Score, score
-from asr.scoring.speakers import assign_texts
+from asr.scoring.counting import score
+from asr.scoring.result import Score
+from asr.scoring.scored_files import assign_texts
 from asr.system.checkpoint import System
 from asr.transcripts.transcript import Segment, Transcript
 from asr.transcripts.writers import format_transcript

@@ -21,7 +21,8 @@ from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import replace_file
-from asr.scoring.counting import Score, score
+from asr.scoring.counting import score
+from asr.scoring.result import Score
 from asr.text.normalization import TextConfig, normalize_for_scoring
 from asr.transcription.transcribe import WINDOW, Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript

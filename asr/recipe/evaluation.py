@@ -35,7 +35,7 @@ from asr.recipe.results import (
     write_texts,
 )
 from asr.recipe.systems import Run, find_all_runs
-from asr.scoring.counting import Score
+from asr.scoring.result import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.decoding_resources import build_resources
 from asr.train.preparation import read_training_texts

@@ -17,8 +17,9 @@ from asr.data.manifest import Utterance, find_more_references
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.recipe.systems import Run
-from asr.scoring.counting import Score, score
+from asr.scoring.counting import score
 from asr.scoring.intervals import Interval
+from asr.scoring.result import Score
 from asr.scoring.significance import compare
 from asr.text.normalization import TextConfig, normalize_for_scoring
 

@@ -6,9 +6,6 @@ from .alignments import (
     find_edits as find_edits,
     split_units as split_units,
 )
-from .alternatives import read_as_sclite as read_as_sclite
-from .bleu import NUM_COUNTS as NUM_COUNTS, compute_bleu as compute_bleu, count_bleu as count_bleu
-from .combination import combine as combine, combine_files as combine_files
 from .confusion import (
     LabelScore as LabelScore,
     format_label_table as format_label_table,
@@ -19,7 +16,6 @@ from .counting import (
     count_word_errors as count_word_errors,
     score as score,
 )
-from .glm import Rule as Rule, parse_rule as parse_rule, read_mapping as read_mapping
 from .intervals import (
     Interval as Interval,
     find_rate_interval as find_rate_interval,
@@ -28,22 +24,26 @@ from .intervals import (
     resample as resample,
     sum_groups as sum_groups,
 )
-from .matching import (
+from .page import Report as Report, build_page as build_page, write_report as write_report
+from .result import (
+    NUM_COUNTS as NUM_COUNTS,
+    Counts as Counts,
+    Score as Score,
+    compute_bleu as compute_bleu,
+    count_bleu as count_bleu,
+    format_table as format_table,
+    tabulate as tabulate,
+)
+from .scored_files import (
     Matched as Matched,
+    ScoredFile as ScoredFile,
+    assign_texts as assign_texts,
     compare_styles as compare_styles,
     describe_reference as describe_reference,
     find_ids as find_ids,
     match_transcripts as match_transcripts,
+    score_files as score_files,
 )
-from .page import Report as Report, build_page as build_page, write_report as write_report
-from .result import Counts as Counts, Score as Score, format_table as format_table, tabulate as tabulate
-from .sclite_formats import (
-    align_lines as align_lines,
-    write_dtl as write_dtl,
-    write_pra as write_pra,
-    write_sgml as write_sgml,
-)
-from .scored_files import ScoredFile as ScoredFile, score_files as score_files
 from .significance import (
     MIN_NORMAL as MIN_NORMAL,
     compare as compare,
@@ -53,8 +53,8 @@ from .significance import (
     compute_signed_ranks as compute_signed_ranks,
     count_segment_errors as count_segment_errors,
 )
-from .speakers import assign_texts as assign_texts
 from .tables import (
+    align_lines as align_lines,
     html_table as html_table,
     markdown_table as markdown_table,
     percent as percent,

@@ -114,13 +114,7 @@ def format_label_table(score: LabelScore) -> str:
     rows = [["label", "count", "precision %", "recall %"]]
     for number, label in enumerate(score.labels):
         shares = (score.precision(number), score.recall(number))
-        rows.append(
-            [
-                label,
-                str(score.expected_L[number]),
-                *(percent(share, 1) for share in shares),
-            ]
-        )
+        rows.append([label, str(score.expected_L[number]), *(percent(share, 1) for share in shares)])
     if len(score.labels) <= MAX_TABLE_LABELS:
         title = "expected below each other, said side by side:"
         confusions = [["", *score.labels]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +13,10 @@ from typing import Any, Literal, get_args
 from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError, shorten
-from asr.scoring.alignments import Method, Operation, Unit, split_units
-from asr.scoring.alternatives import read_as_sclite
-from asr.scoring.intervals import Interval
-from asr.scoring.result import Counts, Score, UtteranceScore, count_pairs, divide, format_table
+from asr.scoring.alignments import Method, Unit, load_nist, split_units
+from asr.scoring.result import Score, count_pairs, divide
 from asr.text.normalization import Rule, normalize as normalize_text, normalize_english
 from asr.transcripts.readers import FORMATS, split_format
-
-__all__ = [
-    "Counts",
-    "ErrorCount",
-    "Interval",
-    "Operation",
-    "Score",
-    "UtteranceScore",
-    "count_character_errors",
-    "count_word_errors",
-    "format_table",
-    "score",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +27,8 @@ BASIC_RULES: tuple[Rule, ...] = (
     *("strip_symbols", "strip_punctuation", "collapse_spaces"),
 )
 SHOWN_IDS = 5
-_FILE_NAME = re.compile(rf"\S+\.({'|'.join({*FORMATS, 'json', 'txt'})})(\.gz)?(#\S+)?")
 MAX_PATH = 4096
+_FILE_NAME = re.compile(rf"\S+\.({'|'.join({*FORMATS, 'json', 'txt'})})(\.gz)?(#\S+)?")
 
 
 @dataclass(frozen=True)
@@ -82,7 +66,6 @@ def score(
     references: str | Path | Sequence[str] | Mapping[str, str],
     hypotheses: str | Path | Sequence[str | None] | Mapping[str, str | None],
     *,
-    ids: Sequence[str] | None = None,
     speakers: Sequence[str] | Mapping[str, str] | None = None,
     recordings: Mapping[str, str] | None = None,
     alternatives: Mapping[str, Sequence[str]] | None = None,
@@ -95,7 +78,7 @@ def score(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Score:
-    """Compare texts with what was recognised.
+    """Compare texts with what was recognized.
 
     Lists belong together by place, dicts by id. A hypothesis that is None, or whose id is lacking, is
     missing: its words count as deleted, and `Score.missing` names it. Intervals go by speakers, where they
@@ -113,77 +96,59 @@ def score(
     """
     if not 0 < confidence < 1 or resamples < 0:
         raise UserError(f"confidence {confidence}, resamples {resamples}; expected 0 to 1, and 0 or more")
-    if are_files(references, hypotheses):
-        from asr.scoring.scored_files import score_files  # which scores texts by this function
-
-        if any(given is not None for given in (ids, speakers, recordings, alternatives)):
-            raise UserError(
-                "ids, speakers or recordings besides files, which tell them, or alternatives; leave them out"
-            )
-        options: dict[str, Any] = {"normalize": normalize, "align": align, "unit": unit}
-        options |= {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
-        options |= {"resamples": resamples, "confidence": confidence, "seed": seed}
-        _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
-        for note in notes:
-            logger.warning("%s", note)
-        return systems[0].score
-    assert not isinstance(references, Path) and not isinstance(hypotheses, Path)
-    names, said, heard = _match(references, hypotheses, ids)
-    who = [speakers.get(name) for name in names] if isinstance(speakers, Mapping) else speakers
-    if who is not None:
-        _check_lengths("speakers", len(who), len(names))
-        nameless = [name for name, speaker in zip(names, who, strict=True) if speaker is None]
-        if nameless:
-            raise UserError(
-                f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all"
-            )
     marks = {"has_optional_words": has_optional_words, "has_fragments": has_fragments}
     if any(marks.values()) and (align != "sclite" or normalize != "none" or unit != "words"):
         raise UserError(
             "optional words in brackets, or fragments: expected align sclite, unit words and no normalization"
         )
-    change = choose_normalization(normalize)
+    settings: dict[str, Any] = {"align": align, "unit": unit, "resamples": resamples}
+    settings |= {"confidence": confidence, "seed": seed}
+    if are_files(references, hypotheses):
+        from asr.scoring.scored_files import score_files  # which scores texts by this function
+
+        if any(given is not None for given in (speakers, recordings, alternatives)):
+            raise UserError("files tell speakers, recordings and alternatives themselves; leave these out")
+        options = {"normalize": normalize, **settings, **marks}
+        _, systems, notes = score_files(str(references), [str(hypotheses)], **options)
+        for note in notes:
+            logger.warning("%s", note)
+        return systems[0].score
+    assert not isinstance(references, Path) and not isinstance(hypotheses, Path)
+    names, said, heard = _match(references, hypotheses)
+    who = _match_speakers(speakers, names)
     others = _match_alternatives(alternatives or {}, names)
+    change = choose_normalization(normalize)
     # Candidates: each reference of each utterance, with its hypothesis; C of them.
     rows_C = [row for row, own in enumerate(others) for _ in range(1 + len(own))]
-    names_C = tuple(names[row] for row in rows_C)
-    said_C = tuple(text for first, own in zip(said, others, strict=True) for text in (first, *own))
-    heard_C = tuple(heard[row] for row in rows_C)
+    pairs_C = [(text, heard[row]) for row, first in enumerate(said) for text in (first, *others[row])]
     if align == "sclite" and normalize != "none":
-        for name, text in zip(names_C * 2, said_C + heard_C, strict=True):
-            if "{" in (text or ""):
+        for row, pair in zip(rows_C, pairs_C, strict=True):
+            if "{" in pair[0] + (pair[1] or ""):
                 raise UserError(
-                    f"utterance {name}: normalised, alternatives in braces would be read as words; "
+                    f"utterance {names[row]}: normalized, alternatives in braces would be read as words; "
                     "choose them without, or align as jiwer does"
                 )
-    said_C = tuple(change(text) for text in said_C)
-    heard_C = tuple(None if text is None else change(text) for text in heard_C)
-    given_C = said_C
+    pairs_C = [(change(text), None if found is None else change(found)) for text, found in pairs_C]
+    given_C = [text for text, _ in pairs_C]
     if align == "sclite":
-        said_C, heard_C = _read_all_as_sclite(names_C, said_C, heard_C, unit, marks)
-    pairs = (
-        (split_units(reference, unit), split_units(hypothesis or "", unit))
-        for reference, hypothesis in zip(said_C, heard_C, strict=True)
-    )
-    counts_C4 = count_pairs(pairs, align)
-    firsts = [number for number, row in enumerate(rows_C) if number == 0 or row != rows_C[number - 1]]
-    ends = [*firsts[1:], len(rows_C)]
+        pairs_C = [
+            _read_as_sclite(names[row], *pair, unit, marks) for row, pair in zip(rows_C, pairs_C, strict=True)
+        ]
+    split = ((split_units(text, unit), split_units(found or "", unit)) for text, found in pairs_C)
+    counts_C4 = count_pairs(split, align)
     errors_C = counts_C4[:, 1:].sum(axis=1)
-    chosen = [a + int(errors_C[a:b].argmin()) for a, b in zip(firsts, ends, strict=True)]
+    starts = [number for number, row in enumerate(rows_C) if number == 0 or row != rows_C[number - 1]]
+    spans = list(zip(starts, [*starts[1:], len(rows_C)], strict=True))
+    chosen = [start + int(errors_C[start:end].argmin()) for start, end in spans]
     return Score(
         ids=names,
-        given_references=tuple(given_C[number] for number in firsts),
-        references=tuple(said_C[number] for number in chosen),
-        given_alternatives=tuple(given_C[a + 1 : b] for a, b in zip(firsts, ends, strict=True)),
-        hypotheses=tuple(heard_C[number] for number in chosen),
-        speakers=None if who is None else tuple(str(speaker) for speaker in who),
+        references=tuple(pairs_C[number][0] for number in chosen),
+        all_references=tuple(tuple(given_C[start:end]) for start, end in spans),
+        hypotheses=tuple(pairs_C[number][1] for number in chosen),
+        speakers=who,
         recordings=None if recordings is None else tuple(recordings[name] for name in names),
         counts_P4=counts_C4[chosen],
-        align=align,
-        unit=unit,
-        resamples=resamples,
-        confidence=confidence,
-        seed=seed,
+        **settings,
     )
 
 
@@ -209,14 +174,9 @@ def are_files(references: object, hypotheses: object) -> bool:
 
 def _is_path(text: str) -> bool:
     """An existing file or folder with a suffix or in a folder: "yes" is a text, whatever lies beside."""
-    if not ("." in text or os.sep in text):
+    if not ("." in text or os.sep in text) or len(text) >= MAX_PATH or "\n" in text or "\0" in text:
         return False
-    return (
-        len(text) < MAX_PATH
-        and "\n" not in text
-        and "\0" not in text
-        and os.path.exists(split_format(text)[1])
-    )
+    return os.path.exists(split_format(text)[1])
 
 
 def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Callable[[str], str]:
@@ -233,64 +193,59 @@ def choose_normalization(normalize: Normalization | Callable[[str], str]) -> Cal
     )
 
 
-def _read_all_as_sclite(
-    names: tuple[str, ...],
-    said: tuple[str, ...],
-    heard: tuple[str | None, ...],
-    unit: Unit,
-    marks: Mapping[str, bool],
-) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    pairs = []
-    for name, reference, hypothesis in zip(names, said, heard, strict=True):
-        try:
-            first, second = read_as_sclite(reference, hypothesis or "", **marks)
-        except UserError as error:
-            raise UserError(f"utterance {name}: {error}") from None
-        if unit != "words" and "{" in reference + (hypothesis or ""):
-            raise UserError(f"utterance {name}: alternatives are chosen by words only; expected unit words")
-        pairs.append((first, None if hypothesis is None else second))
-    return tuple(first for first, _ in pairs), tuple(second for _, second in pairs)
+def _read_as_sclite(
+    name: str, reference: str, hypothesis: str | None, unit: Unit, marks: Mapping[str, bool]
+) -> tuple[str, str | None]:
+    if unit != "words" and "{" in reference + (hypothesis or ""):
+        raise UserError(f"utterance {name}: alternatives are chosen by words only; expected unit words")
+    try:
+        said, heard = load_nist().read_as_sclite(reference, hypothesis or "", **marks)
+    except UserError as error:
+        raise UserError(f"utterance {name}: {error}") from None
+    return said, None if hypothesis is None else heard
 
 
 def _match(
     references: str | Sequence[str] | Mapping[str, str],
     hypotheses: str | Sequence[str | None] | Mapping[str, str | None],
-    ids: Sequence[str] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str | None, ...]]:
     """Ids, references and hypotheses in the order of the references."""
+    if isinstance(references, Mapping) != isinstance(hypotheses, Mapping):
+        raise UserError("texts by id on one side, a list on the other; give both by id, or both as lists")
     if isinstance(references, Mapping) and isinstance(hypotheses, Mapping):
-        if ids is not None:
-            raise UserError("ids were given besides texts by id; leave them out")
         names = tuple(references)
-        unknown = [name for name in hypotheses if name not in references]
-        if unknown:
+        if unknown := [name for name in hypotheses if name not in references]:
             raise UserError(
                 f"hypotheses for {_list_ids(unknown)}, which no reference has; "
                 f"the references hold {_list_ids(names)}. Remove them, or score against their own references"
             )
         said, heard = tuple(references.values()), tuple(hypotheses.get(name) for name in names)
-    elif isinstance(references, Mapping) or isinstance(hypotheses, Mapping):
-        raise UserError("texts by id on one side, a list on the other; give both by id, or both as lists")
     else:
         said = (references,) if isinstance(references, str) else tuple(references)
         heard = (hypotheses,) if isinstance(hypotheses, str) else tuple(hypotheses)
         _check_lengths("hypotheses", len(heard), len(said))
-        names = tuple(map(str, ids)) if ids is not None else tuple(str(n + 1) for n in range(len(said)))
-        _check_lengths("ids", len(names), len(said))
-        if len(set(names)) < len(names):
-            raise UserError(
-                f"the same id twice: {_list_ids([n for n, c in Counter(names).items() if c > 1])}"
-            )
+        names = tuple(str(number + 1) for number in range(len(said)))
     if not names:
         raise UserError("no references; there is nothing to score")
     for name, reference, hypothesis in zip(names, said, heard, strict=True):
-        if not isinstance(reference, str):
-            raise UserError(f"reference {name}: {reference!r}; expected a text")
-        if not isinstance(hypothesis, str | None):
+        if not isinstance(reference, str) or not isinstance(hypothesis, str | None):
             raise UserError(
-                f"hypothesis {name}: {hypothesis!r}; expected a text, or None where it is missing"
+                f"utterance {name}: {reference!r} and {hypothesis!r}; expected texts, or None for a "
+                "hypothesis that is missing"
             )
     return names, said, heard
+
+
+def _match_speakers(
+    speakers: Sequence[str] | Mapping[str, str] | None, names: Sequence[str]
+) -> tuple[str, ...] | None:
+    if speakers is None:
+        return None
+    found = [speakers.get(name) for name in names] if isinstance(speakers, Mapping) else speakers
+    _check_lengths("speakers", len(found), len(names))
+    if nameless := [name for name, speaker in zip(names, found, strict=True) if speaker is None]:
+        raise UserError(f"no speaker for {_list_ids(nameless)}; name one for each utterance, or none at all")
+    return tuple(map(str, found))
 
 
 def _match_alternatives(

@@ -57,12 +57,10 @@ def build_page(report: Report, folder: str) -> Iterator[str]:
     settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
     yield f'<p class="quiet">{html.escape(settings)}</p>\n'
     if report.notes:
-        yield (
-            '<ul class="notes">'
-            + "".join(f"<li>{html.escape(note)}</li>" for note in report.notes)
-            + "</ul>\n"
-        )
-    yield _draw_summary(report)
+        items = "".join(f"<li>{html.escape(note)}</li>" for note in report.notes)
+        yield f'<ul class="notes">{items}</ul>\n'
+    scores = [((system.name,), system.score) for system in report.systems]
+    yield "<h2>Summary</h2>\n" + html_table(tabulate(("system",), scores))
     for comparison in report.comparisons:
         yield f'<p class="verdict">{html.escape(str(comparison))}</p>\n'
     yield _draw_intervals(report)
@@ -79,14 +77,6 @@ def _read_part(suffix: str) -> str:
     return Path(__file__).with_suffix(f".{suffix}").read_text(encoding="utf-8")
 
 
-# --- summary ------------------------------------------------------------------------------------
-
-
-def _draw_summary(report: Report) -> str:
-    scores = [((system.name,), system.score) for system in report.systems]
-    return "<h2>Summary</h2>\n" + html_table(tabulate(("system",), scores))
-
-
 def _draw_groups(report: Report, field: str) -> str:
     """The table of each system for one field, below each other."""
     scores = [
@@ -97,17 +87,12 @@ def _draw_groups(report: Report, field: str) -> str:
     return f"<h2>By {html.escape(field)}</h2>\n" + html_table(tabulate(("system", field), scores))
 
 
-# --- drawings -----------------------------------------------------------------------------------
-
-
 def _draw_intervals(report: Report) -> str:
     """A line from low to high for each system, and a dot for what was measured."""
     scores = [system.score for system in report.systems]
     if any(score.interval is None for score in scores):
         return ""
-    ends = [score.interval.high for score in scores if score.interval] + [
-        score.error_rate for score in scores
-    ]
+    ends = [end for score in scores if score.interval for end in (score.interval.high, score.error_rate)]
     top = max([end for end in ends if end < float("inf")], default=0) or 0.01
     left, width, row = 180, 560, 28
     parts = []
@@ -141,21 +126,17 @@ def _draw_heat_map(system: ScoredFile) -> str:
     confusions = system.score.confusions
     if not confusions:
         return ""
-    substituted = Counter[str]()
+    substituted, predicted = Counter[str](), Counter[str]()
     for (first, _), count in confusions.items():
         substituted[first] += count
     rows = [unit for unit, _ in most_common(substituted, HEAT_MAP_UNITS)]
     shown = Counter({pair: count for pair, count in confusions.items() if pair[0] in set(rows)})
-    recognised = Counter[str]()
     for (_, second), count in shown.items():
-        recognised[second] += count
-    columns = [unit for unit, _ in most_common(recognised, HEAT_MAP_UNITS)]
+        predicted[second] += count
+    columns = [unit for unit, _ in most_common(predicted, HEAT_MAP_UNITS)]
     top = max(shown.values())
-    lines = [
-        "<tr><th>reference \\ hypothesis</th>"
-        + "".join(f"<th><span>{_text(unit)}</span></th>" for unit in columns)
-        + "</tr>"
-    ]
+    head = "".join(f"<th><span>{_text(unit)}</span></th>" for unit in columns)
+    lines = [f"<tr><th>reference \\ hypothesis</th>{head}</tr>"]
     for row in rows:
         cells = []
         for column in columns:
@@ -181,9 +162,6 @@ def _shade(share: float) -> str:
 
 def _text(unit: str) -> str:
     return f"<bdi>{html.escape(unit) if unit.strip() else '(space)'}</bdi>"
-
-
-# --- utterances ---------------------------------------------------------------------------------
 
 
 def _draw_utterances(report: Report, folder: str) -> Iterator[str]:
@@ -256,6 +234,6 @@ def _build_alignment(utterance: UtteranceScore, entry: Entry | None) -> list[lis
 
 def _find_times(utterance: UtteranceScore, entry: Entry | None) -> list[float]:
     """The start of each word of the hypothesis, if the words of the file are those that were scored."""
-    if entry is None or utterance.unit != "words" or len(entry.words) != len(utterance.hypothesis_units):
+    if entry is None or utterance.unit != "words" or len(entry.words) != len(utterance.hypothesis.split()):
         return []
     return [round(word.start, 3) for word in entry.words]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 from asr.errors import UserError
 from asr.scoring.alignments import (
     DELETION,
-    INSERTION,
     SUBSTITUTION,
     Edits,
     Method,
@@ -26,7 +26,6 @@ from asr.scoring.alignments import (
     find_edits,
     split_units,
 )
-from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.intervals import Interval, are_drawn, find_rate_interval, number_groups, sum_groups
 from asr.scoring.tables import percent, show_interval, text_table
 
@@ -45,9 +44,7 @@ class Counts:
     insertions: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            *(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
-        )
+        return Counts(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
     @property
     def reference_length(self) -> int:
@@ -68,12 +65,12 @@ class Counts:
 
     @property
     def match_error_rate(self) -> float:
-        """MER: the part of all pairs, deletions and insertions that is wrong; never above 1."""
+        """MER: the share of all pairs, deletions and insertions that is wrong; never above 1."""
         return divide(self.errors, self.correct + self.errors)
 
     @property
     def information_lost(self) -> float:
-        """WIL: 1 less the part of the references that is correct times the part of the hypotheses that is."""
+        """WIL: 1 minus the product of the correct shares of references and hypotheses."""
         if self.reference_length == self.hypothesis_length == 0:
             return 0.0
         return 1 - self.correct**2 / max(self.reference_length * self.hypothesis_length, 1)
@@ -94,35 +91,27 @@ class UtteranceScore:
     unit: Unit
 
     @property
-    def reference_units(self) -> list[str]:
-        return split_units(self.reference, self.unit)
-
-    @property
-    def hypothesis_units(self) -> list[str]:
-        return split_units(self.hypothesis, self.unit)
-
-    @property
     def operations(self) -> list[Operation]:
-        """The alignment, step by step; found anew at each call."""
-        return align(self.reference_units, self.hypothesis_units, self.align)
+        """The alignment, step by step; computed anew at each call."""
+        return align(
+            split_units(self.reference, self.unit), split_units(self.hypothesis, self.unit), self.align
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Score:
-    """The result of `score`. Print it for a table; what takes time is found at its first use."""
+    """The result of `score`. Print it for a table; what takes time is computed at its first use."""
 
     ids: tuple[str, ...]
-    given_references: tuple[str, ...]
-    """As they were given; `references` has the alternatives that were chosen for these hypotheses."""
     references: tuple[str, ...]
-    given_alternatives: tuple[tuple[str, ...], ...]
-    """Other references of each utterance, which are right too: that with the fewest errors is among
-    `references`, of equals the first."""
+    """Those with the fewest errors against these hypotheses; of equals the first."""
+    all_references: tuple[tuple[str, ...], ...]
+    """All references of each utterance, before alternatives in braces were chosen."""
     hypotheses: tuple[str | None, ...]
     """None where the hypothesis is missing: all of its reference is deleted then."""
     speakers: tuple[str, ...] | None
     recordings: tuple[str, ...] | None
-    """Of several speakers at once: what was assigned together is drawn together."""
+    """For several speakers at once: what was assigned together is drawn together."""
     counts_P4: np.ndarray
     """Correct, substituted, deleted and inserted units of each utterance."""
     align: Method
@@ -180,6 +169,11 @@ class Score:
         """Ids without a hypothesis."""
         return tuple(id for id, text in zip(self.ids, self.hypotheses, strict=True) if text is None)
 
+    @property
+    def num_references(self) -> int:
+        """The most references that an utterance has."""
+        return max(map(len, self.all_references))
+
     @cached_property
     def groups_P(self) -> np.ndarray:
         """A number for each utterance; those with the same one are drawn together in a resample."""
@@ -187,10 +181,8 @@ class Score:
 
     @property
     def resampled_by(self) -> str:
-        """Speaker, if two or more are known: what one says hangs together. Else utterance.
-
-        Of several speakers at once: recording.
-        """
+        """Speaker, if two or more are known, whose errors are not independent; else utterance. For several
+        speakers at once: recording."""
         if are_drawn(self.recordings):
             return "recording"
         return "speaker" if are_drawn(self.speakers) else "utterance"
@@ -202,7 +194,6 @@ class Score:
 
     @cached_property
     def character_interval(self) -> Interval | None:
-        """Interval of the character error rate, which counts where texts have no spaces between words."""
         return self._find_interval(self._character_counts_P4)
 
     def _find_interval(self, counts_P4: np.ndarray) -> Interval | None:
@@ -215,45 +206,31 @@ class Score:
     @cached_property
     def utterances(self) -> tuple[UtteranceScore, ...]:
         speakers = self.speakers or [None] * len(self)
-        rows = self.counts_P4.tolist()
-        columns = zip(self.ids, speakers, self.references, self.hypotheses, rows, strict=True)
+        columns = (self.ids, speakers, self.references, self.hypotheses, self.counts_P4.tolist())
         return tuple(
-            UtteranceScore(
-                id, speaker, first, second or "", second is None, Counts(*row), self.align, self.unit
-            )
-            for id, speaker, first, second, row in columns
+            UtteranceScore(id, who, first, second or "", second is None, Counts(*row), self.align, self.unit)
+            for id, who, first, second, row in zip(*columns, strict=True)
         )
 
     def worst(self, limit: int = 10) -> list[UtteranceScore]:
-        """Sentences with errors, most errors first, of the same number the shorter ones."""
+        """Utterances with errors, most errors first, of the same number the shorter ones."""
         order = np.lexsort([self.lengths_P, -self.errors_P])[:limit]
         return [self.utterances[number] for number in order if self.errors_P[number]]
 
-    def select(self, numbers: list[int]) -> Score:
+    def select(self, numbers: Sequence[int]) -> Score:
         """The score of some of the utterances, by their places."""
+        names = ("ids", "references", "all_references", "hypotheses", "speakers", "recordings")
+        columns = {name: getattr(self, name) for name in names}
+        picked: dict[str, Any] = {
+            name: None if column is None else tuple(column[number] for number in numbers)
+            for name, column in columns.items()
+        }
+        return dataclasses.replace(self, counts_P4=self.counts_P4[list(numbers)], **picked)
 
-        def pick(column: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(column[number] for number in numbers)
-
-        return dataclasses.replace(
-            self,
-            ids=pick(self.ids),
-            given_references=pick(self.given_references),
-            references=pick(self.references),
-            given_alternatives=pick(self.given_alternatives),
-            hypotheses=pick(self.hypotheses),
-            speakers=None if self.speakers is None else pick(self.speakers),
-            recordings=None if self.recordings is None else pick(self.recordings),
-            counts_P4=self.counts_P4[numbers],
-        )
-
-    def group(self, keys: Sequence[Hashable] | Callable[[UtteranceScore], Hashable]) -> dict[Any, Score]:
-        """A score for each key, in order of first appearance; keys are one for each utterance, or a rule."""
-        listed = [keys(utterance) for utterance in self.utterances] if callable(keys) else keys
-        if len(listed) != len(self):
-            raise UserError(f"{len(listed)} keys for {len(self)} utterances; expected one for each")
+    def group(self, keys: Sequence[Hashable]) -> dict[Any, Score]:
+        """A score for each key, in order of first appearance; there is a key for each utterance."""
         members: dict[Hashable, list[int]] = {}
-        for number, key in enumerate(listed):
+        for number, (_, key) in enumerate(zip(self.ids, keys, strict=True)):
             members.setdefault(key, []).append(number)
         return {key: self.select(numbers) for key, numbers in members.items()}
 
@@ -263,42 +240,18 @@ class Score:
         return {} if self.speakers is None else self.group(self.speakers)
 
     @cached_property
-    def confusions(self) -> Counter[tuple[str, str]]:
-        """Counts of (unit of the reference, unit of the hypothesis) among the substitutions."""
-        return self._errors_by_kind[0]
-
-    @cached_property
-    def deletions(self) -> Counter[str]:
-        return self._errors_by_kind[1]
-
-    @cached_property
-    def insertions(self) -> Counter[str]:
-        return self._errors_by_kind[2]
-
-    @property
-    def error_counts(self) -> dict[str, Counter[Any]]:
-        """The three tables of errors by their names."""
-        return {"confusions": self.confusions, "deletions": self.deletions, "insertions": self.insertions}
-
-    @cached_property
     def edits(self) -> Edits:
         """Every error with its place; pairs are numbered in the order of ids."""
         return find_edits(self._pairs(self.unit), self.align)
 
     @cached_property
-    def _errors_by_kind(self) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
-        confusions: Counter[tuple[str, str]] = Counter()
-        deletions: Counter[str] = Counter()
-        insertions: Counter[str] = Counter()
+    def error_counts(self) -> dict[str, Counter[Any]]:
+        """How often each (reference unit, hypothesis unit) was confused, each unit deleted or inserted."""
+        confusions, deletions, insertions = Counter[Any](), Counter[Any](), Counter[Any]()
         edits = self.edits
+        columns = (edits.pair_E, edits.kind_E, edits.reference_E, edits.hypothesis_E)
         last, reference, hypothesis = -1, [""], [""]
-        for pair, kind, i, j in zip(
-            *(
-                column.tolist()
-                for column in (edits.pair_E, edits.kind_E, edits.reference_E, edits.hypothesis_E)
-            ),
-            strict=True,
-        ):
+        for pair, kind, i, j in zip(*(column.tolist() for column in columns), strict=True):
             if pair != last:
                 last = pair
                 reference = split_units(self.references[pair], self.unit)
@@ -308,24 +261,24 @@ class Score:
             elif kind == DELETION:
                 deletions[reference[i]] += 1
             else:
-                assert kind == INSERTION
                 insertions[hypothesis[j]] += 1
-        return confusions, deletions, insertions
+        return {"confusions": confusions, "deletions": deletions, "insertions": insertions}
+
+    @property
+    def confusions(self) -> Counter[tuple[str, str]]:
+        return self.error_counts["confusions"]
+
+    @property
+    def deletions(self) -> Counter[str]:
+        return self.error_counts["deletions"]
+
+    @property
+    def insertions(self) -> Counter[str]:
+        return self.error_counts["insertions"]
 
     def _pairs(self, unit: Unit) -> Iterator[tuple[list[str], list[str]]]:
         for reference, hypothesis in zip(self.references, self.hypotheses, strict=True):
             yield split_units(reference, unit), split_units(hypothesis or "", unit)
-
-    @cached_property
-    def all_references(self) -> tuple[tuple[str, ...], ...]:
-        """All references of each utterance, as they were given."""
-        both = zip(self.given_references, self.given_alternatives, strict=True)
-        return tuple((first, *others) for first, others in both)
-
-    @property
-    def num_references(self) -> int:
-        """The most references that an utterance has."""
-        return max(map(len, self.all_references))
 
     def bleu(self) -> float:
         """Corpus BLEU with sacrebleu's defaults, 0 to 100, against all references of each utterance."""
@@ -366,14 +319,14 @@ class Score:
         return {**record, **self._describe_errors(show)} if show is not None else record
 
     def _describe_errors(self, show: int) -> dict[str, Any]:
-        top: dict[str, Any] = {
+        found: dict[str, Any] = {
             f"top_{kind}": [
                 [*([what] if isinstance(what, str) else what), count]
                 for what, count in most_common(counter, show)
             ]
             for kind, counter in self.error_counts.items()
         }
-        top["worst"] = [
+        found["worst"] = [
             {
                 "id": utterance.id,
                 "speaker": utterance.speaker,
@@ -383,7 +336,7 @@ class Score:
             }
             for utterance in self.worst(show)
         ]
-        return top
+        return found
 
     def __str__(self) -> str:
         return format_table({"": self})
@@ -402,8 +355,7 @@ def tabulate(titles: Sequence[str], scores: Sequence[tuple[Sequence[str], Score]
     rate = RATE_NAMES[first.unit]
     headings = [*titles, "utterances", first.unit, "correct", "sub", "del", "ins", f"{rate} %"]
     headings += [f"{100 * first.confidence:g} % interval"]
-    headings += ["SER %"] if rate == "CER" else ["CER %", "SER %"]
-    rows = [headings]
+    rows = [headings + (["SER %"] if rate == "CER" else ["CER %", "SER %"])]
     for names, score in scores:
         counts = (len(score), score.counts.reference_length, *dataclasses.astuple(score.counts))
         row = [*names, *(f"{count:,}" for count in counts), percent(score.error_rate)]
@@ -445,3 +397,42 @@ def divide(errors: float, length: float) -> float:
     if length == 0:
         return 0.0 if errors == 0 else math.inf
     return errors / length
+
+
+# --- BLEU, by sacrebleu with its defaults: counts that can be added up, and the score of their sums --------
+
+NUM_COUNTS = 10
+"""Right n-grams of length 1 to 4, all n-grams of length 1 to 4, words of hypotheses, words of references."""
+
+
+def load_sacrebleu() -> Any:
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise UserError("BLEU is computed by sacrebleu, which is not here; pip install sacrebleu") from error
+    return sacrebleu
+
+
+def count_bleu(pairs: Sequence[tuple[str | Sequence[str], str]]) -> list[int]:
+    """Count the n-grams of (reference, hypothesis) pairs; a reference may be several texts."""
+    if not pairs:
+        return [0] * NUM_COUNTS
+    references, hypotheses = zip(*pairs, strict=True)
+    texts = ([text] if isinstance(text, str) else text for text in references)
+    found = load_sacrebleu().corpus_bleu(list(hypotheses), list(itertools.zip_longest(*texts)))
+    return [*found.counts, *found.totals, found.sys_len, found.ref_len]
+
+
+def compute_bleu(counts: Sequence[float]) -> float:
+    """0 to 100, of the sum of the counts of all parts of a corpus."""
+    correct, totals, (length, reference_length) = counts[:4], counts[4:8], map(int, counts[8:])
+    metric = load_sacrebleu().metrics.BLEU
+    score = metric.compute_bleu(
+        correct=[int(count) for count in correct],
+        total=[int(count) for count in totals],
+        sys_len=length,
+        ref_len=reference_length,
+        smooth_method="exp",
+        max_ngram_order=4,
+    ).score
+    return float(score)

@@ -1,31 +1,39 @@
-"""Files of hypotheses scored against a file of references: read, matched, and with notes on what is odd."""
+"""Files of hypotheses scored against a file of references: matched by id, by order or by time, with notes."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
 from asr.data.manifest import find_more_references
-from asr.errors import UserError
-from asr.scoring.alignments import split_units
+from asr.errors import UserError, shorten
+from asr.scoring.alignments import load_nist, split_units
 from asr.scoring.counting import Normalization, choose_normalization, score
-from asr.scoring.glm import apply_mapping
-from asr.scoring.matching import (
-    compare_styles,
-    describe_reference,
-    find_ids,
-    match_transcripts,
-    scored_ids,
-)
 from asr.scoring.result import RATE_NAMES, Score
-from asr.scoring.speakers import pair_speakers
 from asr.transcripts.line_formats import Entry
 from asr.transcripts.readers import TranscriptFile, read_transcripts, split_format
+from asr.transcripts.transcript import Word
+
+MAX_EXAMPLES = 3
+STYLE_SAMPLE = 2000  # texts that are looked at to tell how a file writes
+NOBODY = "(nobody)"
+"""Speaker of an empty reference, to which an additional speaker of a hypothesis is assigned."""
 
 _ALTERNATIVES = re.compile(r"(^|\s)\{.*/.*\}(\s|$)")
+_PUNCTUATION = re.compile(r"[.,?!;:\u3002\uff0c\uff1f\u061f\u060c\u0964](?=\s|$)")
+_DIGITS = re.compile(r"\d+")
+
+Splitter = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,17 @@ class ScoredFile:
     score: Score
     entries: Mapping[str, Entry]
     """Hypotheses by the ids of the references."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Hypotheses by the ids of the references."""
+
+    entries: dict[str, Entry]
+    """In the order of the references; what is missing there was not in the file, or had no text."""
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What a person should know, such as which ids are missing or unknown."""
 
 
 def score_files(
@@ -60,6 +79,7 @@ def score_files(
     Options are those of `score`.
     """
     change = choose_normalization(normalize)
+    align, unit = options.get("align", "jiwer"), options.get("unit", "words")
     if [reference_path, *more_references, *hypothesis_paths].count("-") > 1:
         raise UserError("standard input can be read once only; give files for the others")
     reference = read_transcripts(reference_path)
@@ -75,36 +95,32 @@ def score_files(
     reference, files = find_ids(reference, [*others, *files])
     others, files = [*_split_fields(reference), *files[: len(others)]], files[len(others) :]
     if glm is not None:
-        if options.get("align") != "sclite":
+        if align != "sclite":
             raise UserError(f"{glm}: its rules may offer alternatives, {{ a / b }}; expected align sclite")
-        reference = apply_mapping(glm, reference, "reference")
-        others = [apply_mapping(glm, file, "reference") for file in others]
-        files = [apply_mapping(glm, file, "hypothesis") for file in files]
+        apply = load_nist().apply_mapping
+        reference, *others = [apply(glm, file, "reference") for file in (reference, *others)]
+        files = [apply(glm, file, "hypothesis") for file in files]
     notes = [f"{reference.path}: {note}" for note in (*reference.notes, *describe_reference(reference))]
     if speakers_at_once:
-        if options.get("align", "jiwer") != "jiwer":
-            raise UserError(
-                "several speakers at once are assigned by the fewest errors; expected align jiwer"
-            )
-        if others:
-            raise UserError(
-                f"{others[0].path}: of several speakers at once, only one reference is read; leave it out"
-            )
-        unit = options.get("unit", "words")
+        if align != "jiwer" or others:
+            raise UserError("several speakers at once: expected align jiwer, and a single reference")
         reference, files = pair_speakers(reference, files, lambda text: split_units(change(text), unit))
     ids = scored_ids(reference)
     texts = {id: reference.entries[id].text or "" for id in ids}
     speakers = _find_speakers(reference, ids, notes)
     if speakers_at_once:
         options["recordings"] = {id: reference.entries[id].recording for id in ids}
-    if options.get("align") != "sclite" and (
-        count := sum(map(bool, map(_ALTERNATIVES.search, texts.values())))
-    ):
+    if align != "sclite" and (count := sum(map(bool, map(_ALTERNATIVES.search, texts.values())))):
         notes.append(
             f"{reference.path}: {count:,} texts offer alternatives, {{ a / b }}, which are compared as they "
             "stand; --align sclite chooses among them"
         )
-    alternatives = _match_alternatives(reference, others, notes)
+    alternatives: dict[str, list[str]] = defaultdict(list)
+    for file in others:
+        matched = match_transcripts(reference, file, "have no text; their other references count")
+        for id, entry in matched.entries.items():
+            alternatives[id].append(entry.text or "")
+        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
     systems = []
     for name, file in zip(names, files, strict=True):
         matched = match_transcripts(reference, file)
@@ -130,31 +146,17 @@ def _split_fields(reference: TranscriptFile) -> list[TranscriptFile]:
     return [TranscriptFile(f"{reference.path}: {n}", reference.format, own) for n, own in ordered.items()]
 
 
-def _match_alternatives(
-    reference: TranscriptFile, others: Sequence[TranscriptFile], notes: list[str]
-) -> dict[str, list[str]]:
-    """Further references by id."""
-    found: dict[str, list[str]] = {}
-    for file in others:
-        matched = match_transcripts(reference, file, "have no text; their other references count")
-        for id, entry in matched.entries.items():
-            found.setdefault(id, []).append(entry.text or "")
-        notes += [f"{file.path}: {note}" for note in (*file.notes, *matched.notes)]
-    return found
-
-
 def name_systems(paths: Sequence[str]) -> list[str]:
-    """The names of the files; where they are alike, as in */hyp.trn, the whole paths."""
+    """The names of the files; where two are the same, as in */hyp.trn, the whole paths."""
     split = [split_format(path) for path in paths]
-    plain = [f"{path}#{field}" if field else path for _, path, field in split]
     stems = [
         field or os.path.splitext(os.path.basename(os.path.normpath(path)))[0] for _, path, field in split
     ]
-    names = stems if len(set(stems)) == len(stems) else plain
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"{next(name for name in names if names.count(name) > 1)} is given twice; once is enough"
-        )
+    if len(set(stems)) == len(stems):
+        return stems
+    names = [f"{path}#{field}" if field else path for _, path, field in split]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{twice[0]} is given twice; once is enough")
     return names
 
 
@@ -167,6 +169,275 @@ def _find_speakers(reference: TranscriptFile, ids: Sequence[str], notes: list[st
             f"interval goes by utterance"
         )
     return found if len(found) == len(ids) else None
+
+
+# --- ids in plain text --------------------------------------------------------------------------
+
+
+def find_ids(
+    reference: TranscriptFile, hypotheses: Sequence[TranscriptFile]
+) -> tuple[TranscriptFile, list[TranscriptFile]]:
+    """The same files, with the first words of plain text as ids where the other side shows that they are.
+
+    Where the first words of both sides may be ids, nothing is guessed.
+    """
+    files = [reference, *hypotheses]
+    known = {id for file in files if file.format != "plain" for id in file.entries}
+    words_of = {file.path: words for file in files if file.is_guess and (words := _find_first_words(file))}
+    with_ids = {path for path, words in words_of.items() if len(words.keys() & known) > len(words) / 2}
+    # What is said to be plain text has no ids, so that nothing else needs any.
+    if not any(file.format == "plain" and not file.is_guess for file in files):
+        ours = words_of.get(reference.path, {})
+        doubtful = [
+            path
+            for path, words in words_of.items()
+            if path not in with_ids and _may_be_ids(words, ours, bool(known))
+        ]
+        if doubtful:
+            raise UserError(
+                f"{', '.join(doubtful)}: each line begins with another word, as "
+                f"{list_examples(list(words_of[doubtful[0]]))}; if these are ids, put kaldi: before the "
+                "path, and if they belong to the texts, plain:"
+            )
+    files = [_split_ids(file) if file.path in with_ids else file for file in files]
+    return files[0], files[1:]
+
+
+def _find_first_words(file: TranscriptFile) -> dict[str, None] | None:
+    """List the first words in their order; None if a word is there twice, which no id is."""
+    words = [text.split(maxsplit=1)[0] for entry in file.entries.values() if (text := entry.text)]
+    found = dict.fromkeys(words)
+    return found if words and len(found) == len(words) else None
+
+
+def _may_be_ids(words: dict[str, None], ours: dict[str, None], are_others_known: bool) -> bool:
+    """Numbers where the other side has ids, or the same numbers; or its first words in another order."""
+    are_numbers = len(words) > 1 and all(re.fullmatch(r"[\d.,:]+", word) for word in words)
+    if are_others_known:
+        return are_numbers
+    if words is ours:
+        return False  # said of the other side, or of none
+    if are_numbers:
+        return len(words.keys() & ours.keys()) > len(words) / 2
+    return len(words) > 2 and words.keys() == ours.keys() and list(words) != list(ours)
+
+
+def _split_ids(file: TranscriptFile) -> TranscriptFile:
+    """Plain text as the Kaldi text that it turned out to be."""
+    split = ((entry.text or "").split(maxsplit=1) for entry in file.entries.values())
+    return TranscriptFile(
+        file.path, "kaldi", {words[0]: Entry("".join(words[1:])) for words in split if words}
+    )
+
+
+# --- matching -----------------------------------------------------------------------------------
+
+
+def match_transcripts(
+    reference: TranscriptFile,
+    hypothesis: TranscriptFile,
+    if_missing: str = "have no hypothesis; all their words count as deletions",
+) -> Matched:
+    """The hypotheses of the utterances that have a reference; an error if they are of another corpus.
+
+    They may be other references or systems too; `if_missing` says in the notes what becomes of those that
+    are missing.
+    """
+    notes: list[str] = []
+    found = hypothesis.entries
+    if "plain" in (reference.format, hypothesis.format):
+        if len(reference.entries) != len(found):
+            raise UserError(
+                f"{hypothesis.path} has {len(found):,} utterances ({hypothesis.format}), {reference.path} "
+                f"{len(reference.entries):,} ({reference.format}); without ids on both sides, line N is "
+                "compared with line N, so expected as many: add ids, or the missing lines"
+            )
+        if reference.format != hypothesis.format:
+            notes.append("only one of the two files has ids: utterance N is compared with utterance N")
+        found = dict(zip(reference.entries, found.values(), strict=True))
+    elif not found.keys() & reference.entries.keys():
+        if len(reference.entries) == len(found) == 1 and {reference.format, hypothesis.format} & {
+            "srt",
+            "vtt",
+        }:
+            found = dict(zip(reference.entries, found.values(), strict=True))
+            notes.append("one recording on each side: compared whatever their names")
+        else:
+            found = _match_by_time(reference, hypothesis, notes)
+    scored = scored_ids(reference)
+    entries = {id: found[id] for id in scored if id in found and found[id].text is not None}
+    if not entries:
+        raise UserError(_explain_unmatched(reference, hypothesis))
+    missing = tuple(id for id in scored if id not in entries)
+    if missing:
+        notes.append(f"{len(missing):,} of {len(scored):,} utterances {if_missing}: {list_examples(missing)}")
+    if unknown := [id for id in found if id not in reference.entries]:
+        notes.append(
+            f"{len(unknown):,} ids are not in {reference.path} and are left out: {list_examples(unknown)}"
+        )
+    return Matched(entries, missing, tuple(notes))
+
+
+def scored_ids(reference: TranscriptFile) -> list[str]:
+    """The utterances that somebody has written down."""
+    return [id for id, entry in reference.entries.items() if entry.text is not None]
+
+
+def describe_reference(reference: TranscriptFile) -> list[str]:
+    """Note the utterances of a reference without a text."""
+    texts = {id: entry.text for id, entry in reference.entries.items()}
+    unwritten = [id for id, text in texts.items() if text is None]
+    if len(unwritten) == len(texts):
+        raise UserError(f"{reference.path}: no utterance has a text; expected what is said, to compare with")
+    notes = []
+    if unwritten:
+        notes.append(
+            f"{len(unwritten):,} utterances have no text and are not scored: {list_examples(unwritten)}"
+        )
+    if empty := [id for id, text in texts.items() if text is not None and not text.split()]:
+        notes.append(
+            f"{len(empty):,} references are empty; whatever was recognized there counts as insertions: "
+            f"{list_examples(empty)}"
+        )
+    return notes
+
+
+def list_examples(ids: Sequence[str]) -> str:
+    """The first few, for a message."""
+    shown = ", ".join(shorten(id)[1:-1] for id in ids[:MAX_EXAMPLES])
+    return shown + (", ..." if len(ids) > MAX_EXAMPLES else "")
+
+
+def _explain_unmatched(reference: TranscriptFile, hypothesis: TranscriptFile) -> str:
+    ours, theirs = list(reference.entries), list(hypothesis.entries)
+    hint = "is it of another corpus, or read as the wrong format? (a prefix such as kaldi: says the format)"
+    if {id.casefold() for id in ours} & {id.casefold() for id in theirs}:
+        hint = "they differ in upper and lower case: write them alike"
+    elif {re.split(r"[/\\]", id)[-1].rsplit(".", 1)[0] for id in theirs} & set(ours):
+        hint = "they are paths of files: keep the names only"
+    return (
+        f"{hypothesis.path} has no utterance of {reference.path}; its first ids are {list_examples(theirs)} "
+        f"(read as {hypothesis.format}), and there {list_examples(ours)} (read as {reference.format}); {hint}"
+    )
+
+
+# --- by time ------------------------------------------------------------------------------------
+
+_Key = tuple[str, str | None]  # recording and channel
+
+
+def _match_by_time(
+    reference: TranscriptFile, hypothesis: TranscriptFile, notes: list[str]
+) -> dict[str, Entry]:
+    """Words of whole recordings go to the segments of the reference, as sclite does it.
+
+    A word belongs to the first segment that ends after the middle of the word; what comes after the last
+    segment of a recording, to the last one. So words between two segments are insertions in the later one.
+    """
+    segments: dict[_Key, list[tuple[float, float, str]]] = defaultdict(list)
+    for id, entry in reference.entries.items():
+        if entry.recording is not None and entry.start is not None and entry.duration is not None:
+            part = (entry.start + entry.duration, entry.start, id)
+            bisect.insort(segments[entry.recording, entry.channel], part)
+    by_recording: dict[str, list[_Key]] = defaultdict(list)
+    for key in segments:
+        by_recording[key[0]].append(key)
+    words: dict[str, list[Word]] = defaultdict(list)
+    covered: set[str] = set()
+    unmatched: dict[str, Entry] = {}
+    for id, entry in hypothesis.entries.items():
+        found = _find_recording(by_recording, id, entry)
+        if found is None or not (entry.words or entry.text == ""):
+            unmatched[id] = entry
+            continue
+        parts = segments[found]
+        covered.update(id for _, _, id in parts)
+        for word in entry.words:
+            place = bisect.bisect_right(parts, word.middle, key=lambda part: part[0])
+            words[parts[min(place, len(parts) - 1)][2]].append(word)
+    if covered:
+        notes.append("words are given to the segments of the reference by the middle of their time")
+    matched = {
+        id: Entry(" ".join(word.text for word in words[id]), words=tuple(words[id]))
+        for id in reference.entries
+        if id in covered
+    }
+    return matched | unmatched
+
+
+def _find_recording(by_recording: Mapping[str, list[_Key]], id: str, entry: Entry) -> _Key | None:
+    for recording in (entry.recording or id, id):
+        keys = by_recording.get(recording, [])
+        if (recording, entry.channel) in keys:
+            return recording, entry.channel
+        if len(keys) == 1:  # a file with one channel may call it 1 or A, or not at all
+            return keys[0]
+    return None
+
+
+# --- several speakers at once (cpWER) -----------------------------------------------------------
+
+
+def pair_speakers(
+    reference: TranscriptFile, hypotheses: Sequence[TranscriptFile], split: Splitter
+) -> tuple[TranscriptFile, list[TranscriptFile]]:
+    """The same files with one entry for each speaker of a recording, paired by their ids.
+
+    In each recording the speakers of a hypothesis are assigned to those of the reference so that the errors,
+    counted in the units that `split` makes, are fewest in all.
+    """
+    said, found = _join_texts(reference), [_join_texts(file) for file in hypotheses]
+    references: dict[str, Entry] = {}
+    paired: list[dict[str, Entry]] = [{} for _ in hypotheses]
+    for recording, texts in said.items():
+        own = [by_recording.pop(recording, {}) for by_recording in found]
+        too_many = max(0, *(len(one) - len(texts) for one in own))
+        names = [*texts, *(f"{NOBODY}-{number + 1}" for number in range(too_many))]
+        ids = [f"{recording}:{name}" for name in names]
+        for id, name in zip(ids, names, strict=True):
+            speaker = name if name in texts else NOBODY
+            references[id] = Entry(texts.get(name, ""), speaker=speaker, recording=recording)
+        for entries, one in zip(paired, own, strict=True):
+            rows = assign_texts([references[id].text or "" for id in ids], list(one.values()), split)
+            for row, (name, text) in sorted(zip(rows, one.items(), strict=True)):
+                entries[ids[row]] = Entry(text, speaker=name, recording=recording)
+    for entries, rest in zip(paired, found, strict=True):  # recordings that the reference does not know
+        entries |= {f"{name}:{who}": Entry(text) for name, own in rest.items() for who, text in own.items()}
+    files = [replace(file, entries=own) for file, own in zip(hypotheses, paired, strict=True)]
+    return replace(reference, entries=references), files
+
+
+def assign_texts(references: Sequence[str], hypotheses: Sequence[str], split: Splitter) -> list[int]:
+    """For each hypothesis the index of its reference: together with the fewest errors of all assignments.
+
+    There are at least as many references. What is left of them counts as deleted.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    said = [split(text) for text in references]
+    heard = [split(text) for text in (*hypotheses, *[""] * (len(references) - len(hypotheses)))]
+    errors_HR = np.array([[Levenshtein.distance(ours, theirs) for ours in said] for theirs in heard])
+    assigned: list[int] = linear_sum_assignment(errors_HR)[1].tolist()
+    return assigned[: len(hypotheses)]
+
+
+def _join_texts(file: TranscriptFile) -> dict[str, dict[str, str]]:
+    """Recording to speaker to all that he says, in the order of time."""
+    texts: dict[str, dict[str, str]] = {}
+    for id, entry in sorted(file.entries.items(), key=lambda item: item[1].start or 0.0):
+        if entry.recording is None or entry.speaker is None:
+            raise UserError(
+                f"{file.path}: utterance {id} has no "
+                f"{'recording' if entry.recording is None else 'speaker'}; to score several speakers at "
+                "once, give stm, or JSON Lines with audio and speaker"
+            )
+        if entry.text is not None:
+            own = texts.setdefault(entry.recording, {})
+            own[entry.speaker] = f"{own.get(entry.speaker, '')} {entry.text}".strip()
+    return texts
+
+
+# --- style --------------------------------------------------------------------------------------
 
 
 def _describe_styles(found: Score, is_normalized: bool) -> list[str]:
@@ -183,3 +454,34 @@ def _describe_styles(found: Score, is_normalized: bool) -> list[str]:
             f"({RATE_NAMES[found.unit]} {100 * rate:.2f} %); --normalize basic ignores it"
         )
     return notes
+
+
+def compare_styles(references: Iterable[str], hypotheses: Iterable[str]) -> list[str]:
+    """Differences of writing that would be counted as errors of recognition."""
+    both = ours, theirs = [
+        "\n".join(text[:1000] for text in itertools.islice(texts, STYLE_SAMPLE))
+        for texts in (references, hypotheses)
+    ]
+    if not all(any(map(str.isalpha, text)) for text in both):
+        return []
+    notes = []
+    cases = _describe_case(ours), _describe_case(theirs)
+    if all(cases) and cases[0] != cases[1]:
+        notes.append(f"the references are {cases[0]} and the hypotheses {cases[1]}")
+    for what, sign in (("punctuation", _PUNCTUATION), ("digits", _DIGITS)):
+        first, second = (len(sign.findall(text)) / len(text.split()) for text in both)
+        if min(first, second) < 0.001 and max(first, second) > 0.02:
+            notes.append(f"only the {'references' if first > second else 'hypotheses'} have {what}")
+    has_accents = all(unicodedata.normalize("NFC", t) != unicodedata.normalize("NFD", t) for t in both)
+    if has_accents and len({unicodedata.is_normalized("NFC", text) for text in both}) > 1:
+        notes.append("accents are written as parts of letters (NFC) in one and as marks (NFD) in the other")
+    return notes
+
+
+def _describe_case(text: str) -> str:
+    upper, lower = sum(map(str.isupper, text)), sum(map(str.islower, text))
+    if upper + lower < 10:
+        return ""
+    if upper > 0.98 * (upper + lower):
+        return "in upper case"
+    return "in lower case" if lower > 0.995 * (upper + lower) else "in mixed case"

@@ -1,15 +1,18 @@
-"""Tables of results as plain text, Markdown and HTML; rates and their intervals in percent."""
+"""Results as plain text, Markdown and HTML: tables, alignments, rates and their intervals in percent."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from asr.scoring.alignments import Kind, Operation
 from asr.scoring.intervals import Interval
+from asr.transcripts.subtitles import measure_width
 
 Rows = Sequence[Sequence[str]]
 """The headings, then the rows."""
+LETTERS: dict[Kind, str] = {"correct": "C", "substitution": "S", "deletion": "D", "insertion": "I"}
 
 
 def percent(rate: float, digits: int = 2) -> str:
@@ -47,3 +50,25 @@ def html_table(rows: Rows) -> str:
     body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows[1:]]
     lines = "".join(f"<tr>{cells}</tr>\n" for cells in body)
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{lines}</tbody></table>\n"
+
+
+def align_lines(operations: Iterable[Operation]) -> list[str]:
+    """Three lines: errors are in upper case, and stars stand where a word is missing.
+
+    Words that differ in case only stay as they are: in upper case they would be equal.
+    """
+    top, bottom, marks = "REF:  ", "HYP:  ", "Eval: "
+    for operation in operations:
+        kind, reference, hypothesis = operation
+        first, second = reference or "", hypothesis or ""
+        if kind != "correct" and not operation.is_case_only:
+            first, second = first.upper(), second.upper()
+        width = max(measure_width(first), measure_width(second))
+        top += _pad(first or "*" * width, width)
+        bottom += _pad(second or "*" * width, width)
+        marks += _pad("" if kind == "correct" else LETTERS[kind], width)
+    return [top, bottom, marks]
+
+
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - measure_width(text) + 1)

@@ -21,8 +21,8 @@ from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
 from asr.models.encoder import make_clock, make_frame_clock
 from asr.models.model import Targets
-from asr.scoring.bleu import compute_bleu, count_bleu
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
+from asr.scoring.result import compute_bleu, count_bleu
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_scoring
 from asr.train.distributed import Process, sum_over_processes

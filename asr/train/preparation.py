@@ -33,8 +33,8 @@ from asr.files import hash_file
 from asr.models import LabelModel, Model, ModelConfig, build_model
 from asr.models.adaptation import is_low_rank
 from asr.models.encoder import make_clock, subsampled_lengths
-from asr.scoring.bleu import load_sacrebleu
 from asr.scoring.counting import count_word_errors
+from asr.scoring.result import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
 from asr.system.run_config import RunConfig
 from asr.text.normalization import normalize_for_scoring, normalize_for_training

@@ -13,7 +13,8 @@ from hypothesis import given, strategies as st
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.scoring import combine, combine_files, count_word_errors
+from asr.scoring import count_word_errors
+from asr.scoring.nist import combine, combine_files
 from asr.transcripts import read_transcripts
 
 AN4 = Path(__file__).resolve().parents[2] / "recipes/an4/results/test.jsonl.gz"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.scoring import Operation, Score, align_lines, score, write_dtl, write_pra, write_sgml
+from asr.scoring import Operation, Score, align_lines, score
+from asr.scoring.nist import write_dtl, write_pra, write_sgml
 from asr.transcripts import measure_width
 
 needs_sclite = pytest.mark.skipif(

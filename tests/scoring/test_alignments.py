@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from asr.errors import UserError
 from asr.scoring import KINDS, Operation, align, alignments, count_operations, find_edits, split_units
+from asr.scoring.nist import sclite
 
 few_words = st.lists(st.sampled_from(["a", "b", "cc", "ü"]), max_size=9)
 COSTS = {"jiwer": (1, 1), "sclite": (4, 3)}
@@ -77,12 +78,9 @@ def test_sclite_breaks_ties_in_its_order(reference, hypothesis) -> None:
 @settings(max_examples=30)
 @given(pairs=st.lists(st.tuples(few_words, few_words), max_size=12), cells=st.sampled_from([1, 60, 10**6]))
 def test_many_pairs_are_aligned_as_each_alone(method, pairs, cells) -> None:
-    whole = alignments.CELLS_OF_BATCH
-    alignments.CELLS_OF_BATCH = cells
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sclite, "CELLS_OF_BATCH", cells)
         together = find_edits(pairs, method)
-    finally:
-        alignments.CELLS_OF_BATCH = whole
     for number, pair in enumerate(pairs):
         alone = find_edits([pair], method)
         of_pair = together.pair_E == number
@@ -116,7 +114,7 @@ def test_sclite_rather_matches_than_substitutes_twice() -> None:
 
 
 def test_long_pair_is_refused_by_sclite_with_the_way_out(monkeypatch) -> None:
-    monkeypatch.setattr(alignments, "MAX_CELLS", 100)
+    monkeypatch.setattr(sclite, "MAX_TABLE", 100)
     with pytest.raises(UserError, match=r"utterance number 2: 10 units against 10 .* align as jiwer does"):
         find_edits([(["a"], ["b"]), (list("abcdefghij"), list("klmnopqrst"))], "sclite")
 

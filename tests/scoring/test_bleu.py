@@ -1,4 +1,4 @@
-"""asr/scoring/bleu.py: parts of a corpus add up to what sacrebleu says of the whole."""
+"""asr/scoring/result.py: parts of a corpus add up to what sacrebleu says of the whole."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def test_texts_are_no_paths(folder: Path) -> None:
         asr.score("ref.trn", "hip.trn")
     with pytest.raises(UserError, match=r"hip\.trn: cannot read the file"):
         asr.score(Path("ref.trn"), Path("hip.trn"))
-    with pytest.raises(UserError, match="ids, speakers or recordings besides files"):
-        asr.score("ref.trn", "hyp.trn", ids=["1"])
+    with pytest.raises(UserError, match="files tell speakers"):
+        asr.score("ref.trn", "hyp.trn", speakers=["1"])
 
 
 def test_normalize_from_python_is_that_of_the_command_line(
@@ -170,12 +170,12 @@ def test_references_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixt
         (("ref.trn,-", "-"), "standard input can be read once only"),
         (
             ("all.stm,all.stm", "all.stm", "--align", "speakers"),
-            "of several speakers at once, only one reference is read",
+            "several speakers at once",
         ),
     ):
         assert main(["score", *arguments]) == 2
         assert message in capsys.readouterr().err
-    with pytest.raises(UserError, match="or alternatives; leave them out"):
+    with pytest.raises(UserError, match="alternatives"):
         asr.score("ref.trn", "hyp.trn", alternatives={"s1-a": ["x"]})
     first, second = (asr.score({"a": "x"}, {"a": "x"}, alternatives={"a": [text]}) for text in ("y", "z"))
     with pytest.raises(UserError, match="utterance a has two references, 'x / y' for"):

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.errors import UserError
-from asr.scoring.matching import compare_styles, find_ids, match_transcripts
-from asr.scoring.scored_files import name_systems
+from asr.scoring.scored_files import compare_styles, find_ids, match_transcripts, name_systems
 from asr.transcripts.readers import read_transcripts
 
 LEAST_SYSTEMS = 3

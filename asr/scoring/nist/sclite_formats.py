@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-from asr.scoring.alignments import Kind, Operation
+from asr.scoring.alignments import Operation
 from asr.scoring.result import Score, UtteranceScore, most_common
-from asr.transcripts.subtitles import measure_width
+from asr.scoring.tables import LETTERS, align_lines
 
-LETTERS: dict[Kind, str] = {"correct": "C", "substitution": "S", "deletion": "D", "insertion": "I"}
 UNKNOWN_SPEAKER = "unknown"
 
 
@@ -40,28 +39,6 @@ def write_pra(score: Score, title: str) -> str:
                 "",
             ]
     return "\n".join([*lines, ""]) + "\n"
-
-
-def align_lines(operations: Iterable[Operation]) -> list[str]:
-    """Three lines: errors are in upper case, and stars stand where a word is missing.
-
-    Words that differ in case only stay as they are: in upper case they would be equal.
-    """
-    top, bottom, marks = "REF:  ", "HYP:  ", "Eval: "
-    for operation in operations:
-        kind, reference, hypothesis = operation
-        first, second = reference or "", hypothesis or ""
-        if kind != "correct" and not operation.is_case_only:
-            first, second = first.upper(), second.upper()
-        width = max(measure_width(first), measure_width(second))
-        top += _pad(first or "*" * width, width)
-        bottom += _pad(second or "*" * width, width)
-        marks += _pad("" if kind == "correct" else LETTERS[kind], width)
-    return [top, bottom, marks]
-
-
-def _pad(text: str, width: int) -> str:
-    return text + " " * (width - measure_width(text) + 1)
 
 
 def write_dtl(score: Score, title: str) -> str:

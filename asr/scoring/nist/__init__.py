@@ -1,0 +1,5 @@
+"""What is done as NIST's tools do it: sclite's alignment and files, mapping files (GLM), ROVER."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
