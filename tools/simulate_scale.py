@@ -159,10 +159,10 @@ def measure_processes(kind: str, folder: Path, count: int, seconds: float) -> fl
 
 def measure_files(folder: Path) -> dict[str, float]:
     """What the process does that hands out the units."""
-    from asr.audio import read_info
+    from asr.audio import Recording, read_info
     from asr.data import Utterance
     from asr.jobs import PartFolder, plan_units
-    from asr.transcription import OutputFolder, Recording
+    from asr.transcription import OutputFolder
 
     files = sorted(folder.glob("*.flac"))
     began = time.perf_counter()
