@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from asr.data import Utterance, read_manifest
+from asr.errors import UserError
 from asr.recipe import Recipe, load_recipe
 
 RECIPES_DIR = Path(__file__).resolve().parents[1] / "recipes"
@@ -76,3 +77,14 @@ def rename(name: str, new: str) -> Callable[[Path], None]:
 
 
 Damage = Callable[[Path], object]
+
+
+def check_damage(
+    corpus: Corpus, tmp_path: Path, damage: Damage, message: str, *, may_write: bool = False
+) -> None:
+    """Expect that a damaged corpus is refused; unless `may_write`, before anything is written."""
+    recipe, root = corpus
+    damage(root)
+    with pytest.raises(UserError, match=message):
+        recipe.prepare(root, tmp_path / "out")
+    assert may_write or not (tmp_path / "out").exists()

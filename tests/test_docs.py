@@ -147,7 +147,6 @@ def test_confs_for_a_corpus_of_ones_own_take_the_settings_shown() -> None:
         assert RunConfig.load(ROOT / conf, re.findall(r"`(.+?)`", overrides)).features.cmvn == "utterance"
 
 
-@pytest.mark.skip(reason="the patches are renewed with the tables they extend")
 def test_the_registration_shown_is_the_patch(tmp_path: Path) -> None:
     patch = DOCS / "examples" / "tdnn.patch"
     added = [line for line in read(patch).splitlines() if re.match(r"\+(?!\+\+)", line)]
@@ -172,7 +171,6 @@ EXTENSIONS = read_extensions()
 EXTENSION_PATCHES = sorted((DOCS / "examples" / "extend").glob("*.patch"))
 
 
-@pytest.mark.skip(reason="the patches are renewed with the tables they extend")
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_an_extension_touches_what_the_table_says(name: str) -> None:
     counts, paths = EXTENSIONS[name]
@@ -184,7 +182,6 @@ def test_an_extension_touches_what_the_table_says(name: str) -> None:
     assert counts == [num_new, num_touched, num_added + sum(map(len, whole))]
 
 
-@pytest.mark.skip(reason="the patches are renewed with the tables they extend")
 def test_each_extension_has_its_row_and_fits_the_code() -> None:
     assert len(EXTENSIONS) == 6
     linked = {path for _, paths in EXTENSIONS.values() for path in paths}

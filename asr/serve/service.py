@@ -241,8 +241,8 @@ class Metrics:
     def __init__(self, admission: Admission) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-        self._registry = CollectorRegistry()
-        options: Any = {"registry": self._registry}
+        self.registry = CollectorRegistry()
+        options: Any = {"registry": self.registry}
         waits: Any = {"buckets": WAITS, **options}
         self.requests = Histogram("asr_request_seconds", "Time of a request", ["route", "status"], **waits)
         self._queue = Histogram("asr_queue_seconds", "Longest wait of a batch", ["model"], **waits)
@@ -268,7 +268,7 @@ class Metrics:
     def describe(self) -> bytes:
         from prometheus_client import generate_latest
 
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
 
 class JsonFormatter(logging.Formatter):

@@ -134,11 +134,6 @@ class TrainingData:
         """Length of the longest training utterance; None for a language model."""
         return None if isinstance(self._train, TextLoader) else self._train.longest_seconds
 
-    @property
-    def num_utterances(self) -> int:
-        """Utterances or sentences of the training set."""
-        return len(self._train)
-
     def largest_batch(self) -> Batch:
         return self._train.largest_batch()
 

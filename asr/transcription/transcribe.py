@@ -407,10 +407,10 @@ class Transcriber(abc.ABC):
         segments: list[Segment] = []
         held: tuple[AudioSegment, Segment] | None = None  # the newest, which the next one may change
         opening, log_probability, num_tokens = Segment(0.0, 0.0, ""), 0.0, 0
-        for number, (piece, text) in enumerate(decoded):
+        for piece, text in decoded:
             final = [] if held is None else [held[1]]
             if text is not None and not isinstance(piece, End):
-                opening = text if number == 0 else opening
+                opening = text if opening.language is None else opening
                 log_probability += text.token_scores[0]
                 num_tokens += text.token_scores[1]
                 if held is not None:

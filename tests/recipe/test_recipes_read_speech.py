@@ -10,6 +10,7 @@ import pytest
 from corpus_examples import (
     Corpus,
     Damage,
+    check_damage,
     edit,
     load,
     prepare,
@@ -23,15 +24,6 @@ from corpus_examples import (
 
 from asr.errors import UserError
 from asr.recipe import Experiment, describe_experiment, list_warnings, run_recipe
-
-
-def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    recipe, root = corpus
-    damage(root)
-    with pytest.raises(UserError, match=message):
-        recipe.prepare(root, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
 
 # --- LibriSpeech --------------------------------------------------------------------------------
 
@@ -129,10 +121,7 @@ def test_a_librispeech_without_some_training_data(
     ],
 )
 def test_librispeech_damaged(librispeech: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    recipe, root = librispeech
-    damage(root)
-    with pytest.raises(UserError, match=message):
-        recipe.prepare(root, tmp_path / "out")
+    check_damage(librispeech, tmp_path, damage, message, may_write=True)
 
 
 def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import soundfile
 from corpus_examples import (
     Corpus,
     Damage,
+    check_damage,
     edit,
     load,
     prepare,
@@ -22,17 +23,7 @@ from corpus_examples import (
 )
 
 from asr.audio import read
-from asr.errors import UserError
 from asr.recipe import Experiment, run_recipe
-
-
-def check_damage(corpus: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    recipe, root = corpus
-    damage(root)
-    with pytest.raises(UserError, match=message):
-        recipe.prepare(root, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
 
 # --- Switchboard ----------------------------------------------------------------------------------
 

@@ -1,7 +1,24 @@
-"""Tests of the server are left out where its extra is not installed."""
+"""The server with a tiny Whisper, for several files of tests."""
 
-import importlib.util
+from __future__ import annotations
 
-EXTRA = ("starlette", "uvicorn", "python_multipart", "prometheus_client", "websockets", "openai")
+from collections.abc import Iterator
+from typing import Any
 
-collect_ignore_glob = [] if all(map(importlib.util.find_spec, EXTRA)) else ["test_serve_*.py"]
+import pytest
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Any:
+    from serve_examples import load_tiny  # which needs the extra serve
+
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def client(recognizer: Any) -> Iterator[Any]:
+    from serve_examples import make_app
+    from starlette.testclient import TestClient
+
+    with TestClient(make_app(recognizer=recognizer)) as client:
+        yield client

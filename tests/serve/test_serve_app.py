@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hostile_audio import make_speechlike
-from serve_examples import RATE, SURE, encode, load_tiny, make_app, speak
+from serve_examples import RATE, SURE, encode, speak
 from starlette.testclient import TestClient
 
 from asr.transcripts.writers import format_transcript
 
 URL = "/v1/audio/transcriptions"
 AUDIO = speak(8.0)
-
-
-@pytest.fixture(scope="module")
-def recognizer() -> Any:
-    return load_tiny()
-
-
-@pytest.fixture(scope="module")
-def client(recognizer: Any) -> Iterator[TestClient]:
-    with TestClient(make_app(recognizer=recognizer)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

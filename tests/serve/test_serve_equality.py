@@ -16,12 +16,13 @@ from test_serve_hostile import make_body
 
 from asr import cli
 from asr.recipe.speech_synthesis import synthesize
-from asr.serve import ServeConfig
+from asr.serve import Scheduler, ServeConfig
 from asr.serve.app import build_app
 from asr.transcription.transcribe import load_model
 from asr.whisper.family import FAMILY
 
 ROOT = Path(__file__).resolve().parents[2]
+UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full
 SPELLED = [
     "R E N O",
     "A N D R E W",
@@ -67,14 +68,17 @@ def ask_all(address: str, files: list[Path], name: str, at_once: int) -> dict[st
 
 
 @pytest.mark.slow
-def test_texts_are_those_of_the_command_line(files: list[Path], tmp_path: Path) -> None:
+def test_texts_are_those_of_the_command_line(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = str(ROOT / "recipes" / "an4" / "pretrained")
     out = tmp_path / "out"
     words = ["transcribe", *map(str, files), "--model", model, "--device", "cpu", "--format", "json"]
     assert cli.main([*words, "--output-dir", str(out)]) == 0
     expected = {path.stem: json.loads(path.read_text())["text"] for path in out.rglob("*.json")}
     assert len(expected) == 100 and len(set(expected.values())) > 20
-    app = build_app({"an4": (load_model(model, "cpu"), None)}, ServeConfig(max_batch_seconds=1000), None)
+    monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
+    app = build_app({"an4": (load_model(model, "cpu"), None)}, ServeConfig(), None)
     with at_a_port(app) as address:
         for at_once in (1, 8, 32):
             assert ask_all(address, files, "an4", at_once) == expected, f"{at_once} at once"
@@ -88,10 +92,13 @@ def test_texts_are_those_of_the_command_line(files: list[Path], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_texts_of_whisper_do_not_depend_on_who_else_asks(files: list[Path]) -> None:
+def test_texts_of_whisper_do_not_depend_on_who_else_asks(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     recognizer = load_tiny()
     expected = {path.stem: recognizer.transcribe(path).text for path in files}
-    app = build_app({"tiny": (recognizer, FAMILY)}, ServeConfig(max_batch_seconds=1000), None)
+    monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
+    app = build_app({"tiny": (recognizer, FAMILY)}, ServeConfig(), None)
     with at_a_port(app) as address:
         for at_once in (1, 8, 32):
             assert ask_all(address, files, "tiny", at_once) == expected, f"{at_once} at once"

@@ -25,11 +25,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "serve.md"
 
 
 @pytest.fixture(scope="module")
-def recognizer() -> Any:
-    return load_tiny()
-
-
-@pytest.fixture(scope="module")
 def address(recognizer: Any) -> Iterator[str]:
     with at_a_port(make_app(KEYS, recognizer)) as address:
         yield address

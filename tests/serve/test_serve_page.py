@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serve_examples import RATE, SURE, at_a_port, encode, load_tiny, make_app, speak
+from serve_examples import RATE, SURE, at_a_port, encode, make_app, speak
 
 from asr.serve import Keys
 
@@ -27,11 +27,6 @@ pytestmark = [
 ]
 
 AUDIO = speak(6.0)
-
-
-@pytest.fixture(scope="module")
-def recognizer() -> Any:
-    return load_tiny()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,6 @@ from asr.serve import Keys
 URL = "/v1/realtime?intent=transcription"
 KIND = "conversation.item.input_audio_transcription"
 AUDIO = speak(8.0)
-
-
-@pytest.fixture(scope="module")
-def recognizer() -> Any:
-    return load_tiny()
-
-
-@pytest.fixture(scope="module")
-def client(recognizer: Any) -> Iterator[TestClient]:
-    with TestClient(make_app(recognizer=recognizer)) as client:
-        yield client
 
 
 def update(socket: Any, **audio: Any) -> Any:
