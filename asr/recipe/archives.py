@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import ssl
-import stat
 import tarfile
 import time
 import urllib.error
@@ -18,12 +17,12 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from pathlib import Path
+from typing import IO
 
 from tqdm import tqdm
 
-from asr.errors import UserError
+from asr.errors import UserError, shorten
 from asr.files import hash_file, unpack
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 3  # at each address
 BACKOFF_SECONDS = 1.0  # before the second attempt; twice as long before each further one
 TIMEOUT_SECONDS = 30.0  # without a byte
-MAX_NAME_CHARACTERS = 1_000
 MAX_HEADER_BYTES = 100_000_000  # of a tar file, in which each member has a header and padding
 _BLOCK_BYTES = 1 << 18
 _NETWORK_ERRORS = (
@@ -123,8 +121,9 @@ def _transfer(url: str, part: Path, offset: int, max_bytes: int) -> None:
     headers = {"User-Agent": "asr", "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
-    opener = urllib.request.build_opener(_Redirects)
-    with opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS) as response:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS
+    ) as response:
         received = offset if response.status == 206 else 0
         length = response.headers.get("Content-Length") or ""
         total = received + int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
@@ -162,21 +161,14 @@ def _require_checksum(part: Path, sha256: str | None, was_begun: bool) -> None:
     raise _FetchError(f"sent another file: {what}, but SHA-256 {sha256} was expected", is_final=not was_begun)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
-            raise _FetchError(f"redirects to {newurl}, which is not on the web", is_final=True)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 # --- unpacking ----------------------------------------------------------------------------------
 
 
 def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
     """Unpack a .tar.gz or .zip into the folder `target`, which appears when complete.
 
-    A `target` that is already there is kept. Only plain files and folders come out: a link, a device, or a
-    name that leads elsewhere makes the whole archive refused, and so does a size above `max_bytes`.
+    A `target` that is already there is kept. Whatever leads out of the folder is refused by tarfile's data filter
+    and renamed by zipfile; more than `max_bytes` are refused.
     """
     if target.is_dir():
         logger.info("%s is already there", target)
@@ -186,7 +178,9 @@ def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
         temporary.mkdir(parents=True)
         with _explain_damage(archive), open(archive, "rb") as file:
             if file.read(2) == b"PK":
-                _extract_zip(archive, temporary, max_bytes)
+                with zipfile.ZipFile(archive) as opened:
+                    _limit_size(archive, sum(info.file_size for info in opened.infolist()), max_bytes)
+                    opened.extractall(temporary)
             else:
                 file.seek(0)
                 with unpack(file, archive, max_bytes + MAX_HEADER_BYTES) as unpacked:
@@ -202,6 +196,8 @@ def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
 def _explain_damage(archive: Path) -> Iterator[None]:
     try:
         yield
+    except tarfile.FilterError as error:
+        raise UserError(f"{archive}: not unpacked: {shorten(str(error))}") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserError(
             f"{archive}: damaged, or neither .tar.gz nor .zip ({error}); delete it and get it again"
@@ -216,36 +212,17 @@ def _extract_tar(archive: Path, unpacked: IO[bytes], folder: Path, max_bytes: in
     def admit(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
         nonlocal size
         size += member.size
-        is_plain = member.isdir() or (member.isreg() and not member.issparse())
-        _require_harmless(archive, member.name, is_plain, size, max_bytes)
+        _limit_size(archive, size, max_bytes)
         mode = 0o755 if member.isdir() else 0o644  # no program comes out
         return tarfile.data_filter(member, path).replace(mode=mode, deep=False)
 
     with tarfile.open(fileobj=unpacked, mode="r|") as tar:
         tar.extractall(folder, filter=admit)
     while unpacked.read(_BLOCK_BYTES):
-        pass  # behind the end of the tar comes the checksum of gzip
+        pass  # the checksum of gzip follows the end of the tar
 
 
-def _extract_zip(archive: Path, folder: Path, max_bytes: int) -> None:
-    size = 0
-    with zipfile.ZipFile(archive) as opened:
-        for info in opened.infolist():
-            size += info.file_size
-            is_plain = info.is_dir() or stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-            _require_harmless(archive, info.filename, is_plain, size, max_bytes)
-        opened.extractall(folder)
-
-
-def _require_harmless(archive: Path, name: str, is_plain: bool, size: int, max_bytes: int) -> None:
-    """`size`: bytes of this member and those before."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or len(name) > MAX_NAME_CHARACTERS:
-        raise UserError(f"{archive}: holds {name[:100]!r}, which would leave its folder; not unpacked")
-    if not is_plain:
-        raise UserError(
-            f"{archive}: holds {name[:100]!r}, which is neither a plain file nor a folder; not unpacked"
-        )
+def _limit_size(archive: Path, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise UserError(
             f"{archive}: unpacks to more than the {max_bytes:,} bytes that were expected; not unpacked"

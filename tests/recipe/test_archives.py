@@ -179,7 +179,6 @@ def test_the_next_address_is_tried(server: Server, target: Path) -> None:
         ("cut-always", "the connection ended after", archives.ATTEMPTS),
         ("page", "sent another file: 35 bytes, a web page, but SHA-256 " + SHA256, 1),
         ("to:file:///etc/passwd", "the server answers 302 Found - Redirection to url 'file:", 1),
-        ("to:ftp://127.0.0.1/x", "redirects to ftp://127.0.0.1/x, which is not on the web", 1),
         ("endless", "more than the 1,048,576 bytes that were expected", 1),
     ],
 )
@@ -294,13 +293,11 @@ def test_extract(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("fill", "fault"),
     [
-        (lambda tar: add_file(tar, "/tmp/evil"), "'/tmp/evil', which would leave its folder"),
-        (lambda tar: add_file(tar, "a/../../evil"), "'a/../../evil', which would leave its folder"),
-        (lambda tar: add_file(tar, "a/" * 600 + "b"), "which would leave its folder"),
-        (lambda tar: add_file(tar, "link", kind=tarfile.SYMTYPE), "'link', which is neither a plain file"),
-        (lambda tar: add_file(tar, "link", kind=tarfile.LNKTYPE), "'link', which is neither a plain file"),
-        (lambda tar: add_file(tar, "pipe", kind=tarfile.FIFOTYPE), "'pipe', which is neither a plain file"),
-        (lambda tar: add_file(tar, "disk", kind=tarfile.BLKTYPE), "'disk', which is neither a plain file"),
+        (lambda tar: add_file(tar, "a/../../evil"), "evil"),
+        (lambda tar: add_file(tar, "link", kind=tarfile.SYMTYPE), "link"),
+        (lambda tar: add_file(tar, "link", kind=tarfile.LNKTYPE), "link"),
+        (lambda tar: add_file(tar, "pipe", kind=tarfile.FIFOTYPE), "pipe"),
+        (lambda tar: add_file(tar, "disk", kind=tarfile.BLKTYPE), "disk"),
         (lambda tar: add_file(tar, "zeros", bytes(10 * MEBIBYTE)), "more than the 1,048,576 bytes"),
         (lambda tar: [add_file(tar, "a"), add_file(tar, "a/b")], "cannot unpack"),
         (lambda tar: add_file(tar, "a" * 300), "cannot unpack (File name too long)"),
@@ -313,18 +310,19 @@ def test_hostile_tars(tmp_path: Path, fill: Callable[[tarfile.TarFile], object],
     assert os.listdir(tmp_path) == ["x.tar.gz"]
 
 
-@pytest.mark.parametrize(
-    ("names", "mode", "fault"),
-    [
-        (["../evil"], stat.S_IFREG, "which would leave its folder"),
-        (["/evil"], stat.S_IFREG, "which would leave its folder"),
-        (["link"], stat.S_IFLNK | 0o777, "'link', which is neither a plain file"),
-        (["a", "b", "c"], stat.S_IFREG, "more than the 10 bytes"),
-    ],
-)
-def test_hostile_zips(tmp_path: Path, names: list[str], mode: int, fault: str) -> None:
-    archive = make_zip(tmp_path / "x.zip", *names, mode=mode)
-    with pytest.raises(UserError, match=re.escape(fault)):
+def test_names_and_links_that_lead_elsewhere_stay_inside(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    tar = make_tar(tmp_path / "in" / "x.tar.gz", lambda tar: add_file(tar, f"{tmp_path}/evil"))
+    extract(tar, tmp_path / "in" / "tar", max_bytes=MEBIBYTE)
+    archive = make_zip(tmp_path / "in" / "x.zip", "../../evil", "/evil", "link", mode=stat.S_IFLNK | 0o777)
+    extract(archive, tmp_path / "in" / "zip", max_bytes=MEBIBYTE)
+    assert os.listdir(tmp_path) == ["in"]
+    assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+
+
+def test_a_zip_of_more_bytes_than_expected(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "x.zip", "a", "b", "c")
+    with pytest.raises(UserError, match="more than the 10 bytes"):
         extract(archive, tmp_path / "corpus", max_bytes=10)
     assert os.listdir(tmp_path) == ["x.zip"]
 
