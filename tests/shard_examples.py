@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.data import Manifest, PackSettings, ShardFolder, Utterance, pack, write_manifest
+from asr.data import Manifest, Utterance, write_manifest
+from asr.shards import PackSettings, ShardFolder, pack
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]

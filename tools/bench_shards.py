@@ -25,10 +25,19 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.batches import AugmentConfig, BatchConfig, Inputs, ShardLoader, WindowStart
-from asr.data import ShardFolder, ShardInfo, TarWriter, encode_flac, read_data, write_folder_index
+from asr.batches import AugmentConfig, BatchConfig, Inputs
+from asr.data import read_data
 from asr.features import FeaturesConfig, FrontEnd
 from asr.models import subsampled_lengths
+from asr.shards import (
+    ShardFolder,
+    ShardInfo,
+    ShardLoader,
+    TarWriter,
+    WindowStart,
+    encode_flac,
+    write_folder_index,
+)
 from asr.text import TextConfig, Tokenizer, TokenizerConfig
 
 ROWS = 9_000  # of a shard: 16 hours at 6.5 s

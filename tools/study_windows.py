@@ -16,7 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asr.data import Manifest, PackSettings, pack
+from asr.data import Manifest
+from asr.shards import PackSettings, pack
 from asr.system import RunConfig
 
 

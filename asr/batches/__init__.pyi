@@ -30,4 +30,3 @@ from .order import (
     plan_epoch as plan_epoch,
     random_stream as random_stream,
 )
-from .shard_loader import ShardLoader as ShardLoader, WindowStart as WindowStart

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from asr.batches.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
 from asr.data.labels import Labels, encode_labels
 from asr.data.manifest import Utterance
-from asr.data.shards import Content, fetch, read_audio
+from asr.data.packed import Content, fetch, read_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.text.normalization import TextConfig, normalize_for_training

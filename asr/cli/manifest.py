@@ -103,7 +103,7 @@ def _validate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from asr.data.manifest_checks import count_records, validate
-    from asr.data.shards import INDEX_NAME
+    from asr.data.packed import INDEX_NAME
     from asr.errors import UserError
 
     is_folder = os.path.isdir(args.manifest) and not os.path.isfile(os.path.join(args.manifest, INDEX_NAME))
@@ -180,7 +180,7 @@ def _stats(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from asr.data.manifest_checks import compute_statistics
-    from asr.data.shards import read_data
+    from asr.data.packed import read_data
 
     reports = []
     for path in args.manifests:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from asr.data.manifest import Utterance
-    from asr.data.packing import Engine, PackReport, Report, ShardPlan, Write
-    from asr.data.shards import ShardInfo
     from asr.jobs.ray_pool import PoolOptions, Row
+    from asr.shards.packing import Engine, PackReport, Report, ShardPlan, Write
+    from asr.shards.shards import ShardInfo
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ def pack_manifest(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.data.manifest import Manifest
-    from asr.data.packing import PackSettings, pack, write_here, write_in_processes
     from asr.progress import AudioProgress
+    from asr.shards.packing import PackSettings, pack, write_here, write_in_processes
 
     if not 0 < args.hours < 10_000:
         raise UserError(f"--hours {args.hours:g}: expected hours of audio in a shard, more than 0; try 8")
@@ -96,7 +96,7 @@ def _pack_on_ray(options: PoolOptions) -> Engine:
 
 def _join_rows(plan: ShardPlan, rows: Sequence[Row], write: Write) -> ShardInfo:
     """The shard, from which what killed its worker is left out."""
-    from asr.data.shards import Failure
+    from asr.shards.shards import Failure
 
     infos = [row["shard"] for row in rows if "shard" in row]
     if any(info != infos[0] for info in infos):
@@ -122,7 +122,7 @@ def index_folder(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from asr.data.foreign_shards import index_folder as index
+    from asr.shards.foreign_shards import index_folder as index
 
     with tqdm(desc=args.folder, unit="B", unit_scale=True, disable=None) as bar:
         done = index(Path(args.folder), bar.update)

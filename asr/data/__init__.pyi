@@ -1,5 +1,3 @@
-from .encoding import EncodedFile as EncodedFile, Encoding as Encoding, encode_flac as encode_flac
-from .foreign_shards import index_folder as index_folder
 from .interchange import (
     KINDS as KINDS,
     Kind as Kind,
@@ -41,30 +39,15 @@ from .manifest_checks import (
     count_records as count_records,
     validate as validate,
 )
-from .packing import (
-    PackSettings as PackSettings,
-    ShardPlan as ShardPlan,
-    TarWriter as TarWriter,
-    deal as deal,
-    make_key as make_key,
-    pack as pack,
-    write_folder_index as write_folder_index,
-    write_in_processes as write_in_processes,
-)
-from .records import COLUMNS as COLUMNS
-from .sentences import read_sentences as read_sentences
-from .shards import (
+from .packed import (
     PackedUtterance as PackedUtterance,
-    ShardFolder as ShardFolder,
-    ShardInfo as ShardInfo,
-    ShardWindow as ShardWindow,
-    TarShard as TarShard,
     fetch as fetch,
-    hash_index as hash_index,
     is_shards as is_shards,
     read_audio as read_audio,
     read_data as read_data,
 )
+from .records import COLUMNS as COLUMNS
+from .sentences import read_sentences as read_sentences
 from .storage import (
     ByteRange as ByteRange,
     read_range as read_range,

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from asr.audio.containers import TOLERANCE_SECONDS
 from asr.audio.reading import measure_seconds, read_blocks, read_info
 from asr.data.manifest import Utterance, parse_utterance, read_lines, with_absolute_audio
-from asr.data.shards import Content, ShardFolder, fetch, is_shards
+from asr.data.packed import Content, fetch, is_shards, open_shards
 from asr.data.text_lines import parse_json
 from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
@@ -108,7 +108,7 @@ def validate(
 
 def count_records(path: str | Path) -> int:
     """Lines of a manifest, or utterances of a folder of shards."""
-    return len(ShardFolder.open(path)) if is_shards(path) else sum(1 for _ in read_lines(path))
+    return len(open_shards(path)) if is_shards(path) else sum(1 for _ in read_lines(path))
 
 
 _Record = tuple[int, "Utterance | Fault", Content]
@@ -125,7 +125,7 @@ def _read_lines(path: str | Path) -> Iterator[_Record]:
 
 def _read_shards(path: str | Path, with_audio: bool) -> Iterator[_Record]:
     number = 1
-    for shard in ShardFolder.open(path).shards:
+    for shard in open_shards(path).shards:
         if with_audio:
             try:
                 shard.check_content()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.data.shards import read_data
+from asr.data.packed import read_data
 from asr.data.text_lines import read_text_lines
 from asr.errors import UserError
 from asr.text.normalization import TextConfig, normalize_for_training

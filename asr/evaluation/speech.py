@@ -16,7 +16,7 @@ from torch import Tensor
 from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import Recording
 from asr.data.manifest import Utterance
-from asr.data.shards import fetch, read_audio, read_data
+from asr.data.packed import fetch, read_audio, read_data
 from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd

@@ -167,8 +167,8 @@ def _require_checksum(part: Path, sha256: str | None, was_begun: bool) -> None:
 def extract(archive: Path, target: Path, *, max_bytes: int) -> None:
     """Unpack a .tar.gz or .zip into the folder `target`, which appears when complete.
 
-    A `target` that is already there is kept. Whatever leads out of the folder is refused by tarfile's data filter
-    and renamed by zipfile; more than `max_bytes` are refused.
+    A `target` that is already there is kept. Names and links that lead out of the folder are refused by the
+    data filter of tarfile, and made harmless by zipfile. More than `max_bytes` are refused.
     """
     if target.is_dir():
         logger.info("%s is already there", target)

@@ -12,7 +12,7 @@ from typing import Any
 
 from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, write_manifest
-from asr.data.shards import is_shards
+from asr.data.packed import is_shards
 from asr.errors import UserError
 from asr.recipe.definition import SystemConf
 from asr.recipe.experiment import Experiment

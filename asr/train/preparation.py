@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pydantic
@@ -20,16 +20,14 @@ from torch import Tensor
 from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader, TextLoader
 from asr.batches.order import BatchConfig, ProcessShare, hash_names
-from asr.batches.shard_loader import ShardLoader, WindowStart
 from asr.config import Config, find_differences
 from asr.data.labels import find_unseen_labels
 from asr.data.manifest import Manifest
+from asr.data.packed import hash_file_or_shards, is_shards, open_shards, read_audio, read_data
 from asr.data.sentences import read_sentences, read_text_file
-from asr.data.shards import ShardFolder, hash_index, is_shards, read_audio, read_data
 from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd, fit_front_end
-from asr.files import hash_file
 from asr.models import LabelModel, Model, ModelConfig, build_model
 from asr.models.adaptation import is_low_rank
 from asr.models.encoder import make_clock, subsampled_lengths
@@ -42,6 +40,9 @@ from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process, gather_over_processes, share_from_main
 from asr.transcription.families import find_family
+
+if TYPE_CHECKING:
+    from asr.shards.shard_loader import ShardLoader
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +101,10 @@ class TrainingData:
         `find_window` gave for them.
         """
         group: list[Batch] = []
-        if isinstance(self._train, ShardLoader):
-            batches = self._train.epoch_batches(epoch, batches_done, WindowStart(*window))
-        else:
+        if isinstance(self._train, BatchLoader | TextLoader):
             batches = self._train.epoch_batches(epoch, batches_done)
+        else:
+            batches = self._train.epoch_batches(epoch, batches_done, window)
         for batch in batches:
             group.append(batch)
             if len(group) == self._accumulate:
@@ -114,7 +115,9 @@ class TrainingData:
 
     def find_window(self, batches_done: int) -> tuple[int, int]:
         """Find the window of the next batch of this epoch, and the batches before that window."""
-        return self._train.find_window(batches_done) if isinstance(self._train, ShardLoader) else (0, 0)
+        if isinstance(self._train, BatchLoader | TextLoader):
+            return 0, 0
+        return self._train.find_window(batches_done)
 
     @property
     def num_skipped(self) -> int:
@@ -158,7 +161,7 @@ def _require_training_files(config: RunConfig) -> None:
         require_file(f"data.text.{index}", path)
 
 
-AudioLoader = BatchLoader | ShardLoader
+AudioLoader: TypeAlias = "BatchLoader | ShardLoader"
 
 
 def build_inputs(system: System[Model]) -> Inputs:
@@ -192,8 +195,11 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Aud
     def load(paths: Sequence[str], shares: Sequence[float] = ()) -> AudioLoader:
         if not any(map(is_shards, paths)):
             return BatchLoader(Manifest.open(*paths), inputs, config.batches, **options)
-        folders = [ShardFolder.open(path) for path in paths]
-        return ShardLoader(folders, inputs, config.batches, shares=shares, **options)
+        from asr.shards.shard_loader import ShardLoader
+
+        return ShardLoader(
+            [open_shards(path) for path in paths], inputs, config.batches, shares=shares, **options
+        )
 
     return load(config.data.train_paths, config.data.shares), load([config.data.dev])
 
@@ -308,11 +314,7 @@ def hash_data(config: RunConfig) -> dict[str, str]:
         "data.text": config.data.text,
         "augment.noise.recordings": () if noise is None else (noise,),
     }
-    return {
-        key: " ".join(hash_index(path) if is_shards(path) else hash_file(path) for path in paths)
-        for key, paths in files.items()
-        if paths
-    }
+    return {key: " ".join(map(hash_file_or_shards, paths)) for key, paths in files.items() if paths}
 
 
 def load_or_train_tokenizer(config: RunConfig) -> Tokenizer:

@@ -15,7 +15,7 @@ from asr.audio.headers import AUDIO_SUFFIXES
 from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
-from asr.data.shards import INDEX_NAME, ShardFolder
+from asr.data.packed import INDEX_NAME, open_shards
 from asr.data.storage import ByteRange, MissingFileError, find_file, is_address, list_files
 from asr.errors import UserError
 
@@ -99,7 +99,7 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
 
 def _list_packed(folder: str) -> Iterator[Found]:
     """The utterances of a folder of shards."""
-    for shard in ShardFolder.open(folder).shards:
+    for shard in open_shards(folder).shards:
         for packed in shard.utterances():
             yield _of_manifest(packed, packed.byte_range)
 

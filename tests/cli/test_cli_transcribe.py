@@ -845,7 +845,8 @@ def test_addresses_and_shards_are_as_files(
     """Outputs are the same, faults are told under the name of the address, and what is done stays so."""
     import fsspec
 
-    from asr.data import Manifest, PackSettings, Utterance, pack, write_manifest
+    from asr.data import Manifest, Utterance, write_manifest
+    from asr.shards import PackSettings, pack
 
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()

@@ -15,18 +15,16 @@ from shard_examples import write_noise
 from asr.audio import measure_seconds
 from asr.data import (
     Manifest,
-    PackSettings,
-    ShardFolder,
     TextChecks,
     Utterance,
     compute_statistics,
     count_records,
-    pack,
     read_data,
     validate,
     write_manifest,
 )
 from asr.errors import UserError
+from asr.shards import PackSettings, ShardFolder, pack
 from asr.text import Tokenizer, TokenizerConfig
 
 SAMPLE_RATE = 8000

@@ -17,8 +17,9 @@ from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
-from asr.data import Manifest, index_folder, read_audio, read_data
+from asr.data import Manifest, read_audio, read_data
 from asr.errors import UserError
+from asr.shards import index_folder
 
 
 @pytest.fixture(scope="module")

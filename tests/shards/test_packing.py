@@ -20,27 +20,22 @@ from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
 from asr.cli import main
-from asr.data import (
+from asr.data import Manifest, Utterance, read_audio, read_data, read_manifest, write_manifest
+from asr.errors import UserError
+from asr.jobs import ray_pool
+from asr.shards import (
     EncodedFile,
     Encoding,
-    Manifest,
     PackSettings,
     ShardFolder,
     ShardInfo,
     ShardPlan,
-    Utterance,
     deal,
     make_key,
     pack,
     packing,
-    read_audio,
-    read_data,
-    read_manifest,
     write_in_processes,
-    write_manifest,
 )
-from asr.errors import UserError
-from asr.jobs import ray_pool
 
 
 @pytest.fixture(scope="module")

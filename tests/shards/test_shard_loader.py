@@ -13,17 +13,10 @@ import pytest
 from shard_examples import pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
-from asr.batches import (
-    AugmentConfig,
-    BatchLoader,
-    ProcessShare,
-    ShardLoader,
-    WindowStart,
-    order_shards,
-    shard_loader,
-)
-from asr.data import Manifest, PackedUtterance, ShardFolder, TarShard, read_data, write_manifest
+from asr.batches import AugmentConfig, BatchLoader, ProcessShare, order_shards
+from asr.data import Manifest, PackedUtterance, read_data, write_manifest
 from asr.errors import UserError
+from asr.shards import ShardFolder, ShardLoader, TarShard, WindowStart, shard_loader
 
 LIMITS = {"max_seconds": 1.5, "max_utterance_seconds": 1.0}
 

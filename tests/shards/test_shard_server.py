@@ -11,9 +11,10 @@ import pytest
 from shard_examples import pack_noise, write_noise
 from test_batches import CONFIG, assert_equal, build_inputs
 
-from asr.batches import BatchConfig, ShardLoader
-from asr.data import Manifest, ShardFolder, hash_index, read_data, storage
+from asr.batches import BatchConfig
+from asr.data import Manifest, read_data, storage
 from asr.errors import UserError
+from asr.shards import ShardFolder, ShardLoader, hash_index
 
 pytestmark = pytest.mark.slow
 TOOLS = Path(__file__).resolve().parents[2] / "tools"

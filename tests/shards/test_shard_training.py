@@ -11,9 +11,10 @@ import pytest
 from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.cli import main
-from asr.data import Manifest, PackSettings, pack, read_data, write_manifest
+from asr.data import Manifest, read_data, write_manifest
 from asr.errors import UserError
 from asr.evaluation import read_references
+from asr.shards import PackSettings, pack
 from asr.system import RunConfig, find_checkpoints, load_state
 from asr.train import check_sources, train
 

@@ -14,8 +14,9 @@ import pytest
 from shard_examples import RATE, pack_noise, write_noise
 
 from asr.audio import reading as audio_files
-from asr.data import Manifest, ShardFolder, ShardWindow, fetch, hash_index, is_shards, read_audio, read_data
+from asr.data import Manifest, fetch, is_shards, read_audio, read_data
 from asr.errors import UserError
+from asr.shards import ShardFolder, ShardWindow, hash_index
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import numpy as np
 from asr.audio import reading as audio_files
 from asr.audio.containers import TOLERANCE_SECONDS
 from asr.data.manifest import Utterance
-from asr.data.shards import MAX_MEMBER_BYTES
+from asr.data.packed import MAX_MEMBER_BYTES
 from asr.errors import UserError
 
 Encoding = Literal["flac", "opus", "copy"]

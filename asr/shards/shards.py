@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,9 +23,9 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from asr.audio import reading as audio_files
 from asr.config import Config, describe_fault
-from asr.data.manifest import MAX_SECONDS, Utterance, read_manifest
+from asr.data.manifest import MAX_SECONDS
+from asr.data.packed import INDEX_NAME, MAX_SHARD_BYTES, PackedUtterance
 from asr.data.storage import (
     ByteRange,
     MissingFileError,
@@ -38,37 +37,15 @@ from asr.data.storage import (
 )
 from asr.errors import UserError
 
-logger = logging.getLogger(__name__)
-
-INDEX_NAME = "index.jsonl"
 MAX_FOLDER_INDEX_BYTES = 1_000_000_000  # 3 million shards
 MAX_INDEX_BYTES = 500_000_000  # of one shard: a million utterances
-MAX_SHARD_BYTES = 1 << 46
 BLOCK_BYTES = 1 << 24
-MAX_MEMBER_BYTES = 1_000_000_000
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"  # no part is "..", none is hidden
 
 # A relative path with plain characters only, in at most two folders: it cannot lead out of its own.
 SafeName = Annotated[str, Field(pattern=rf"^(?:{_PART}/){{0,2}}{_PART}$", max_length=250)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
-
-
-class PackedUtterance(Utterance):
-    """An utterance whose audio is a part of a tar file. `audio` is a name for messages and opens nothing."""
-
-    offset: int = Field(ge=0, le=MAX_SHARD_BYTES)
-    """The first byte of its audio file in the shard."""
-    size: int = Field(gt=0, le=MAX_MEMBER_BYTES)
-    """Bytes of its audio file."""
-    shard: str = ""
-    """Path or address of the shard. Never read from an index: the reader sets it."""
-    version: str = ""
-    """Hash of the shard."""
-
-    @property
-    def byte_range(self) -> ByteRange:
-        return ByteRange(self.shard, self.offset, self.size, self.version)
 
 
 class Failure(Config):
@@ -247,17 +224,6 @@ def parse_folder_index(place: str, content: bytes) -> tuple[FolderInfo, list[Sha
     return header, infos
 
 
-# --- manifests and shards alike -------------------------------------------------------------------
-
-Content = bytes | UserError | None
-"""The audio file of an utterance: its bytes, why there are none, or None where it is a file of its own."""
-
-
-def is_shards(path: str | os.PathLike[str]) -> bool:
-    """Tell a folder of shards from a manifest; any address is one."""
-    return is_address(path) or Path(path).is_dir() or Path(path).name == INDEX_NAME
-
-
 def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
     """The folder of shards at an address, and the content of its index."""
     folder = str(address).removesuffix(INDEX_NAME)
@@ -271,45 +237,6 @@ def _read_folder_index(address: str | os.PathLike[str]) -> tuple[str, bytes]:
         ) from None
 
 
-def read_data(*paths: str | Path, max_packed: int | None = None) -> Iterator[Utterance]:
-    """The utterances of manifests and of folders of shards, one after the other.
-
-    `max_packed`: no more than so many of each folder, whose shards are mixtures of the corpus.
-    """
-    for path in paths:
-        if not is_shards(path):
-            yield from read_manifest(path)
-            continue
-        folder = ShardFolder.open(path)
-        if max_packed is not None and max_packed < len(folder):
-            logger.info("%s: the first %d of %d utterances are looked at", path, max_packed, len(folder))
-        packed = itertools.chain.from_iterable(shard.utterances() for shard in folder.shards)
-        yield from itertools.islice(packed, max_packed)
-
-
 def hash_index(path: str | Path) -> str:
     """SHA-256 of the index of a folder, which has the hash of each of its shards."""
     return hashlib.sha256(_read_folder_index(path)[1]).hexdigest()
-
-
-def fetch(utterances: Sequence[Utterance]) -> list[Content]:
-    """The audio files of utterances in shards, fetched together; None for those with a file of their own."""
-    packed = [item for item in utterances if isinstance(item, PackedUtterance)]
-    contents = iter(read_ranges([item.byte_range for item in packed]))
-    return [next(contents) if isinstance(item, PackedUtterance) else None for item in utterances]
-
-
-def read_audio(utterance: Utterance, sample_rate: int, content: Content = None) -> np.ndarray:
-    """The samples of an utterance, as `asr.audio.reading.read` has them. `content`: of `fetch`."""
-    if content is None and isinstance(utterance, PackedUtterance):
-        [content] = fetch([utterance])
-    if isinstance(content, UserError):
-        raise content
-    return audio_files.read(
-        utterance.audio,
-        sample_rate,
-        start=utterance.start,
-        duration=utterance.duration,
-        channel=utterance.channel_index,
-        content=content,
-    )

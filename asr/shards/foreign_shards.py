@@ -14,12 +14,13 @@ import pydantic
 
 from asr.audio.reading import measure_seconds
 from asr.data.manifest import build_utterance, read_lines
-from asr.data.packing import PackReport, finish_shard, hash_id, write_folder_index
+from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.data.records import keep_scalars, name_fields
-from asr.data.shards import INDEX_NAME, MAX_MEMBER_BYTES, Failure, PackedUtterance, SafeName, ShardInfo
 from asr.data.text_lines import parse_json
 from asr.errors import UserError, shorten
 from asr.files import claim_folder, hash_file
+from asr.shards.packing import PackReport, finish_shard, hash_id, write_folder_index
+from asr.shards.shards import Failure, SafeName, ShardInfo
 
 AUDIO_SUFFIXES = {"flac", "wav", "opus", "ogg", "mp3", "m4a", "aac", "wma", "sph", "aiff", "au"}
 MAX_RECORD_BYTES = 1_000_000

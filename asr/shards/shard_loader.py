@@ -20,8 +20,9 @@ from asr.batches.order import (
     report_left_over,
     too_few_batches,
 )
-from asr.data.shards import PackedUtterance, ShardFolder, ShardWindow
+from asr.data.packed import PackedUtterance
 from asr.errors import UserError
+from asr.shards.shards import ShardFolder, ShardWindow
 
 logger = logging.getLogger(__name__)
 
@@ -113,12 +114,12 @@ class ShardLoader(UtteranceLoader):
             (start for start in reversed(self._starts) if start.batches <= batches_done), WindowStart()
         )
 
-    def epoch_batches(self, epoch: int, start: int = 0, window: WindowStart | None = None) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, start: int = 0, window: Sequence[int] = (0, 0)) -> Iterator[Batch]:
         """The batches of an epoch, but for the first `start` of all processes: as if these had come too.
 
         `window`: what `find_window` gave for `start`; without it the windows before are planned again.
         """
-        first = window or WindowStart()
+        first = WindowStart(*window)
         planned = self._share.take(self._plan_epoch(epoch, first), start - first.batches)
         yield from self._load((batch.row_keys() for batch in planned), epoch)
 

@@ -24,18 +24,12 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
-from asr.data.encoding import EncodedFile, Encoding, encode_audio
 from asr.data.manifest import Manifest, Utterance
-from asr.data.shards import (
-    INDEX_NAME,
-    Failure,
-    FolderInfo,
-    PackedUtterance,
-    ShardInfo,
-    parse_folder_index,
-)
+from asr.data.packed import INDEX_NAME, PackedUtterance
 from asr.errors import UserError
 from asr.files import claim_folder, replace_file
+from asr.shards.encoding import EncodedFile, Encoding, encode_audio
+from asr.shards.shards import Failure, FolderInfo, ShardInfo, parse_folder_index
 
 Layout = Literal["webdataset", "shar"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
