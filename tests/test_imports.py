@@ -26,7 +26,7 @@ PACKAGES = [
     "audio",
     "text",
     "data",
-    "jobs",
+    "scale",
     "transcripts",
     "features",
     "batches",
@@ -39,7 +39,7 @@ PACKAGES = [
     "transcription",
 ]
 PACKAGES += ["evaluation", "train", "whisper", "recipe", "serve", "cli"]
-TORCH_FREE_PACKAGES = ("", "text", "data", "jobs", "transcripts", "scoring", "scoring/nist")
+TORCH_FREE_PACKAGES = ("", "text", "data", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 BORDERS = {("scoring/alignments", "scoring/nist"), ("data/packed", "shards")}
 MAX_SINGLE_FILES = 8

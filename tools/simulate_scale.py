@@ -53,7 +53,6 @@ MEASURED = {
     "decode": ("s of audio/s", "the shipped AN4 model on synthetic speech, one thread"),
     "headers": ("files/s", "length of a file by its header, files in memory already"),
     "outputs": ("files/s", "outputs of one format into an output folder, journal included"),
-    "parts": ("parts/s", "parts of 600 recordings, flushed to disk"),
     "disk": ("bytes/s", "written in one file and flushed, as a checkpoint is"),
     "utterance_bytes": ("bytes", "memory of an utterance in a list of them"),
 }
@@ -161,8 +160,7 @@ def measure_files(folder: Path) -> dict[str, float]:
     """What the process does that hands out the units."""
     from asr.audio import Recording, read_info
     from asr.data import Utterance
-    from asr.jobs import PartFolder, plan_units
-    from asr.transcription import OutputFolder
+    from asr.scale import OutputFolder
 
     files = sorted(folder.glob("*.flac"))
     began = time.perf_counter()
@@ -173,15 +171,8 @@ def measure_files(folder: Path) -> dict[str, float]:
     outputs = OutputFolder(folder / "out", ["jsonl"], {})
     began = time.perf_counter()
     for number in range(300):
-        outputs.write(Recording(str(files[0]), str(number)), {"jsonl": "x" * 2_000})
+        outputs.write(Recording(str(files[0]), str(number)), {"jsonl": "x" * 2_000}, 3.0)
     rates["outputs"] = 300 / (time.perf_counter() - began)
-    row = {"id": "a", "transcript": {"text": "x" * 2_000}}
-    units = plan_units([str(number) for number in range(12_000)], [3.0] * 12_000)
-    parts = PartFolder(folder / "parts", "key")
-    began = time.perf_counter()
-    for unit in units:
-        parts.write(unit, [row] * (unit.end - unit.start))
-    rates["parts"] = len(units) / (time.perf_counter() - began)
     content = os.urandom(200_000_000)
     began = time.perf_counter()
     with open(folder / "checkpoint", "wb") as file:
@@ -242,12 +233,10 @@ def list_training_limits(f: Mapping[str, float]) -> dict[str, float]:
 
 def list_transcription_limits(f: Mapping[str, float]) -> dict[str, float]:
     nodes = math.ceil(f["gpus"] / f["gpus_per_node"])
-    unit = max(1800, f["recording"])
     return {
         "GPUs": f["gpus"] * f["gpu_decoding"],
         "cores: read": nodes * f["cores_per_node"] * f["read"],
         "bandwidth of the storage": f["storage"] / f["audio_bytes"],
-        "the driver: parts": unit * f["parts"],
         "the driver: an output for each recording": f["recording"] * f["outputs"],
         "the driver: headers, before it starts": f["recording"] * f["headers"],
     }

@@ -39,8 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.data.manifest import write_manifest
     from asr.errors import UserError
-    from asr.evaluation.speech import describe_device, read_references
+    from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
+    from asr.models.precision import describe_device
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
     from asr.transcription.families import find_family

@@ -21,7 +21,6 @@ from asr.evaluation.speech import (
     EvaluatedSplit,
     Normalizer,
     decode_utterances,
-    describe_device,
     make_normalizer,
     read_references,
     read_utterances,
@@ -29,6 +28,7 @@ from asr.evaluation.speech import (
     write_texts,
 )
 from asr.files import make_folder
+from asr.models.precision import describe_device
 from asr.progress import AudioProgress
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, without_infinity

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from asr.features.front_end import FeaturesConfig
-    from asr.jobs.ray_pool import PoolOptions
+    from asr.scale.ray_pool import PoolOptions
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +110,9 @@ class _FeatureWork:
 def _compute_on_ray(files: list[Path], work: _FeatureWork, options: PoolOptions) -> Iterator[dict[str, Any]]:
     from asr.audio.reading import read_info
     from asr.cli.options import limit_threads
-    from asr.jobs.ray_pool import RayPool
-    from asr.jobs.work_units import plan_units
     from asr.progress import AudioProgress
+    from asr.scale.ray_pool import RayPool
+    from asr.transcription.recordings import plan_units
 
     def measure(path: Path) -> float:
         try:
@@ -124,15 +124,16 @@ def _compute_on_ray(files: list[Path], work: _FeatureWork, options: PoolOptions)
         limit_threads(threads)
         return work
 
-    units = plan_units([str(path) for path in files], [measure(path) for path in files])
+    seconds = [measure(path) for path in files]
+    units = plan_units(seconds)
     found: dict[int, list[dict[str, Any]]] = {}
     with (
         RayPool[Path](options, uses_gpus=False) as pool,
-        AudioProgress(sum(unit.seconds for unit in units)) as progress,
+        AudioProgress(sum(seconds)) as progress,
     ):
-        for number, rows in pool.run([files[unit.start : unit.end] for unit in units], make_work):
+        for number, rows in pool.run([[files[index] for index in unit] for unit in units], make_work):
             found[number] = rows
-            progress.advance(units[number].seconds)
+            progress.advance(sum(seconds[index] for index in units[number]))
     return (row for number in range(len(units)) for row in found[number])
 
 

@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.files import require_local
 
 if TYPE_CHECKING:
-    from asr.jobs.ray_pool import PoolOptions
+    from asr.scale.ray_pool import PoolOptions
 
 
 def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
@@ -117,7 +117,7 @@ def add_engine(
 def find_pool(args: argparse.Namespace) -> PoolOptions | None:
     """The processes of Ray that are asked for; None: this one alone."""
     if args.engine == "ray":
-        from asr.jobs.ray_pool import PoolOptions
+        from asr.scale.ray_pool import PoolOptions
 
         return PoolOptions(args.ray, args.workers, getattr(args, "threads", None))
     if args.ray is not None or args.workers is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from asr.data.manifest import Utterance
-    from asr.jobs.ray_pool import PoolOptions, Row
+    from asr.scale.ray_pool import PoolOptions, Row
     from asr.shards.packing import Engine, PackReport, Report, ShardPlan, Write
     from asr.shards.shards import ShardInfo
 
@@ -76,7 +76,7 @@ def _pack_on_ray(options: PoolOptions) -> Engine:
     def write_all(
         plans: Sequence[ShardPlan], write: Write, report: Report
     ) -> Iterator[tuple[int, ShardInfo]]:
-        from asr.jobs.ray_pool import RayPool
+        from asr.scale.ray_pool import RayPool
 
         def work(planned: Sequence[tuple[int, Utterance]]) -> list[Row]:
             number = planned[0][0]

@@ -120,8 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ray.add_argument(
         "--status",
         metavar="DIR",
-        help="of an --output-dir of --engine ray, tell what is done, failed and left, and how long it will "
-        "take",
+        help="how much of an --output-dir is done and failed, and how long the rest will take",
     )
 
 
@@ -176,8 +175,8 @@ def run(args: argparse.Namespace) -> int:
     if args.status is not None:
         return _show_status(args)
 
-    from asr.transcription.audio_paths import find_recordings, require_any
     from asr.transcription.families import find_families
+    from asr.transcription.recordings import find_recordings, require_any
     from asr.transcription.settings import TranscriptionSettings, print_settings
 
     if args.set == ["list"]:
@@ -205,13 +204,13 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
     if args.output_dir is None:
         return _to_standard_output(options, recordings, formats)
-    from asr.cli.transcription_folder import transcribe_to_folder
+    from asr.cli.transcription_job import transcribe_to_folder
 
     return transcribe_to_folder(options, args.output_dir, recordings, formats, pool)
 
 
 def _show_status(args: argparse.Namespace) -> int:
-    from asr.cli.ray_engine import show_status
+    from asr.scale.output_folder import show_status
 
     if args.audio:
         raise UserError("--status DIR only looks; leave AUDIO out")
@@ -351,14 +350,12 @@ def _escape_what_cannot_be_shown() -> None:
 
 
 def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
-    from asr.cli.transcription_job import load_transcriber, make_request
     from asr.serve.live import Delay, LiveTranscriber, transcribe_live, write_live
     from asr.serve.pipe import PipeReader, read_live
 
     settings = options.settings
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
-    recognizer = load_transcriber(options)
-    request = make_request(options, recognizer)
+    recognizer, request = options.load()
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request)
     _escape_what_cannot_be_shown()

@@ -31,7 +31,6 @@ from .speech import (
     DecodedSplit as DecodedSplit,
     EvaluatedSplit as EvaluatedSplit,
     decode_utterances as decode_utterances,
-    describe_device as describe_device,
     make_normalizer as make_normalizer,
     read_batch as read_batch,
     read_references as read_references,

@@ -152,13 +152,6 @@ def _count_seconds(split: EvaluatedSplit, batch: Sequence[ReadAudio], rate: int)
         own.audio_seconds += samples / rate
 
 
-def describe_device(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    threads = torch.get_num_threads()
-    return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
-
-
 def batch_utterances(utterances: Sequence[Utterance], batch_size: int) -> Iterator[list[Utterance]]:
     """Group utterances of similar length, the longest first: if memory is too small, that is seen at once."""
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))

@@ -58,6 +58,13 @@ def describe_arithmetic(precision: Precision, device: torch.device) -> str:
     return f"{precision} on {device.type}"
 
 
+def describe_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
+
+
 def limit_kept_kernels() -> None:
     """Have PyTorch keep few of the kernels that it compiles on a CPU, one for each shape of a product.
 

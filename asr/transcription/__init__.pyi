@@ -1,4 +1,3 @@
-from .audio_paths import find_recordings as find_recordings
 from .joining import (
     clip_words as clip_words,
     join_segments as join_segments,
@@ -6,8 +5,11 @@ from .joining import (
     make_segment as make_segment,
     merge_channels as merge_channels,
 )
-from .output_folder import JOURNAL as JOURNAL, SEGMENT_LOGS as SEGMENT_LOGS, OutputFolder as OutputFolder
-from .segment_log import SegmentLog as SegmentLog
+from .recordings import (
+    MAX_UNIT_ITEMS as MAX_UNIT_ITEMS,
+    find_recordings as find_recordings,
+    plan_units as plan_units,
+)
 from .settings import (
     EvaluationSettings as EvaluationSettings,
     ReadyEvaluationSettings as ReadyEvaluationSettings,

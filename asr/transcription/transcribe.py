@@ -74,7 +74,7 @@ from asr.transcription.timestamps import (
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 if TYPE_CHECKING:
-    from asr.transcription.output_folder import OutputFolder
+    from asr.scale.output_folder import OutputFolder
 
 # S samples
 

@@ -24,7 +24,7 @@ from system_examples import WORDS, save_talker
 
 from asr import cli
 from asr.decoding import ChecksConfig
-from asr.transcription import SEGMENT_LOGS
+from asr.scale import JOURNAL, STATE
 from asr.transcripts import WRITERS
 
 
@@ -408,7 +408,7 @@ def test_a_file_for_each_recording_and_format(talker: str, capsys: pytest.Captur
 def test_an_interrupted_folder_is_resumed(
     talker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from asr.transcription import output_folder
+    from asr.scale import output_folder
 
     caplog.set_level("INFO")
     whole = output_folder.replace_file
@@ -467,11 +467,14 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
 
     monkeypatch.setattr(Recognizer, "recognize", break_down)
     assert transcribe(talker, *short, "--output-dir", "out") == 130
-    assert list(Path("out").iterdir()) == [Path("out", SEGMENT_LOGS)]
+    assert (
+        list(Path("out").iterdir()) == [Path("out", STATE)] and len(list(Path("out", STATE).iterdir())) == 2
+    )
     caplog.clear()
     assert transcribe(talker, *short, "--output-dir", "out") == 0
     assert "long.wav: 2 segments were finished by an earlier call" in caplog.messages
-    assert listing(Path("out")) == listing(Path("whole")) and not Path("out", SEGMENT_LOGS).exists()
+    assert listing(Path("out")) == listing(Path("whole"))
+    assert list(Path("out", STATE).iterdir()) == [Path("out", JOURNAL)]
 
 
 @pytest.mark.parametrize("name", ["txt", "srt"])
@@ -584,13 +587,13 @@ def test_a_name_too_long_for_an_output_is_said_before_decoding(
 def test_a_folder_that_cannot_be_written_is_refused_before_decoding(
     talker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("asr.cli.transcription_job.load_transcriber", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr("asr.cli.transcription_job.load_model", lambda *_, **__: pytest.fail("too late"))
     os.symlink("/proc", "out")
     assert transcribe(talker, "a.wav", "--output-dir", "out/new") == 2
     assert "out/new: cannot write there" in capsys.readouterr().err
     os.unlink("out")
     full = SimpleNamespace(free=0)
-    monkeypatch.setattr("asr.transcription.output_folder.shutil.disk_usage", lambda path: full)
+    monkeypatch.setattr("asr.scale.output_folder.shutil.disk_usage", lambda path: full)
     assert transcribe(talker, "a.wav", "--output-dir", "out") == 2
     assert "out: cannot write there (No space left on device)" in capsys.readouterr().err
 
@@ -785,15 +788,15 @@ def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest
             is_read.set()
             return super().read(size)
 
-    load = transcription_job.load_transcriber
+    load = transcription_job.load_model
     seen: list[bool] = []
 
-    def load_late(*arguments: Any) -> Any:
+    def load_late(*arguments: Any, **named: Any) -> Any:
         seen.append(is_read.wait(10))
-        return load(*arguments)
+        return load(*arguments, **named)
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_pcm(0.5))))
-    monkeypatch.setattr(transcription_job, "load_transcriber", load_late)
+    monkeypatch.setattr(transcription_job, "load_model", load_late)
     assert transcribe(talker, "--stream") == 0 and seen == [True]
 
 

@@ -14,7 +14,9 @@ import pytest
 
 from asr.audio import AudioSegment, Recording
 from asr.errors import UserError
-from asr.transcription import JOURNAL, SEGMENT, OutputFolder
+from asr.files import claim_folder
+from asr.scale import JOURNAL, STATE, OutputFolder, show_status
+from asr.transcription import SEGMENT
 from asr.transcripts import Segment
 
 MADE_BY = {"model": "m", "beam": 5}
@@ -39,31 +41,40 @@ def open_folder(
     return OutputFolder(out, formats, made_by)  # type: ignore[arg-type]
 
 
+def write(folder: OutputFolder, recording: Recording, fault: str = "") -> None:
+    folder.write(recording, CONTENTS, 2.5, fault)
+
+
 def test_what_is_written_is_done(out: Path, recording: Recording) -> None:
     folder = open_folder(out)
     assert not folder.is_done(recording)
-    folder.write(recording, CONTENTS)
+    write(folder, recording)
     assert {path.name: path.read_text() for path in (out / "sub").iterdir()} == {
         "a.txt": "hello\n",
         "a.srt": "1\n",
     }
     for again in (folder, open_folder(out), open_folder(out, formats=("srt",))):
         assert again.is_done(recording)
-    lines = [json.loads(line) for line in (out / JOURNAL).read_text().splitlines()]
-    assert [line["is_whole"] for line in lines] == [False, True]
+    settings, before, after = map(json.loads, (out / JOURNAL).read_text().splitlines())
+    assert settings["made_by"] == MADE_BY
+    assert [line.get("seconds") for line in (before, after)] == [None, 2.5]
 
 
 def test_settings_are_held_once_for_all_recordings(out: Path, recording: Recording) -> None:
     folder = open_folder(out, made_by={str(number): [number] for number in range(2_000)}, formats=("txt",))
-    folder.write(recording, CONTENTS)
+    write(folder, recording)
     tracemalloc.start()
     try:
         for number in range(20):
-            folder.write(replace(recording, id=f"sub/{number}"), CONTENTS)
+            write(folder, replace(recording, id=f"sub/{number}"))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 200_000, "bytes; the settings alone have as many"
+    folder.begin(1, 0.0)
+    written = (out / JOURNAL).stat().st_size
+    write(open_folder(out, made_by=folder._made_by), recording)
+    assert (out / JOURNAL).stat().st_size - written < 2_000, "nor are they written again"
 
 
 def change_audio(out: Path, recording: Recording) -> None:
@@ -80,32 +91,33 @@ def remove_output(out: Path, recording: Recording) -> None:
 
 @pytest.mark.parametrize("change", [change_audio, change_time_of_audio, remove_output])
 def test_what_has_changed_is_done_again(change, out: Path, recording: Recording) -> None:  # type: ignore[no-untyped-def]
-    open_folder(out).write(recording, CONTENTS)
+    write(open_folder(out), recording)
     change(out, recording)
     folder = open_folder(out)
     assert not folder.is_done(recording)
-    folder.write(recording, {"txt": "better\n", "srt": "2\n"})
+    folder.write(recording, {"txt": "better\n", "srt": "2\n"}, 2.5)
     assert (out / "sub" / "a.txt").read_text() == "better\n" and open_folder(out).is_done(recording)
 
 
 def test_other_settings_or_formats_are_not_done(out: Path, recording: Recording) -> None:
-    open_folder(out).write(recording, CONTENTS)
+    write(open_folder(out), recording)
     assert not open_folder(out, {"model": "m", "beam": 6}).is_done(recording)
     assert not open_folder(out, formats=("txt", "json")).is_done(recording)
 
 
 def test_formats_of_several_calls_add_up(out: Path, recording: Recording) -> None:
-    open_folder(out, formats=("txt",)).write(recording, CONTENTS)
-    open_folder(out, formats=("srt",)).write(recording, CONTENTS)
+    write(open_folder(out, formats=("txt",)), recording)
+    write(open_folder(out, formats=("srt",)), recording)
     assert open_folder(out).is_done(recording)
 
 
 def test_a_part_is_not_done_but_ours(out: Path, recording: Recording) -> None:
-    open_folder(out).write(recording, CONTENTS, is_whole=False)
+    write(open_folder(out), recording, fault="cut short")
     folder = open_folder(out)
-    assert not folder.is_done(recording)
+    assert not folder.is_done(recording) and folder.fault(recording) == "cut short"
+    assert open_folder(out, made_by={"model": "other"}).fault(recording) is None
     folder.require_free(recording)
-    folder.write(recording, CONTENTS)
+    write(folder, recording)
     assert folder.is_done(recording)
 
 
@@ -114,10 +126,11 @@ def test_a_killed_call_is_resumed(cut: float, out: Path, recording: Recording) -
     """The journal is cut anywhere; outputs announced in it may be there or not."""
     other = Recording(recording.path, "b")
     folder = open_folder(out)
-    folder.write(recording, CONTENTS)
-    folder.write(other, CONTENTS)
+    write(folder, recording)
+    write(folder, other)
     journal = (out / JOURNAL).read_bytes()
-    first, last = journal[: journal.index(b"\n") + 1], journal.splitlines(keepends=True)[-1]
+    lines = journal.splitlines(keepends=True)
+    first, last = lines[0] + lines[1], lines[-1]  # the settings, and the first outputs as announced
     keep = max(len(first), round(cut * len(journal)))
     if keep < journal.index(b'"b"'):
         for name in ("b.txt", "b.srt"):
@@ -128,14 +141,14 @@ def test_a_killed_call_is_resumed(cut: float, out: Path, recording: Recording) -
     resumed = open_folder(out)
     for item in (recording, other):
         if not resumed.is_done(item):
-            resumed.write(item, CONTENTS)
+            write(resumed, item)
     assert all(open_folder(out).is_done(item) for item in (recording, other))
 
 
 def test_remains_of_a_killed_call_go(
     out: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr.transcription import output_folder
+    from asr.scale import output_folder
 
     def die(path: Path) -> None:
         path.parent.mkdir(parents=True)
@@ -144,8 +157,8 @@ def test_remains_of_a_killed_call_go(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(output_folder, "replace_file", die)
-        open_folder(out).write(recording, CONTENTS)
-    open_folder(out).write(recording, CONTENTS)
+        write(open_folder(out), recording)
+    write(open_folder(out), recording)
     assert sorted(path.name for path in (out / "sub").iterdir()) == ["a.srt", "a.txt"]
 
 
@@ -160,6 +173,12 @@ def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Rec
 
     open_folder(out).add_segment(cut_out(recording), asdict(found))
     assert find(recording) == found
+    (log,) = (path for path in (out / STATE).iterdir() if path != out / JOURNAL)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-9])  # as a kill leaves it
+    assert find(recording) is None
+    open_folder(out).add_segment(cut_out(recording), asdict(found))
+    assert find(recording) == found, "behind the cut line"
     assert find(replace(recording, duration=2.0)) is None
     assert find(recording, made_by={"model": "other"}) is None
     Path(recording.path).write_bytes(b"other sound")
@@ -171,7 +190,7 @@ def test_foreign_files_are_kept(out: Path, recording: Recording) -> None:
     (out / "sub").mkdir(parents=True)
     (out / "sub" / "a.txt").write_text("a reference")
     folder = open_folder(out)
-    for call in (lambda: folder.require_free(recording), lambda: folder.write(recording, CONTENTS)):
+    for call in (lambda: folder.require_free(recording), lambda: write(folder, recording)):
         with pytest.raises(UserError, match="was not written here by `asr transcribe`"):
             call()
     assert (out / "sub" / "a.txt").read_text() == "a reference"
@@ -179,14 +198,14 @@ def test_foreign_files_are_kept(out: Path, recording: Recording) -> None:
 
 
 def test_corrections_by_hand_are_kept(out: Path, recording: Recording) -> None:
-    open_folder(out).write(recording, CONTENTS)
+    write(open_folder(out), recording)
     (out / "sub" / "a.txt").write_text("Hello.\n")
     with pytest.raises(UserError, match="was changed after"):
         open_folder(out).require_free(recording)
 
 
 def test_outputs_of_another_recording_are_kept(out: Path, recording: Recording, tmp_path: Path) -> None:
-    open_folder(out).write(recording, CONTENTS)
+    write(open_folder(out), recording)
     (tmp_path / "a.flac").write_bytes(b"another")
     other = Recording(str(tmp_path / "a.flac"), recording.name)
     with pytest.raises(UserError, match="is of another recording"):
@@ -207,18 +226,50 @@ def test_audio_is_never_written_over(tmp_path: Path) -> None:
 
 
 def test_foreign_lines_in_the_journal_are_passed_over(out: Path, recording: Recording) -> None:
-    open_folder(out).write(recording, CONTENTS)
+    write(open_folder(out), recording)
     with open(out / JOURNAL, "ab") as file:
         file.write(
             b'\xff\xfe\nnull\n[1]\n{}\n{"outputs": 3, "name": "sub/a"}\n{"outputs": {"sub/a.txt": null}, "name": "x"}'
         )
     folder = open_folder(out)
     assert folder.is_done(recording)
-    folder.write(recording, CONTENTS)
+    write(folder, recording)
     assert open_folder(out).is_done(recording)
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path, recording: Recording) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot"):
-        open_folder(tmp_path / "file").write(recording, CONTENTS)
+        write(open_folder(tmp_path / "file"), recording)
+
+
+def test_the_status_counts_what_is_there(
+    out: Path, recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def status() -> list[str]:
+        show_status(str(out))
+        return capsys.readouterr().out.splitlines()
+
+    with pytest.raises(UserError, match="nothing was transcribed to it"):
+        status()
+    write(open_folder(out, made_by={"model": "other"}), replace(recording, id="z"))
+    folder = open_folder(out)
+    folder.begin(3, 3600.0)
+    interrupted = "state       interrupted; the same call resumes it"
+    assert status() == ["recordings  0 of 3 done", "audio       0.00 of 1.00 hours", interrupted]
+    folder.write(recording, CONTENTS, 1800.0)
+    folder.note_fault(replace(recording, id="b"), "b.wav: no audio")
+    with claim_folder(folder.state):
+        assert status() == [
+            "recordings  1 of 3 done, 1 failed",
+            "audio       0.50 of 1.00 hours",
+            "state       running, about 1 min left",
+        ]
+    folder = open_folder(out)
+    folder.begin(3, 900.0)
+    folder.write(replace(recording, id="c"), CONTENTS, 900.0)
+    assert status() == [
+        "recordings  2 of 3 done, 1 failed",
+        "audio       0.75 of 0.75 hours",
+        "state       finished",
+    ]

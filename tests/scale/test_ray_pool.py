@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from ray_examples import Killed, StandIn
 
 from asr.errors import UserError
-from asr.jobs import PoolOptions, RayPool, ray_pool
+from asr.scale import PoolOptions, RayPool, ray_pool
 
 Row = dict[str, Any]
 
@@ -66,6 +66,18 @@ def test_what_kills_its_worker_is_left_out_and_nothing_else(data: st.DataObject)
                 assert "ZeroDivisionError: a fault of the program" in row["error"]
             else:
                 assert row == {"item": item, "company": lives}
+
+
+def test_what_hangs_is_left_out_and_the_others_go_on(ray: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_pool, "_now", lambda: ray.clock)
+    found = run_pool(
+        [["a", "hang", "b"], ["c"], ["hang"]],
+        lambda threads: lambda given: [{"item": item} for item in given],
+    )
+    names = [[row.get("item", row.get("error")) for row in found[number]] for number in range(3)]
+    left_out = "took longer than 4 hours; it is left out"
+    assert names == [["a", left_out, "b"], ["c"], [left_out]]
+    assert ray.num_killed == 3, "the first unit, and each of the two that hang by itself"
 
 
 @pytest.mark.usefixtures("ray")
@@ -164,7 +176,8 @@ class KillingWork:
 def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([os.environ.get("PYTHONPATH", ""), os.path.dirname(__file__)])
+        "PYTHONPATH",
+        os.pathsep.join([os.environ.get("PYTHONPATH", ""), *map(str, Path(__file__).parents[:2])]),
     )
     units = [["a", "killer", "b"], ["c", "unlucky"], ["killer"], ["d"]]
     found = run_pool(units, lambda threads: KillingWork(tmp_path))

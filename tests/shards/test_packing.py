@@ -22,7 +22,7 @@ from asr.audio import reading as audio_files
 from asr.cli import main
 from asr.data import Manifest, Utterance, read_audio, read_data, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.jobs import ray_pool
+from asr.scale import ray_pool
 from asr.shards import (
     EncodedFile,
     Encoding,

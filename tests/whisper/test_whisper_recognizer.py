@@ -28,8 +28,9 @@ from asr.decoding import ChecksConfig, DecodingConfig
 from asr.errors import UserError
 from asr.evaluation import decode_utterances
 from asr.models import Int8Linear, is_fast, is_int8_exact
+from asr.scale import JOURNAL, STATE, OutputFolder
 from asr.serve import Delay, LiveTranscriber, write_live
-from asr.transcription import SEGMENT_LOGS, OutputFolder, Request, ScoringConfig, load_model, make_segment
+from asr.transcription import Request, ScoringConfig, load_model, make_segment
 from asr.transcripts import Segment, Transcript, Word
 from asr.whisper import EncodedWindows, WhisperDecodingConfig, WhisperReading, WhisperRecognizer
 
@@ -391,7 +392,7 @@ def test_an_interrupted_recording_goes_on_where_it_stopped(
         transcribe()
     with pytest.raises(KeyboardInterrupt):
         transcribe()
-    (log,) = (tmp_path / "out" / SEGMENT_LOGS).iterdir()
+    (log,) = (tmp_path / "out" / STATE).iterdir()
     assert len(log.read_text().splitlines()) == 3, "what it depends on, and two segments or windows"
     monkeypatch.setattr(recognizer, "decode", decode)
     assert transcribe() == expected
@@ -578,12 +579,12 @@ def test_a_folder_goes_on_in_its_arithmetic(
     assert Path("out/a.jsonl").read_bytes() == made
     assert "out: goes on in float32 on cpu, as it was begun" in caplog.messages
     assert json.loads(made)["arithmetic"] == "float32 on cpu"
-    assert '"arithmetic": "float32 on cpu"' in Path("out/.asr-transcribe.jsonl").read_text()
+    assert '"arithmetic": "float32 on cpu"' in Path("out", JOURNAL).read_text()
     # What is asked for by name is done, and all anew, as with any other setting.
     assert cli.main([*command, "--set", "precision=bf16"]) == 0
     assert json.loads(Path("out/a.jsonl").read_bytes())["arithmetic"] == "bf16 on cpu"
     # What cannot go on stops.
-    journal = Path("out/.asr-transcribe.jsonl")
+    journal = Path("out", JOURNAL)
     journal.write_text(journal.read_text().replace("bf16 on cpu", "int8 on cpu"))
     monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: False)
     assert cli.main(command) == 2

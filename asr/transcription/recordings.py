@@ -21,6 +21,8 @@ from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+UNIT_SECONDS = 1800.0
+MAX_UNIT_ITEMS = 5_000  # thousands of tiny files, or of unknown length, are one unit no longer
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
 
 
@@ -149,6 +151,18 @@ def _search(folder: str) -> Iterator[Found]:
         raise UserError(f"{folder}: no audio file in this folder or below it{there}")
     if left_out:
         logger.info("%s: %d audio files; others are left out (%s)", folder, num_found, left_out)
+
+
+def plan_units(seconds: Sequence[float], unit_seconds: float = UNIT_SECONDS) -> list[range]:
+    """Divide recordings of these lengths, in their order, into units; a longer one is a unit by itself."""
+    units: list[range] = []
+    start, total = 0, 0.0
+    for index, length in enumerate(seconds):
+        if index > start and (total + length > unit_seconds or index - start >= MAX_UNIT_ITEMS):
+            units.append(range(start, index))
+            start, total = index, 0.0
+        total += length
+    return [*units, range(start, len(seconds))] if seconds else units
 
 
 # --- names --------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ import logging
 import math
 import os
 import socket
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from asr.errors import UserError
 
@@ -28,6 +29,7 @@ Work = Callable[[Sequence[Item]], list[Row]]
 
 MAX_DEATHS = 2
 MAX_DEATHS_WHILE_LOADING = 3
+MAX_SECONDS = 4 * 3600.0  # for a unit of half an hour of audio: beyond, it hangs
 OBJECT_STORE_BYTES = 200_000_000  # what goes through Ray is paths and texts
 
 
@@ -61,6 +63,13 @@ class _Unit(Generic[Item]):
 
 Task = tuple[int, int | None]
 """A unit, and the item of it that is done alone; None: all that are not known to be bad."""
+
+
+class _Busy(NamedTuple):
+    worker: Any
+    task: Task | None
+    """None: it loads."""
+    deadline: float
 
 
 class RayPool(Generic[Item]):
@@ -116,24 +125,30 @@ class RayPool(Generic[Item]):
     def run(
         self, units: Sequence[Sequence[Item]], make_work: Callable[[int], Work[Item]]
     ) -> Iterator[tuple[int, list[Row]]]:
-        """The rows of each unit with its number, as they are done. `make_work` is told the threads.
+        """The rows of each unit with its number, as they are done. `make_work` gets the number of threads.
 
-        An item that killed its worker twice, alone, has a row with `error`.
+        An item that killed its worker twice, alone, or takes longer than a unit may, has a row with `error`.
         """
         self._units = {number: _Unit(items) for number, items in enumerate(units)}
         self._queue: deque[Task] = deque((number, None) for number in self._units)
         self._deaths_while_loading = 0
         idle: list[Any] = []
-        busy: dict[Any, tuple[Any, Task | None]] = {}  # future -> worker, and its task; None: it loads
+        busy: dict[Any, _Busy] = {}  # by future
         for _ in range(min(self.num_workers, len(units))):
             self._start_worker(busy, make_work)
         while self._units:
             while idle and self._queue:
                 worker, task = idle.pop(), self._queue.popleft()
-                busy[worker.work.remote(self._items(task))] = worker, task
-            (future,), _ = self._ray.wait(list(busy), num_returns=1)
-            worker, done = busy.pop(future)
+                busy[worker.work.remote(self._items(task))] = _Busy(worker, task, _now() + MAX_SECONDS)
+            first = min(busy, key=lambda future: busy[future].deadline)
+            left = max(0.0, busy[first].deadline - _now())
+            (future,) = self._ray.wait(list(busy), num_returns=1, timeout=left)[0] or (first,)
+            is_overdue = future is first and _now() >= busy[first].deadline
+            worker, done = busy[future].worker, busy.pop(future).task
             try:
+                if is_overdue:
+                    self._ray.kill(worker)
+                    raise TimeoutError
                 rows = self._ray.get(future)
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, UserError):
@@ -141,13 +156,13 @@ class RayPool(Generic[Item]):
                 if done is None:
                     raise
                 idle.append(worker)
-                yield from self._bury(done, f"{type(error.cause).__name__}: {error.cause}")
-            except self._ray.exceptions.RayError as error:
+                yield from self._retry(done, f"failed ({type(error.cause).__name__}: {error.cause})")
+            except (self._ray.exceptions.RayError, TimeoutError) as error:
                 self._start_worker(busy, make_work)
                 if done is None:
                     self._note_death_while_loading(error)
                 else:
-                    yield from self._bury(done, "")
+                    yield from self._retry(done, "" if is_overdue else "ended its worker")
             else:
                 idle.append(worker)
                 if done is None:
@@ -155,16 +170,17 @@ class RayPool(Generic[Item]):
                 else:
                     yield from self._take(done, rows)
 
-    def _start_worker(self, busy: dict[Any, tuple[Any, Task | None]], make_work: Any) -> None:
+    def _start_worker(self, busy: dict[Any, _Busy], make_work: Any) -> None:
         worker = self._ray.remote(_Worker).options(**self._actor_options).remote()
-        busy[worker.load.remote(make_work, self.threads, os.getcwd())] = worker, None
+        loaded = worker.load.remote(make_work, self.threads, os.getcwd())
+        busy[loaded] = _Busy(worker, None, _now() + MAX_SECONDS)
 
     def _note_death_while_loading(self, error: Exception) -> None:
         self._deaths_while_loading += 1
         if self._deaths_while_loading == MAX_DEATHS_WHILE_LOADING:
             raise UserError(
                 f"workers die while they load the model, {MAX_DEATHS_WHILE_LOADING} times in a row; probably "
-                f"memory is short: give fewer --workers ({str(error).splitlines()[0]})"
+                f"memory is short: give fewer --workers ({(str(error) or 'too slow').splitlines()[0]})"
             )
 
     def _items(self, task: Task) -> list[Item]:
@@ -175,29 +191,36 @@ class RayPool(Generic[Item]):
         (number, index), unit = task, self._units[task[0]]
         if index is None:
             yield self._finish(number, dict(zip(unit.good, rows, strict=True)))
-            return
-        (unit.alone[index],) = rows
-        yield from self._end_alone(number)
+        else:
+            (unit.alone[index],) = rows
+            yield from self._end_alone(number)
 
-    def _bury(self, task: Task, reason: str) -> Iterator[tuple[int, list[Row]]]:
-        """Do what follows when a task has ended its worker, or failed by an error of the program."""
+    def _retry(self, task: Task, reason: str) -> Iterator[tuple[int, list[Row]]]:
+        """Do again what has ended its worker, or failed by an error of the program, up to a limit.
+
+        Without a reason it took too long, which is not tried twice.
+        """
         (number, index), unit = task, self._units[task[0]]
+        times = 1 if reason else MAX_DEATHS
+        reason = reason or f"took longer than {MAX_SECONDS / 3600:g} hours"
         if index is None and len(unit.good) == 1:
             (index,) = unit.good
-        died = f"failed ({reason})" if reason else "ended its worker"
         if index is not None:
-            unit.deaths_alone[index] += 1
+            unit.deaths_alone[index] += times
             if unit.deaths_alone[index] < MAX_DEATHS:
                 self._queue.append(task)
                 return
-            unit.bad[index] = {"error": f"{died}, {MAX_DEATHS} times; it is left out", "kind": "killed"}
+            count = f", {MAX_DEATHS} times" if times == 1 else ""
+            unit.bad[index] = {"error": f"{reason}{count}; it is left out"}
             yield from self._end_alone(number)
             return
-        unit.deaths += 1
-        logger.warning("a unit of %d files %s; it is done again", len(unit.items), died)
-        if unit.deaths < MAX_DEATHS or (unit.deaths > MAX_DEATHS and unit.deaths < 2 * MAX_DEATHS):
+        was_alone = unit.deaths >= MAX_DEATHS
+        unit.deaths += times
+        logger.warning("a unit of %d files %s; it is done again", len(unit.items), reason)
+        if unit.deaths < (2 * MAX_DEATHS if was_alone else MAX_DEATHS):
             self._queue.append(task)
-        elif unit.deaths == MAX_DEATHS:
+        elif not was_alone:
+            unit.deaths = MAX_DEATHS
             self._queue.extend((number, index) for index in range(len(unit.items)))
         else:  # together they are too much, though each alone is not
             yield self._finish(number, unit.alone)
@@ -232,6 +255,9 @@ class _Worker:
 
     def work(self, items: Sequence[Any]) -> list[Row]:
         return self._work(items)
+
+
+_now = time.monotonic
 
 
 def _reach(address: str) -> None:
