@@ -19,7 +19,7 @@ from whisper_systems import build_system
 from asr.audio import SegmentationConfig
 from asr.decoding import ChecksConfig
 from asr.serve import Keys, ServeConfig, build_app
-from asr.whisper import FAMILY, WhisperDecodingConfig, WhisperRecognizer
+from asr.whisper import WhisperDecodingConfig, WhisperRecognizer, family
 
 RATE = 16_000
 SHORT = SegmentationConfig(method="energy", max_seconds=3.0, min_seconds=1.0)
@@ -48,7 +48,7 @@ def encode(audio_S: np.ndarray, kind: str = "WAV") -> bytes:
 
 def make_app(keys: Keys | None = None, recognizer: Any = None, **settings: Any) -> Any:
     config = ServeConfig(**({"whisper": SURE, "hosts": ("testserver", "x")} | settings))
-    return build_app({"tiny": (recognizer or load_tiny(), FAMILY)}, config, keys)
+    return build_app({"tiny": (recognizer or load_tiny(), family)}, config, keys)
 
 
 @contextlib.contextmanager

@@ -312,7 +312,7 @@ def make_checkout(tmp_path: Path) -> Path:
 
 def make_environment(tmp_path: Path, folder: Path) -> dict[str, str]:
     """`asr` and `python` of this interpreter, with the copy; a Whisper model, and a microphone that plays a file."""
-    from whisper_examples import make_weights, write_ggml
+    from whisper_examples import make_weights, write_huggingface
 
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -324,7 +324,7 @@ def make_environment(tmp_path: Path, folder: Path) -> dict[str, str]:
     for name, script in scripts.items():
         (bin_folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (bin_folder / name).chmod(0o755)
-    model = write_ggml(tmp_path / "whisper.bin", make_weights())
+    model = write_huggingface(tmp_path / "whisper", make_weights())
     return os.environ | {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHONPATH": str(folder),

@@ -1,4 +1,4 @@
-"""asr/extensions.py: the rest of the package does not miss asr/whisper where that is taken away."""
+"""asr/families.py: without the folders of the families, native models are transcribed with and trained."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from test_imports import has_its_extra
 from tone_examples import TINY_RUN, write_tones
 
 import asr
-from asr.extensions import EXTENSIONS, find_extensions
+from asr.families import FAMILIES, find_families
 
 PACKAGE = Path(asr.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of the package that has no extension."""
+    """A folder with a copy of the package that has no family of pretrained models."""
     folder = tmp_path_factory.mktemp("bare")
-    without = shutil.ignore_patterns("__pycache__", *(name.rpartition(".")[2] for name in EXTENSIONS))
+    without = shutil.ignore_patterns("__pycache__", *FAMILIES)
     shutil.copytree(PACKAGE, folder / "asr", ignore=without)
     return folder
 
@@ -44,12 +44,12 @@ def run_bare(bare: Path, script: str, *words: str) -> str:
     return done.stdout
 
 
-def test_every_extension_is_found() -> None:
-    assert len(find_extensions("family")) == len(EXTENSIONS) and find_extensions("no_such_module") == []
+def test_every_family_is_found() -> None:
+    assert [family.section for family in find_families()] == list(FAMILIES)
 
 
 @pytest.mark.slow
-def test_everything_imports_without_extensions(bare: Path) -> None:
+def test_everything_imports_without_families(bare: Path) -> None:
     modules = [
         ".".join(path.relative_to(bare).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((bare / "asr").rglob("*.py"))
@@ -77,7 +77,7 @@ except asr.UserError as error:
 
 
 @pytest.mark.slow
-def test_training_and_transcribing_work_without_extensions(bare: Path, tmp_path: Path) -> None:
+def test_training_and_transcribing_work_without_families(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(TINY_RUN.format(folder=tmp_path, tones=write_tones(tmp_path)))
     script = """
 import sys

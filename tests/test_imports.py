@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import asr
-from asr.extensions import EXTENSIONS
+from asr.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "asr"
@@ -107,17 +107,17 @@ def test_a_package_imports_from_those_before_it() -> None:
         f"asr/{module}.py imports asr/{other}.py, whose package comes later in PACKAGES"
         for module in MODULES
         for other in own_imports(module)
-        if module not in PUBLIC_FACE and rank(other) > rank(module)
+        if module not in PUBLIC_FACE | {"families"} and rank(other) > rank(module)
         if (module, package(other)) not in BORDERS
     ]
     assert upwards == []
 
 
-def test_nothing_imports_an_extension() -> None:
-    """What extensions offer is found by asr/extensions.py, so that they can be taken away."""
-    extensions = tuple(f"{name}." for name in EXTENSIONS)
-    others = [module for module in MODULES if not f"asr.{module}".replace("/", ".").startswith(extensions)]
-    assert [m for m in others if any(f"{name}.".startswith(extensions) for name in imported_names(m))] == []
+def test_families_are_imported_in_one_place() -> None:
+    """So that the folder of a family can be deleted."""
+    folders = tuple(f"asr.{name}." for name in FAMILIES)
+    others = [module for module in MODULES if package(module) not in FAMILIES and module != "families"]
+    assert [m for m in others if any(f"{name}.".startswith(folders) for name in imported_names(m))] == []
 
 
 def test_few_files_are_in_no_package() -> None:

@@ -6,13 +6,13 @@ import torch
 from whisper_examples import SIZES, VOCABULARY, make_weights
 
 from asr.features import FeaturesConfig, FrontEnd
-from asr.whisper import Whisper, WhisperSystem, WhisperTokenizer, build_config, rename_weights
+from asr.whisper import Whisper, WhisperSystem, WhisperTokenizer, build_sizes, rename_weights
 
 
 def build_system(is_multilingual: bool, *, window_steps: int = 20, max_tokens: int = 24) -> WhisperSystem:
-    tokenizer = WhisperTokenizer(VOCABULARY, 99, is_multilingual)
+    tokenizer = WhisperTokenizer(len(VOCABULARY), 99, is_multilingual, VOCABULARY)
     sizes = SIZES | {"n_audio_ctx": window_steps, "n_text_ctx": max_tokens, "n_text_layer": 1}
-    config = build_config(sizes | {"n_vocab": len(tokenizer)}, "the test")
+    config = build_sizes(sizes | {"n_vocab": len(tokenizer)}, "the test")
     weights = make_weights(3, sizes)
     # A decoder that says text, hears more than random weights do, and comes to an end.
     embedding_VD = weights["decoder.token_embedding.weight"]

@@ -4,10 +4,10 @@
     python tools/bench_whisper.py ggml-base.en.bin test.jsonl --parts long --beams 1 --minutes 10 60
     pip install openai-whisper faster-whisper pywhispercpp   # those that are missing are left out
 
-All of them get the same weights, of the ggml file, with the same beam, number of threads and fallback to
-higher temperatures. Each case runs in a process of its own, and the engines of a part one after the other, as
-often as `--rounds` says: the tables show medians. No case begins that would not be over within `--budget`
-minutes, as far as its last run tells.
+All of them get the same weights, of the ggml file (ours by tools/convert_ggml.py), with the same beam, number
+of threads and fallback to higher temperatures. Each case runs in a process of its own, and the engines of a
+part one after the other, as often as `--rounds` says: the tables show medians. No case begins that would not
+be over within `--budget` minutes, as far as its last run tells.
 
 `start` is a process from its beginning to its end, with the clip of the manifest that is nearest to a second:
 for ours the command `asr transcribe`. `short` are clips of the manifest, each a recording; `long` is a
@@ -25,6 +25,7 @@ ends is anybody's guess: there only character errors tell something.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import itertools
 import json
@@ -102,6 +103,17 @@ class Part:
 # --- engines --------------------------------------------------------------------------------------
 
 
+@functools.cache
+def convert_for_us(model: Path) -> Path:
+    """A ggml file as a folder of Hugging Face."""
+    from convert_ggml import main as convert_ggml
+
+    folder = Path(tempfile.mkdtemp()) / model.stem
+    if convert_ggml([str(model), str(folder)]) != 0:
+        raise SystemExit(2)
+    return folder
+
+
 def load_ours(case: Case) -> Transcribe:
     import torch
 
@@ -111,7 +123,7 @@ def load_ours(case: Case) -> Transcribe:
 
     torch.set_num_threads(case.threads)
     checks = ChecksConfig(max_skipped_seconds=None) if case.engine == "ours, skipped" else None
-    recognizer = load_model(case.model, "cpu", case.precision, checks=checks)  # type: ignore[arg-type]
+    recognizer = load_model(convert_for_us(case.model), "cpu", case.precision, checks=checks)  # type: ignore[arg-type]
     config = WhisperDecodingConfig(beam=case.beam, language="en")
     batch_size = 1 if case.engine == "ours, 1 at a time" else 8
 
@@ -127,19 +139,12 @@ def load_openai(case: Case) -> Transcribe:
     import whisper
     from whisper.model import ModelDimensions, Whisper
 
-    from asr.whisper import read_checkpoint, split_weights
+    from asr.whisper import name_sizes, read_checkpoint, split_weights
 
     torch.set_num_threads(case.threads)
-    checkpoint = read_checkpoint(case.model)
-    config = checkpoint.config
-    model = Whisper(
-        ModelDimensions(
-            n_mels=config.num_mels, n_audio_ctx=config.max_steps, n_audio_state=config.dim,
-            n_audio_head=config.encoder_heads, n_audio_layer=config.encoder_layers,
-            n_vocab=config.vocab_size, n_text_ctx=config.max_tokens, n_text_state=config.dim,
-            n_text_head=config.decoder_heads, n_text_layer=config.decoder_layers,
-        )
-    ).eval()  # fmt: skip
+    checkpoint = read_checkpoint(convert_for_us(case.model))
+    sizes = name_sizes(checkpoint.sizes, "OpenAI") | {"n_text_state": checkpoint.sizes.dim}
+    model = Whisper(ModelDimensions(**sizes)).eval()
     weights = split_weights(checkpoint.weights)
     model.load_state_dict({name: weight.float() for name, weight in weights.items()})
     options = {"beam_size": case.beam} if case.beam > 1 else {}
@@ -280,7 +285,16 @@ def start_once(case: Case) -> Outcome | None:
     """Run a whole process for one clip."""
     (clip,) = case.clips
     if case.engine == "ours":
-        command = ["-m", "asr", "transcribe", str(clip), "--model", str(case.model), "--language", "en"]
+        command = [
+            "-m",
+            "asr",
+            "transcribe",
+            str(clip),
+            "--model",
+            str(convert_for_us(case.model)),
+            "--language",
+            "en",
+        ]
         command += ["--threads", str(case.threads), "--beam", str(case.beam)]
     else:
         command = ["-c", ONCE[case.engine], str(case.model), str(case.converted), str(clip)]

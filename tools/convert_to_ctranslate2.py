@@ -1,6 +1,6 @@
 """A Whisper model in the form that faster-whisper reads: weights of CTranslate2 in int8, and a vocabulary.
 
-python tools/convert_to_ctranslate2.py ggml-base.en.bin FOLDER
+python tools/convert_to_ctranslate2.py whisper-base.en FOLDER
 pip install ctranslate2 tokenizers
 """
 
@@ -19,11 +19,9 @@ def convert(model: Path, folder: Path) -> None:
     from asr.whisper import build_tokenizer, find_alignment_heads, read_checkpoint
 
     checkpoint = read_checkpoint(model)
-    config, tokenizer = checkpoint.config, build_tokenizer(checkpoint, str(model))
+    sizes, tokenizer = checkpoint.sizes, build_tokenizer(checkpoint, str(model))
     weights = {name: weight.float().numpy() for name, weight in checkpoint.weights.items()}
-    spec = WhisperSpec(
-        config.encoder_layers, config.encoder_heads, config.decoder_layers, config.decoder_heads
-    )
+    spec = WhisperSpec(sizes.encoder_layers, sizes.encoder_heads, sizes.decoder_layers, sizes.decoder_heads)
 
     def fill(part: Any, name: str) -> None:
         is_norm = hasattr(part, "gamma")
@@ -56,7 +54,7 @@ def convert(model: Path, folder: Path) -> None:
     spec.config.suppress_ids = tokenizer.suppressed
     spec.config.suppress_ids_begin = [*tokenizer.encode(" "), tokenizer.end]
     spec.config.lang_ids = list(tokenizer.languages.values())
-    heads = find_alignment_heads(config)
+    heads = find_alignment_heads(sizes)
     spec.config.alignment_heads = [(layer, head) for layer, own in heads.items() for head in own]
     spec.validate()
     spec.optimize(quantization="int8")
@@ -67,7 +65,7 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
     """The names of all tokens, by id."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from asr.whisper import printable_bytes
+    from asr.whisper.whisper_tokenizer import printable_bytes
 
     signs = {byte: sign for sign, byte in printable_bytes().items()}
 
@@ -76,14 +74,7 @@ def write_tokenizer(tokenizer: Any, path: Path) -> list[str]:
 
     ids = {token: id for id, token in enumerate(tokenizer.vocabulary)}
     pairs = [split_once(ids, token) for token in tokenizer.vocabulary if len(token) > 1]
-    special = {"<|endoftext|>": tokenizer.end, "<|startoftranscript|>": tokenizer.start}
-    special |= {f"<|{code}|>": id for code, id in tokenizer.languages.items()}
-    special |= {f"<|{task}|>": id for task, id in tokenizer.tasks.items()}
-    special |= {"<|startoflm|>": tokenizer.start_of_language_model}
-    special |= {"<|startofprev|>": tokenizer.start_of_previous, "<|nospeech|>": tokenizer.no_speech}
-    special |= {"<|notimestamps|>": tokenizer.no_times}
-    for id in range(tokenizer.first_time, len(tokenizer)):
-        special[f"<|{(id - tokenizer.first_time) / 50:.2f}|>"] = id
+    special = {name: id for id, name in tokenizer.name_special().items()}
     theirs = Tokenizer(
         models.BPE(
             {spell(token): id for token, id in ids.items()},

@@ -41,16 +41,16 @@ def run(args: argparse.Namespace) -> int:
     from asr.errors import UserError
     from asr.evaluation.speech import read_references
     from asr.evaluation.word_times import align_utterances
+    from asr.families import find_family
     from asr.models.precision import describe_device
     from asr.progress import AudioProgress
     from asr.system.checkpoint import find_model, load_system
-    from asr.transcription.families import find_family
     from asr.transcription.transcribe import choose_device
 
     refuse_to_overwrite(args.manifest, args.output)
     if os.path.isdir(args.output):
         raise UserError(f"--output {args.output}: is a folder; give the path of a file to write")
-    if find_family(args.model) is not None:
+    if find_family(args.model, as_run=True) is not None:
         raise UserError(f"{args.model}: words are aligned by models trained here; give the folder of a run")
     utterances = read_references(args.manifest)
     system = load_system(find_model(args.model))

@@ -1,4 +1,4 @@
-"""`asr convert MODEL FOLDER`: the model of a run, or a Whisper model of any form, as a folder to pass on."""
+"""`asr convert MODEL TARGET`: a run's model as a folder to pass on, or a Whisper in another form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="folder of a run, checkpoint or model; or Whisper: file of OpenAI (.pt) or whisper.cpp "
-        "(ggml-*.bin), folder of Hugging Face, or a name on the hub",
+        help="run directory, checkpoint or model folder; or Whisper: file of OpenAI (.pt), folder of Hugging "
+        "Face, name on the hub, or run that fine-tuned one",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="where to write the model; a new folder")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="a new folder to write the model to; Whisper: in the form of Hugging Face, or a new file "
+        "FILE.pt in that of OpenAI",
+    )
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="of the weights in the file; float16 takes half the room, and they are float32 again when they "
-        "are loaded (default: float32; of Whisper, as they come)",
+        help="precision of the weights in the file; float16 takes half the space, and they are float32 again "
+        "when they are loaded (default: float32; Whisper: that of MODEL)",
     )
     parser.add_argument(
         "--vocabulary",
@@ -35,16 +40,16 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from asr.errors import UserError
-    from asr.transcription.families import find_family
+    from asr.families import find_family
 
     dtype = None if args.dtype is None else getattr(torch, args.dtype)
     if (family := find_family(args.model)) is not None:
-        family.convert(args.model, Path(args.folder), dtype, args.vocabulary)
+        family.convert(args.model, Path(args.target), dtype, args.vocabulary)
     elif args.vocabulary is not None:
         raise UserError(f"--vocabulary is for Whisper models, and {args.model} is none; leave it out")
     else:
         from asr.recipe.shipping import write_model_folder
 
-        write_model_folder(Path(args.model), Path(args.folder), dtype or torch.float32)
-    print(args.folder)
+        write_model_folder(Path(args.model), Path(args.target), dtype or torch.float32)
+    print(args.target)
     return 0

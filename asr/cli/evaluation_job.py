@@ -6,7 +6,7 @@ import argparse
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from asr.evaluation.speech import (
     score_setups,
     write_texts,
 )
+from asr.families import Family, find_family
 from asr.files import make_folder
 from asr.models.precision import describe_device
 from asr.progress import AudioProgress
@@ -37,10 +38,10 @@ from asr.system.checkpoint import System, find_model, load_any_system, load_stat
 from asr.system.decoding_resources import find_resources
 from asr.text.normalization import normalize_for_training
 from asr.train.preparation import log_unknown_share
-from asr.transcription.families import Family, find_family
 from asr.transcription.settings import (
     EvaluationSettings,
     ReadyEvaluationSettings,
+    ScoringConfig,
     find_options,
     load_settings,
     print_settings,
@@ -151,7 +152,12 @@ def prepare_ready(args: argparse.Namespace, family: Family) -> tuple[list[Uttera
         return settings.scoring.normalize(text, find_language(own))
 
     rules = settings.scoring.describe([find_language(utterance.language) for utterance in utterances])
-    return utterances, Evaluation(transcriber, requests, normalizer, rules, "options", {})
+    evaluation = Evaluation(transcriber, requests, normalizer, rules, "options", {})
+    text = family.find_text(args.model)
+    if text is not None and settings.scoring == ScoringConfig():  # as the run that fine-tuned it was scored
+        rules = f"text.scoring: {', '.join(text.scoring) or 'no rule'}"
+        evaluation = replace(evaluation, normalizer=make_normalizer(text), rules=rules)
+    return utterances, evaluation
 
 
 def _report(

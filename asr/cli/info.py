@@ -13,8 +13,6 @@ from asr.cli.options import add_config, read_overrides
 if TYPE_CHECKING:
     from torch import nn
 
-    from asr.config import Config
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "YAML file of a run, folder of a trained model, or Whisper model of any form")
@@ -24,24 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from asr.config import describe_choices, describe_config
     from asr.errors import UserError
+    from asr.families import find_family
     from asr.system.run_config import RunConfig
-    from asr.transcription.families import find_family
 
     model: dict[str, Any] = {}
-    path, family = Path(args.config), find_family(args.config)
+    path, family = Path(args.config), find_family(args.config, as_run=True)
     overrides = read_overrides(args)
     if overrides and (path.is_dir() or family is not None):
         raise UserError(
             f"{path}: the settings of a trained model are fixed; give {overrides[0]} with a YAML file"
         )
-    config: Config
+    rows, choices = [], {}
     if family is not None:
-        model, config = family.describe(args.config)
+        model = family.describe(args.config)
     else:
         if path.is_dir() or not (path.suffix or path.exists()):
             model, path = describe_model(path)
         config = RunConfig.load(path, overrides)
-    rows, choices = list(describe_config(config)), describe_choices(type(config))
+        rows, choices = list(describe_config(config)), describe_choices(RunConfig)
     if args.json:
         settings = {
             key: {"value": value, "help": documentation, "choices": choices.get(key)}

@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="a Whisper model: a name such as tiny, base.en, large-v3, turbo or distil-large-v3, a .pt or "
-        "ggml file, or a folder; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in "
-        "the environment, else whisper-base)",
+        help="a Whisper model: a name such as tiny, base.en, large-v3, turbo or distil-large-v3, a .pt "
+        "file, or a folder; or the folder of a run or of one of its checkpoints (default: ASR_MODEL in the "
+        "environment, else whisper-base)",
     )
     parser.add_argument(
         "--language",
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
     if args.status is not None:
         return _show_status(args)
 
-    from asr.transcription.families import find_families
+    from asr.families import find_families
     from asr.transcription.recordings import find_recordings, require_any
     from asr.transcription.settings import TranscriptionSettings, print_settings
 
@@ -249,9 +249,9 @@ def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
 def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     """The command line as values, checked against the model."""
     from asr.cli.transcription_job import TranscriptionOptions
+    from asr.families import find_family
     from asr.system.checkpoint import find_model
     from asr.system.decoding_resources import find_resources
-    from asr.transcription.families import find_family
     from asr.transcription.settings import TranscriptionSettings, find_options, load_settings
     from asr.transcription.transcribe import find_default_model
 

@@ -305,7 +305,7 @@ def _open_folder(
     `is_elsewhere`: the devices are those of a cluster, which this machine may lack.
     """
     from asr.scale.output_folder import OutputFolder
-    from asr.transcription.families import find_family
+    from asr.families import find_family
 
     family = find_family(options.model)
 

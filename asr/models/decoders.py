@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asr.config import choose_by_type
-from asr.extensions import find_extensions
+from asr.families import find_families
 from asr.models.decoder import AnyDecoder, DecoderConfig
 from asr.models.non_autoregressive import (
     EndDecoder,
@@ -35,8 +35,8 @@ DECODERS: dict[type[DecoderConfig], Callable[[Any, int, int], AnyDecoder]] = {
     EndDecoderConfig: EndDecoder,
     MaskDecoderConfig: MaskDecoder,
 }
-for _sections in find_extensions("sections"):
-    DECODERS |= _sections.DECODERS
+for _family in find_families():
+    DECODERS |= _family.DECODERS
 
 if TYPE_CHECKING:
     AnyDecoderConfig = DecoderConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import pydantic
 
-from asr.extensions import find_extensions
+from asr.families import find_families
 from asr.models.conformer import ConformerEncoder, ConformerEncoderConfig
 from asr.models.convolutional import ConvolutionalEncoder, ConvolutionalEncoderConfig
 from asr.models.encoder import Encoder, EncoderConfig
@@ -24,8 +24,8 @@ ENCODERS: dict[type[EncoderConfig], Callable[[Any, int], Encoder]] = {
     IntraAttentionEncoderConfig: IntraAttentionEncoder,
     ConvolutionalEncoderConfig: ConvolutionalEncoder,
 }
-for _sections in find_extensions("sections"):
-    ENCODERS |= _sections.ENCODERS
+for _family in find_families():
+    ENCODERS |= _family.ENCODERS
 
 if TYPE_CHECKING:
     AnyEncoderConfig = EncoderConfig

@@ -13,6 +13,7 @@ import pydantic
 import torch
 
 from asr.errors import UserError, suggest
+from asr.families import find_family
 from asr.recipe.definition import STAGES, SystemConf
 from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run, find_guide
 from asr.recipe.experiment import Experiment, find_change, hash_file, hash_text, read_record, write_record
@@ -24,7 +25,6 @@ from asr.system.checkpoint import find_checkpoints, find_model
 from asr.system.run_config import RunConfig
 from asr.train.loop import require_same_training, train_and_draw
 from asr.train.preparation import hash_data
-from asr.transcription.families import find_family
 
 logger = logging.getLogger(__name__)
 
@@ -285,7 +285,7 @@ def _hash_start(run: Run, runs: Sequence[Run]) -> str | None:
         return None
     if source := find_source(run, runs):
         return hash_file(source.model_path)
-    family = find_family(start)
+    family = find_family(start, as_run=True)
     return hash_file(
         find_model(start) / "model.safetensors" if family is None else family.find_weights(start)
     )

@@ -14,11 +14,11 @@ from asr.config import describe_config
 from asr.data.manifest import Manifest, Utterance, write_manifest
 from asr.data.packed import is_shards
 from asr.errors import UserError
+from asr.families import find_family
 from asr.recipe.definition import SystemConf
 from asr.recipe.experiment import Experiment
 from asr.system.checkpoint import find_model
 from asr.system.run_config import RunConfig
-from asr.transcription.families import find_family
 
 SMOKE_UTTERANCES = {"train": 32}
 SMOKE_UTTERANCES_ELSEWHERE = 8
@@ -148,7 +148,7 @@ def _find_reason_to_wait(experiment: Experiment, own: RunConfig) -> str | None:
         return None
     if experiment.smoke:
         return f"a small model cannot start from {start}"
-    if find_family(start) is not None:
+    if find_family(start, as_run=True) is not None:
         ask = f"it starts from {start}: ask for it by --only, and it may be fetched"
         return None if experiment.only else ask
     try:

@@ -28,6 +28,7 @@ from starlette.websockets import WebSocket
 
 from asr import __version__
 from asr.errors import UserError
+from asr.families import Family
 from asr.serve.api import (
     JSON_FORMATS,
     MEDIA_TYPES,
@@ -54,7 +55,6 @@ from asr.serve.service import (
     end_tasks,
     shutting_down,
 )
-from asr.transcription.families import Family
 from asr.transcription.transcribe import Transcriber
 from asr.transcripts.transcript import Segment, Transcript
 

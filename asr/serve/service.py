@@ -29,10 +29,10 @@ from asr.audio.sources import Recording
 from asr.config import Config
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
+from asr.families import Family
 from asr.models.precision import Precision
 from asr.serve.api import ApiError, too_long
 from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
-from asr.transcription.families import Family
 from asr.transcription.settings import FamilySections
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Transcript

@@ -34,7 +34,7 @@ from typing_extensions import TypeVar
 from asr import __version__
 from asr.config import describe_config, dump_config
 from asr.errors import UserError, suggest
-from asr.extensions import find_extensions
+from asr.families import find_families
 from asr.features.front_end import FrontEnd
 from asr.files import require_local, usual_mode
 from asr.models import Model, SpeechModel, build_model
@@ -293,7 +293,7 @@ def find_model(path: str | Path) -> Path:
         return checkpoints[-1]
     expected = "give the output_dir of a training or one of its checkpoints"
     if not path.exists() and path.name == str(path):
-        for family in (extension.FAMILY for extension in find_extensions("family")):
+        for family in find_families():
             expected += f", or the name of a {family.name} model: {', '.join(family.model_names)}"
             expected = suggest(str(path), family.model_names, expected)
     raise UserError(f"{path}: no model here; {expected}")

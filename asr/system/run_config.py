@@ -11,7 +11,7 @@ import pydantic
 from asr.batches.augment import AugmentConfig
 from asr.batches.order import BatchConfig
 from asr.config import Config, load_config
-from asr.extensions import find_extensions
+from asr.families import find_families
 from asr.features.front_end import FeaturesConfig
 from asr.models import AnyModelConfig
 from asr.system.checkout import find_shipped
@@ -209,8 +209,8 @@ class RunConfig(Config):
         makes_text = self.model.makes_text or self.model.num_texts > 1
         self.text.refuse_idle(makes_text, "a speech model", "scoring")
         self.model.check_run(self)
-        for sections in find_extensions("sections"):
-            sections.check_run(self)
+        for family in find_families():
+            family.check_run(self)
         if not self.keep_tokenizer and self.start_from is None:
             raise ValueError(
                 "keep_tokenizer = false is about the tokenizer of start_from; set that, or remove it"

@@ -15,7 +15,7 @@ import pydantic
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.extensions import find_extensions
+from asr.families import find_families
 from asr.files import replace_file
 from asr.text.phones import SPACE, Phones, add_words, read_dictionary
 from asr.text.units import (
@@ -38,7 +38,7 @@ from asr.text.units import (
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
 
-# By type of tokenizer; extensions have more.
+# By type of tokenizer; families of models have more.
 UNITS: dict[TokenizerType, type[Units]] = {
     "characters": Characters,
     "bpe": Pieces,
@@ -50,10 +50,10 @@ UNITS: dict[TokenizerType, type[Units]] = {
 
 
 def find_units(type: TokenizerType) -> type[Units]:
-    """The units of a type of tokenizer, of ours or of an extension."""
-    if type not in UNITS:
-        for extension in find_extensions("tokenizer_units"):
-            UNITS.update(extension.UNITS)
+    """The units of a type of tokenizer, of ours or of a family of models."""
+    for family in find_families() if type not in UNITS else ():
+        if family.section == type:
+            UNITS[type] = family.load_units()
     if type not in UNITS:
         raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")
     return UNITS[type]

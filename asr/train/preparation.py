@@ -27,6 +27,7 @@ from asr.data.packed import hash_file_or_shards, is_shards, open_shards, read_au
 from asr.data.sentences import read_sentences, read_text_file
 from asr.data.storage import is_address
 from asr.errors import UserError
+from asr.families import find_family
 from asr.features.front_end import FrontEnd, fit_front_end
 from asr.models import LabelModel, Model, ModelConfig, build_model
 from asr.models.adaptation import is_low_rank
@@ -39,7 +40,6 @@ from asr.text.normalization import normalize_for_scoring, normalize_for_training
 from asr.text.tokenizer import Tokenizer, compute_fingerprint
 from asr.text.units import SPECIAL_TOKENS
 from asr.train.distributed import Process, gather_over_processes, share_from_main
-from asr.transcription.families import find_family
 
 if TYPE_CHECKING:
     from asr.shards.shard_loader import ShardLoader
@@ -280,7 +280,7 @@ def prepare_system(config: RunConfig, process: Process) -> System[Model]:
     require_file("data.dev", config.data.dev)
     if config.augment.noise.recordings is not None:
         require_file("augment.noise.recordings", config.augment.noise.recordings)
-    if config.start_from is not None and not (checkpoints or find_family(config.start_from)):
+    if config.start_from is not None and not (checkpoints or find_family(config.start_from, as_run=True)):
         require_file("start_from", config.start_from)
     if checkpoints:
         system = load_any_system(checkpoints[-1], to_train=True)
@@ -457,7 +457,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
     source = config.start_from
     if source is None:
         return None
-    if (family := find_family(source)) is not None:
+    if (family := find_family(source, as_run=True)) is not None:
         return family.take_over_tokenizer(config)
     return load_any_system(find_model(source)).tokenizer if config.keep_tokenizer else None
 
@@ -465,7 +465,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     """Build a system with the weights of `start_from`, to be trained further as `config` says."""
     assert config.start_from is not None
-    if (family := find_family(config.start_from)) is not None:
+    if (family := find_family(config.start_from, as_run=True)) is not None:
         return family.take_over(config, tokenizer)
     return _take_over_run(config, tokenizer, find_model(config.start_from))
 

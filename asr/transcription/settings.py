@@ -18,11 +18,11 @@ from asr.config import Config, build_config, describe_choices, describe_config
 from asr.decoding.checks import ChecksConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
+from asr.families import Family, find_families, find_family
 from asr.models.precision import Precision
 from asr.system.checkpoint import find_model
 from asr.system.decoding_resources import DecodingResources
 from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english
-from asr.transcription.families import Family, find_families, find_family
 from asr.transcripts.subtitles import SubtitlesConfig
 
 

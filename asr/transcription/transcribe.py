@@ -153,7 +153,7 @@ def load_model(
     is one. `precision` auto: 16 bits on a GPU, 8 bits for Whisper on a CPU with instructions for them, else
     float32.
     """
-    from asr.transcription.families import find_family
+    from asr.families import find_family
 
     source = find_default_model() if source is None else source
     transcriber: Transcriber

@@ -1,73 +1,28 @@
-"""Decode windows: prompt, language, search, and fallback to higher temperatures where checks fail."""
+"""Decode windows: prompt, language, search (greedy, sampling or a beam), and fallback where checks fail."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-import pydantic
 import torch
 from torch import Tensor
 
-from asr.config import Config
 from asr.decoding.checks import ChecksConfig, Evidence, find_faults
 from asr.errors import UserError
-from asr.whisper.beam_search import Beginning, Found, Rules, begin, sample, search
+from asr.models.transformer import TransformerDecoderState
 from asr.whisper.encoder_decoder import Whisper
-from asr.whisper.whisper_tokenizer import Task, WhisperTokenizer, find_language
+from asr.whisper.family import WhisperDecodingConfig
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
-# B utterances, T encoded steps, D dimension, P tokens of the prompt
+# B utterances, W hypotheses of each, R = B x W rows, P tokens of the prompt, U tokens after it,
+# V vocabulary, C times among it, L longest text, T encoded steps, D dimension
 
+PIECE = 32  # tokens of earlier text read at once: the scores of each take 200 kB, and nobody looks at them
+LOOP = 48  # tokens at the end of a text, of which all repeat those before: nobody speaks like that
+LOOK_UP = 16  # tokens between two looks for loops, which a GPU is waited for, and for what is more urgent
+LAST_FIRST_TIME = 50  # the first span of a window begins within 1 s, in steps of 20 ms
 SECONDS_PER_STEP = 0.02  # of the encoder, and between two tokens of time
-
-
-class WhisperDecodingConfig(Config):
-    """Settings of decoding by a Whisper model."""
-
-    language: str | None = None
-    """That is spoken: a code such as de, or its English name. Null: the model tells, for each recording."""
-    task: Task = "transcribe"
-    """translate: into English. Words have no times of their own then that mean much."""
-    prompt: str = ""
-    """Text taken as what came before: it sets names, spelling and style."""
-    hotwords: tuple[str, ...] = ()
-    """Words that are likely to occur. They go before the prompt, the only context that Whisper reads."""
-    beam: int = pydantic.Field(default=1, gt=0)
-    """Hypotheses kept at each step; 1 is greedy."""
-    temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
-    """Tried one after the other where `checks` find fault with the text: the higher, the more random it is.
-    Empty: the first text stands, whatever it is."""
-    samples: int = pydantic.Field(default=5, gt=0)
-    """Texts drawn at each temperature, of which the likeliest is taken."""
-    seed: int = 0
-    """Of sampling: the same seed, the same text."""
-    max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
-    """Where the model says so surely that nobody speaks, and its text is below checks.min_log_probability,
-    the text is dropped. Null: never."""
-    windows: Literal["pauses", "sequential"] = "pauses"
-    """pauses: recordings are cut in pauses, and many segments decoded at once. sequential: windows of 30 s,
-    each of which begins where the text of the one before ended; slower, as Whisper was published."""
-    condition_on_previous_text: bool = False
-    """With sequential windows, the prompt goes on with the text so far: names stay the same, but so do errors
-    and loops."""
-    padding_seconds: float | None = pydantic.Field(default=None, ge=0)
-    """Silence behind a segment, at most up to the 30 s that Whisper was trained on; null: up to these, of
-    which tiny computes every fourth and base.en every sixteenth step. With too little it does not hear where
-    the text ends, and says it again and again."""
-
-    @pydantic.field_validator("language")
-    @classmethod
-    def _knows_language(cls, language: str | None) -> str | None:
-        return None if language is None else find_language(language)
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> WhisperDecodingConfig:
-        if self.condition_on_previous_text and self.windows != "sequential":
-            raise ValueError(
-                "condition_on_previous_text is for windows = sequential; pauses are decoded all at once"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -235,7 +190,7 @@ def _decode_once(
     give_way: Callable[[], None],
 ) -> tuple[list[Found], list[float]]:
     """The tokens of each window, and how likely it is that nobody speaks there."""
-    device, limit = windows.encoded_BTD.device, model.config.max_tokens
+    device, limit = windows.encoded_BTD.device, model.sizes.max_tokens
     prompt_BP = torch.tensor(build_prompts(tokenizer, windows, config, limit), device=device)
     beginning: Beginning = begin(
         model, tokenizer, windows.encoded_BTD, windows.lengths_B, prompt_BP, windows.bias_BT
@@ -253,7 +208,6 @@ def _decode_once(
         max_tokens,
         temperature=temperature,
         samples=samples,
-        seed=config.seed,
         max_repeats=max_repeats,
         give_way=give_way,
     )
@@ -265,3 +219,230 @@ def _is_silence(found: Found, no_speech: float, config: WhisperDecodingConfig, c
         return False
     limit = checks.min_log_probability
     return limit is None or found.log_probability < limit
+
+
+# --- search: ids out, never text ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tokens of an utterance."""
+
+    tokens: tuple[int, ...]
+    """Without the prompt and the end; times are among them, where they were asked for."""
+    log_probability: float
+    """Mean over the tokens and the end."""
+
+
+@dataclass
+class Beginning:
+    """A batch after its prompt, with one hypothesis of each utterance."""
+
+    state: TransformerDecoderState
+    scores_BV: Tensor
+    """Of the first token."""
+    no_speech_B: Tensor
+    """Probability that nobody speaks, as the model was trained to tell it."""
+
+
+@torch.inference_mode()
+def begin(
+    model: Whisper,
+    tokenizer: WhisperTokenizer,
+    encoded_BTD: Tensor,
+    lengths_B: Tensor,
+    prompt_BP: Tensor,
+    bias_BT: Tensor | None = None,
+) -> Beginning:
+    """Read the prompts, which begin with as many tokens of earlier text each."""
+    state = model.decoder.start(encoded_BTD, lengths_B, bias_BT)
+    first = int((prompt_BP[0] == tokenizer.start).nonzero()[-1])
+    for piece_BP in prompt_BP[:, :first].split(PIECE, dim=1):
+        if piece_BP.size(1):
+            model.decoder.step(piece_BP, state)
+    scores_BPV, _ = model.decoder.step(prompt_BP[:, first:], state)
+    no_speech_B = scores_BPV[:, 0].float().softmax(-1)[:, tokenizer.no_speech]
+    return Beginning(state, scores_BPV[:, -1].float(), no_speech_B)
+
+
+class Rules:
+    """Rules for which tokens may come next."""
+
+    def __init__(self, tokenizer: WhisperTokenizer, with_times: bool, device: torch.device) -> None:
+        self.end, self.first_time, self.with_times = tokenizer.end, tokenizer.first_time, with_times
+        never = [*tokenizer.suppressed, *([tokenizer.no_times] if with_times else [])]
+        self._never = torch.tensor(never, device=device)
+        self._not_first = torch.tensor([*tokenizer.encode(" "), tokenizer.end], device=device)
+
+    def apply(self, scores_RV: Tensor, tokens_RU: Tensor) -> Tensor:
+        """The scores with -inf where a token may not follow those of `tokens_RU`."""
+        scores_RV = scores_RV.float().index_fill(1, self._never, -torch.inf)
+        if tokens_RU.size(1) == 0:
+            scores_RV.index_fill_(1, self._not_first, -torch.inf)
+        if self.with_times:
+            self._apply_times(scores_RV, tokens_RU)
+        return scores_RV
+
+    def _apply_times(self, scores_RV: Tensor, tokens_RU: Tensor) -> None:
+        """Texts stand between a time of start and one of end, and no time lies before another."""
+        text_RV, times_RC = scores_RV[:, : self.first_time], scores_RV[:, self.first_time :]
+        if tokens_RU.size(1) == 0:
+            text_RV.fill_(-torch.inf)
+            times_RC[:, LAST_FIRST_TIME + 1 :] = -torch.inf
+            return
+        is_time_RU = tokens_RU >= self.first_time
+        is_last_R = is_time_RU[:, -1]
+        is_pair_R = is_last_R & is_time_RU[:, -2] if tokens_RU.size(1) > 1 else is_last_R
+        times_RC.masked_fill_(is_pair_R[:, None], -torch.inf)
+        is_end_R = is_last_R & ~is_pair_R  # of a span: the next one begins, or nothing follows
+        text_RV[:, : self.end].masked_fill_(is_end_R[:, None], -torch.inf)
+        latest_R = tokens_RU.masked_fill(~is_time_RU, self.first_time - 1).amax(1) - self.first_time
+        lowest_R = torch.where(is_end_R, latest_R, latest_R + 1)  # no span is empty
+        places_C = torch.arange(times_RC.size(1), device=times_RC.device)
+        times_RC.masked_fill_(places_C < lowest_R[:, None], -torch.inf)
+        # Any time, if all of them together are likelier than each token of text.
+        is_time_R = times_RC.logsumexp(1) > text_RV.amax(1)
+        text_RV.masked_fill_(is_time_R[:, None], -torch.inf)
+
+
+@torch.inference_mode()
+def sample(
+    model: Whisper,
+    rules: Rules,
+    beginning: Beginning,
+    max_tokens: int,
+    *,
+    temperature: float = 0.0,
+    samples: int = 1,
+    seed: int = 0,
+    max_repeats: int | None = None,
+    give_way: Callable[[], None] = lambda: None,
+) -> list[Found]:
+    """Decode token by token: the likeliest one, or at a temperature above 0 one drawn at random.
+
+    A hypothesis that has gone round for LOOP tokens, more than `max_repeats` times, ends there: the checks
+    refuse it anyway, and it would go on to the longest text. `give_way` is called now and then.
+
+    Of several `samples` the likeliest is taken. What is drawn for an utterance depends on the seed alone, not
+    on its company: all utterances share the numbers that draw.
+    """
+    state, scores_RV = beginning.state, beginning.scores_BV
+    num_utterances, device = len(scores_RV), scores_RV.device
+    if samples > 1:
+        scores_RV = scores_RV.repeat_interleave(samples, 0)
+        state.select_beams(torch.arange(num_utterances, device=device).repeat_interleave(samples))
+    noise = torch.Generator().manual_seed(seed)
+    rows_R = torch.arange(len(scores_RV), device=device)
+    tokens_RL = torch.full((len(rows_R), max_tokens), rules.end, device=device)
+    sums_R = torch.zeros(len(rows_R), dtype=torch.float64, device=device)
+    is_done_R = torch.zeros(len(rows_R), dtype=torch.bool, device=device)
+    for place in range(max_tokens):
+        scores_RV = rules.apply(scores_RV, tokens_RL[rows_R, :place])
+        if temperature > 0:
+            chances_R = torch.rand(samples, generator=noise).to(device).repeat(len(scores_RV) // samples)
+            tokens_R = draw(scores_RV / temperature, chances_R)
+        else:
+            tokens_R = scores_RV.argmax(-1)
+        tokens_R = tokens_R.masked_fill(is_done_R[rows_R], rules.end)
+        gains_R = scores_RV.log_softmax(-1).gather(1, tokens_R[:, None])[:, 0]
+        sums_R[rows_R] += gains_R.masked_fill(is_done_R[rows_R], 0.0)
+        tokens_RL[rows_R, place] = tokens_R
+        is_done_R[rows_R] |= tokens_R == rules.end
+        is_look = place % LOOK_UP == LOOK_UP - 1
+        if is_look:
+            give_way()
+        if is_look and max_repeats is not None:
+            texts = tokens_RL[rows_R, : place + 1].tolist()
+            is_done_R[rows_R] |= torch.tensor([_is_loop(text, max_repeats) for text in texts], device=device)
+        running_B = (~is_done_R[rows_R]).view(-1, samples).any(1)
+        kept_B = running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
+        if len(kept_B) == 0:
+            break
+        if len(kept_B) <= 0.75 * len(running_B):
+            kept_R = (kept_B[:, None] * samples + torch.arange(samples, device=device)).flatten()
+            state.select_utterances(kept_B)
+            state.select_beams(kept_R)
+            rows_R, tokens_R = rows_R[kept_R], tokens_R[kept_R]
+        if place + 1 < max_tokens:
+            scores_RV = model.decoder.step(tokens_R[:, None], state)[0][:, -1]
+    lengths_R = (tokens_RL != rules.end).sum(1)
+    means_BW = (sums_R / (lengths_R + 1)).view(num_utterances, samples)
+    best_R = means_BW.argmax(1) + samples * torch.arange(num_utterances, device=device)
+    return _read(tokens_RL[best_R], means_BW.flatten()[best_R], rules.end)
+
+
+def draw(scores_RV: Tensor, chances_R: Tensor) -> Tensor:
+    """Draw a token of each row from the softmax of its scores, by a number in [0, 1)."""
+    past_RV = scores_RV.softmax(-1).double().cumsum(-1)
+    # The first token that goes past it: never one that may not follow, which adds nothing.
+    places_R1 = chances_R[:, None].double() * past_RV[:, -1:]
+    return torch.searchsorted(past_RV, places_R1, right=True)[:, 0]
+
+
+def _is_loop(tokens: Sequence[int], max_repeats: int) -> bool:
+    """Check whether the text ends in a sequence that repeats itself."""
+    for period in range(1, len(tokens) // (max_repeats + 1) + 1):
+        last = tokens[-max(LOOP, period * (max_repeats + 1)) :]
+        if len(last) >= LOOP and last[period:] == last[:-period]:
+            return True
+    return False
+
+
+@torch.inference_mode()
+def search(model: Whisper, rules: Rules, beginning: Beginning, max_tokens: int, beam: int) -> list[Found]:
+    """Keep the `beam` likeliest hypotheses at each step, until as many have ended.
+
+    Of those that ended, the one with the likeliest token on average wins.
+    """
+    state, scores_RV = beginning.state, beginning.scores_BV
+    num_utterances, device = len(scores_RV), scores_RV.device
+    utterances_B = torch.arange(num_utterances, device=device)
+    tokens_BWL = torch.full((num_utterances, 1, max_tokens), rules.end, device=device)
+    sums_BW = torch.zeros((num_utterances, 1), dtype=torch.float64, device=device)
+    counts_B = torch.zeros(num_utterances, dtype=torch.long, device=device)
+    best_B = torch.full((num_utterances,), -torch.inf, dtype=torch.float64, device=device)
+    best_BL = tokens_BWL[:, 0].clone()
+
+    def note(ended_BW: Tensor, num_tokens: int) -> None:
+        """Keep the best of those that ended, if it is better than the best so far."""
+        mean_B, place_B = (ended_BW / num_tokens).max(1)
+        is_better_B = mean_B > best_B[utterances_B]
+        better_B = utterances_B[is_better_B]
+        best_B[better_B] = mean_B[is_better_B]
+        best_BL[better_B] = tokens_BWL[is_better_B, place_B[is_better_B]]
+
+    for place in range(max_tokens):
+        width = sums_BW.size(1)
+        allowed_RV = rules.apply(scores_RV, tokens_BWL.flatten(0, 1)[:, :place])
+        sums_BWV = sums_BW[..., None] + allowed_RV.log_softmax(-1).unflatten(0, (-1, width))
+        ends_BW = sums_BWV[..., rules.end].clone()
+        sums_BWV[..., rules.end] = -torch.inf
+        top_BW, chosen_BW = sums_BWV.flatten(1).topk(beam)
+        # An end counts only if it is among the best of its step.
+        ends_BW.masked_fill_(ends_BW <= top_BW[:, -1:], -torch.inf)
+        note(ends_BW, place + 1)
+        counts_B += (ends_BW > -torch.inf).sum(1)
+        parents_BW, next_BW = chosen_BW // sums_BWV.size(2), chosen_BW % sums_BWV.size(2)
+        rows_B1 = torch.arange(len(sums_BW), device=device)[:, None]
+        tokens_BWL, sums_BW = tokens_BWL[rows_B1, parents_BW], top_BW
+        tokens_BWL[..., place] = next_BW
+        running_B = counts_B < beam
+        kept_B = running_B.nonzero()[:, 0]
+        if len(kept_B) == 0:
+            break
+        if place + 1 == max_tokens:
+            note(sums_BW.masked_fill(~running_B[:, None], -torch.inf), place + 1)
+            break
+        state.select_beams((rows_B1 * width + parents_BW)[kept_B].flatten())
+        if len(kept_B) < len(running_B):
+            state.select_utterances(kept_B)
+            tokens_BWL, sums_BW, next_BW = tokens_BWL[kept_B], sums_BW[kept_B], next_BW[kept_B]
+            utterances_B, counts_B = utterances_B[kept_B], counts_B[kept_B]
+        scores_RV = model.decoder.step(next_BW.reshape(-1, 1), state)[0][:, -1]
+    return _read(best_BL, best_B, rules.end)
+
+
+def _read(tokens_BL: Tensor, means_B: Tensor, end: int) -> list[Found]:
+    counts = (tokens_BL != end).sum(1).tolist()
+    rows = zip(tokens_BL.tolist(), counts, means_B.tolist(), strict=True)
+    return [Found(tuple(tokens[:count]), mean) for tokens, count, mean in rows]

@@ -1,14 +1,18 @@
-"""Whisper's encoder and decoder: our Transformer layers, with its own front, positions and output."""
+"""Whisper's encoder and decoder, by our Transformer layers, and windows of audio as its input."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import UserError
+from asr.features.front_end import FrontEnd
 from asr.models.attention import Memory
 from asr.models.decoder import Weights, WeightsOf
 from asr.models.encoder import Encoder
@@ -22,21 +26,12 @@ from asr.models.transformer import (
     TransformerDecoderState,
     TransformerEncoderConfig,
 )
-from asr.whisper.sections import FRAMES_PER_STEP, MAX_STEPS, WhisperConfig
+from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
+from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
-# B batch, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
+# B batch, S samples, T frames or encoded steps, F features, U tokens, D dimension, V vocabulary
 
 EXPANSION = 4  # of the feed-forward blocks
-
-
-def sinusoids(length: int, dim: int) -> Tensor:
-    """(length, dim) as Whisper has them: all sines, then all cosines, with periods from 2 pi to 20000 pi.
-
-    On the CPU, also where a model without weights is built: elsewhere PyTorch would import its compiler.
-    """
-    steps, halves = (torch.arange(size, dtype=torch.float64, device="cpu") for size in (length, dim // 2))
-    angles = steps[:, None] * 10_000.0 ** -(halves / max(dim // 2 - 1, 1))
-    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
 class WhisperEncoder(Encoder):
@@ -51,22 +46,22 @@ class WhisperEncoder(Encoder):
     subsampling_factor = FRAMES_PER_STEP
     first_frame = 0.0
 
-    def __init__(self, config: WhisperConfig, dropout: float = 0.0) -> None:
+    def __init__(self, sizes: WhisperSizes) -> None:
         super().__init__()
         layer = TransformerEncoderConfig(
-            dim=config.dim,
-            num_heads=config.encoder_heads,
-            feed_forward_dim=EXPANSION * config.dim,
-            dropout=dropout,
+            dim=sizes.dim,
+            num_heads=sizes.encoder_heads,
+            feed_forward_dim=EXPANSION * sizes.dim,
+            dropout=0.0,  # as Whisper was trained
             positions=PositionConfig(type="none"),
         )
-        self.output_dim = config.dim
-        self.convolution_1 = nn.Conv1d(config.num_mels, config.dim, 3, padding=1)
-        self.convolution_2 = nn.Conv1d(config.dim, config.dim, 3, stride=FRAMES_PER_STEP, padding=1)
-        self.register_buffer("positions_TD", sinusoids(config.max_steps, config.dim))
-        self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(EncoderLayer(layer, "pre") for _ in range(config.encoder_layers))
-        self.norm = nn.LayerNorm(config.dim)
+        self.output_dim = sizes.dim
+        self.convolution_1 = nn.Conv1d(sizes.num_mels, sizes.dim, 3, padding=1)
+        self.convolution_2 = nn.Conv1d(sizes.dim, sizes.dim, 3, stride=FRAMES_PER_STEP, padding=1)
+        self.register_buffer("positions_TD", torch.zeros(sizes.max_steps, sizes.dim))  # come with the weights
+        self.dropout = Dropout(0.0)  # whose probability a CTC head takes
+        self.layers = nn.ModuleList(EncoderLayer(layer, "pre") for _ in range(sizes.encoder_layers))
+        self.norm = nn.LayerNorm(sizes.dim)
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         lengths_B = (feature_lengths_B + 1) // FRAMES_PER_STEP
@@ -77,7 +72,7 @@ class WhisperEncoder(Encoder):
                 f"{features_BTF.size(1)} frames of 10 ms at once, but this model hears no more than "
                 f"{FRAMES_PER_STEP * len(self.positions_TD)}; cut the recording into shorter pieces"
             )
-        x_BTD = self.dropout(x_BTD + self.positions_TD[: x_BTD.size(1)])
+        x_BTD = x_BTD + self.positions_TD[: x_BTD.size(1)]
         mask_BT = _mask_unless_full(lengths_B, x_BTD.size(1))
         for layer in self.layers:
             x_BTD = layer(x_BTD, mask_BT)
@@ -118,26 +113,22 @@ class WhisperDecoder(TransformerDecoder):
     """
 
     def __init__(
-        self,
-        config: WhisperConfig,
-        vocab_size: int | None = None,
-        prompt: tuple[int, ...] = (),
-        dropout: float = 0.0,
+        self, sizes: WhisperSizes, vocab_size: int | None = None, prompt: tuple[int, ...] = ()
     ) -> None:
         layers = TransformerDecoderConfig(
-            dim=config.dim,
-            num_layers=config.decoder_layers,
-            num_heads=config.decoder_heads,
-            feed_forward_dim=EXPANSION * config.dim,
-            dropout=dropout,
-            positions=PositionConfig(type="learned", span=config.max_tokens),
+            dim=sizes.dim,
+            num_layers=sizes.decoder_layers,
+            num_heads=sizes.decoder_heads,
+            feed_forward_dim=EXPANSION * sizes.dim,
+            dropout=0.0,
+            positions=PositionConfig(type="learned", span=sizes.max_tokens),
         )
-        vocab_size = vocab_size or config.vocab_size
-        super().__init__(layers, config.dim, vocab_size)
+        vocab_size = vocab_size or sizes.vocab_size
+        super().__init__(layers, sizes.dim, vocab_size)
         self.max_tokens -= len(prompt)
         self.prompt = prompt
         self.scale = 1.0
-        self.output = nn.Linear(config.dim, vocab_size, bias=False)
+        self.output = nn.Linear(sizes.dim, vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
@@ -180,17 +171,17 @@ class WhisperDecoder(TransformerDecoder):
 class Whisper(nn.Module):
     """Whisper: encodes once; the decoder reads the result."""
 
-    def __init__(self, config: WhisperConfig) -> None:
+    def __init__(self, sizes: WhisperSizes) -> None:
         super().__init__()
-        self.config = config
-        self.encoder = WhisperEncoder(config)
-        self.decoder = WhisperDecoder(config)
+        self.sizes = sizes
+        self.encoder = WhisperEncoder(sizes)
+        self.decoder = WhisperDecoder(sizes)
 
     @classmethod
-    def of(cls, config: WhisperConfig, weights: Mapping[str, Tensor]) -> Whisper:
+    def of(cls, sizes: WhisperSizes, weights: Mapping[str, Tensor]) -> Whisper:
         """Build a model around these weights, not copies; those of the output are the embeddings."""
         with without_weights():  # random ones would take longer than loading these
-            model = cls(config)
+            model = cls(sizes)
         weights = dict(weights) | {"decoder.output.weight": weights["decoder.embedding.weight"]}
         model.load_state_dict(weights, assign=True)
         model.decoder.tie()
@@ -257,3 +248,116 @@ def _mask_unless_full(lengths_B: Tensor, length: int) -> Tensor | None:
 
 def _zero_past(x_BDT: Tensor, mask_BT: Tensor | None) -> Tensor:
     return x_BDT if mask_BT is None else x_BDT * mask_BT[:, None]
+
+
+# --- windows ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WhisperSystem:
+    """A model and all that turns audio into its input and its output into text."""
+
+    sizes: WhisperSizes
+    tokenizer: WhisperTokenizer
+    front_end: FrontEnd
+    model: Whisper
+    is_fine_tuned: bool = False
+    """Whether a run trained it: on audio of its real length, without silence up to 30 s."""
+    language: str | None = None
+    """Language of the texts that a run trained it on."""
+
+
+ROUND_SECONDS = 0.5  # shorter windows are padded to a multiple, so that those of many clips are alike
+PADDED_SECONDS = (4.0, 8.0, 16.0, 24.0)  # to which encoded windows are padded, to be decoded together
+
+
+class Silence(NamedTuple):
+    """Silence behind audio, up to 30 seconds: of the first, all steps are computed, then one of `stride`."""
+
+    seconds: float
+    stride: int
+
+
+# By width and whether it is multilingual: tiny and base.en, whose texts stay as good (docs/speed.md).
+SILENCES = {(384, True): Silence(3.0, 4), (512, False): Silence(1.0, 16)}
+
+
+def find_silence(system: WhisperSystem) -> Silence | None:
+    """Find the silence of which few steps are computed; None: all of them are, or there is none."""
+    known = SILENCES.get((system.sizes.dim, system.tokenizer.is_multilingual))
+    return None if system.is_fine_tuned else known
+
+
+def count_whole_samples(system: WhisperSystem) -> int:
+    """Count the samples of 30 seconds."""
+    return system.sizes.max_steps * FRAMES_PER_STEP * system.front_end.config.shift_samples
+
+
+def count_window_samples(system: WhisperSystem, num_samples: int, silence: float | None = None) -> int:
+    """Count the samples of the window for so many of audio and seconds of silence; None: those of 30 s."""
+    config, whole = system.front_end.config, count_whole_samples(system)
+    if num_samples > whole:
+        raise UserError(
+            f"{num_samples / config.sample_rate:.2f} seconds of audio; one window has at most "
+            f"{whole / config.sample_rate:g}, cut longer recordings"
+        )
+    if silence is None and not system.is_fine_tuned:
+        return whole
+    unit = round(ROUND_SECONDS * config.sample_rate)
+    wanted = math.ceil((num_samples + (silence or 0.0) * config.sample_rate) / unit) * unit
+    return min(whole, max(unit, wanted))
+
+
+def compute_window_features(
+    system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor, silence: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-mel of the audio and seconds of silence, as much for all as the longest needs; None: up to 30 s.
+
+    For a fine-tuned model, the silence is padding that it does not attend to.
+    """
+    longest = int(audio_lengths_B.max()) if len(audio_lengths_B) else 0
+    window = count_window_samples(system, longest, silence)
+    audio_BS = audio_BS[:, :longest]
+    is_audio_BS = torch.arange(longest, device=audio_BS.device) < audio_lengths_B[:, None]
+    padded_BS = F.pad(audio_BS * is_audio_BS, (0, window - longest))
+    lengths_B = audio_lengths_B if system.is_fine_tuned else torch.full_like(audio_lengths_B, window)
+    return system.front_end(padded_BS, lengths_B)
+
+
+def count_padded_samples(system: WhisperSystem, num_samples: int) -> int:
+    """Count the samples that a window is padded to where it is decoded with others."""
+    if (silence := find_silence(system)) is None:
+        return count_window_samples(system, num_samples)
+    window = count_window_samples(system, num_samples, silence.seconds)
+    whole, sample_rate = count_whole_samples(system), system.front_end.config.sample_rate
+    sizes = [round(seconds * sample_rate) for seconds in PADDED_SECONDS]
+    return next((size for size in sizes if window <= size < whole), whole)
+
+
+@torch.inference_mode()
+def encode_audio(
+    system: WhisperSystem, audio_BS: Tensor, audio_lengths_B: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Encode windows: (B, T, D), (B,) lengths, and (B, T) what attention adds to its scores, or None.
+
+    With silence of which few steps are computed, each is encoded as long as it needs, then padded.
+    """
+    if (silence := find_silence(system)) is None:
+        return *system.model.encode(*compute_window_features(system, audio_BS, audio_lengths_B)), None
+    sizes, lengths = system.sizes, audio_lengths_B.tolist()
+    samples_per_step = FRAMES_PER_STEP * system.front_end.config.shift_samples
+    num_steps = count_padded_samples(system, max(lengths)) // samples_per_step
+    num_steps += len(place_silence(num_steps, sizes.max_steps, silence.stride, audio_BS.device)[0])
+    encoded_BTD = audio_BS.new_zeros(len(lengths), num_steps, sizes.dim)
+    bias_BT = audio_BS.new_full((len(lengths), num_steps), -torch.inf)
+    rows_of: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        rows_of.setdefault(count_window_samples(system, length, silence.seconds), []).append(row)
+    for rows in rows_of.values():
+        features_BTF, _ = compute_window_features(
+            system, audio_BS[rows], audio_lengths_B[rows], silence.seconds
+        )
+        found_BTD, found_bias_BT = system.model.encode_with_silence(features_BTF, silence.stride)
+        encoded_BTD[rows, : found_BTD.size(1)] = found_BTD.to(encoded_BTD.dtype)
+        bias_BT[rows, : found_BTD.size(1)] = found_bias_BT
+    return encoded_BTD, torch.full_like(audio_lengths_B, sizes.max_steps), bias_BT

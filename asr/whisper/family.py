@@ -1,104 +1,396 @@
-"""Whisper's models, of any form, as a family of `asr.transcription.families`."""
+"""What the core uses of Whisper: settings, parts of trained models, and how its models are found and loaded.
+
+Everything else is imported when it is needed: this module is loaded with every run and every native model.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
+import pydantic
 
-from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
-from asr.decoding.checks import ChecksConfig
-from asr.models import Model
-from asr.models.precision import Precision
-from asr.system.checkpoint import System, round_weights
-from asr.system.run_config import RunConfig
-from asr.text.tokenizer import Tokenizer
-from asr.transcription.families import Family
-from asr.whisper.decoding import WhisperDecodingConfig
-from asr.whisper.loading import (
-    NAMES,
-    build_tokenizer,
-    find_files,
-    find_whisper_weights,
-    is_whisper,
-    load_whisper,
-    read_checkpoint,
-    require_language,
-    write_folder,
-)
-from asr.whisper.whisper_recognizer import WhisperRecognizer
-from asr.whisper.whisper_tokenizer import LANGUAGES
+from asr.errors import UserError, suggest
+from asr.models.decoder import AnyDecoder, DecoderConfig
+from asr.models.encoder import Encoder, EncoderConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from asr.audio.segmentation import SegmentationConfig
+    from asr.decoding.checks import ChecksConfig
+    from asr.models.model import Model
+    from asr.models.precision import Precision
+    from asr.system.checkpoint import System
+    from asr.system.run_config import RunConfig
+    from asr.text.normalization import TextConfig
+    from asr.text.tokenizer import Tokenizer
+    from asr.whisper.whisper_recognizer import WhisperRecognizer
+
+name = "Whisper"
+section = "whisper"  # of the settings of transcribing and evaluating; also the type of its tokenizer
+prefers_int8 = True  # with precision auto, on a CPU with instructions for it
+
+# --- names ------------------------------------------------------------------------------------------
+
+# Names as in openai-whisper and faster-whisper, and where the hub has them.
+NAMES = {
+    size: f"openai/whisper-{size}"
+    for size in (
+        *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+        *("large-v2", "large-v3", "large-v3-turbo"),
+    )
+}
+NAMES |= {"large-v1": "openai/whisper-large", "large": NAMES["large-v3"], "turbo": NAMES["large-v3-turbo"]}
+for _name in ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5"):
+    NAMES[f"distil-{_name}"] = f"distil-whisper/distil-{_name}"
+SHORT_NAME = re.compile(r"whisper-[\w.-]+")  # of OpenAI's own models
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+model_names = tuple(NAMES)
 
 
-class WhisperFamily(Family):
-    """Models of OpenAI's architecture, in files and folders of all kinds, or by name from the hub."""
-
-    name = "Whisper"
-    section = "whisper"
-    decoding = WhisperDecodingConfig
-    prefers_int8 = True
-    languages = LANGUAGES
-    model_names = tuple(NAMES)
-
-    def matches(self, source: str | Path) -> bool:
-        return is_whisper(source)
-
-    def load(
-        self,
-        source: str | Path,
-        device: str,
-        precision: Precision,
-        segmentation: SegmentationConfig | None,
-        checks: ChecksConfig | None,
-    ) -> WhisperRecognizer:
-        return WhisperRecognizer(load_whisper(source, dtype=None), device, precision, segmentation, checks)
-
-    def find_weights(self, source: str | Path) -> Path:
-        return find_whisper_weights(source)
-
-    def check(self, source: str | Path, decoding: Config) -> None:
-        assert isinstance(decoding, WhisperDecodingConfig)
-        require_language(source, decoding.language, decoding.task)
-
-    def describe(self, source: str) -> tuple[dict[str, Any], Config]:
-        checkpoint = read_checkpoint(source)
-        config, weights = checkpoint.config, checkpoint.weights
-        counts = {
-            part: sum(weight.numel() for name, weight in weights.items() if name.startswith(part))
-            for part in ("encoder", "decoder")
-        }
-        described = {
-            "files": str(find_files(source)),
-            "form": checkpoint.kind,
-            "parameters": sum(counts.values()),
-            "parameters of": counts,
-            "precision": ", ".join(sorted({str(w.dtype).removeprefix("torch.") for w in weights.values()})),
-            "languages": "many" if config.is_multilingual else "English",
-            "text tokens": "none in these files" if (known := checkpoint.vocabulary) is None else len(known),
-        }
-        return described, config
-
-    def convert(self, source: str, folder: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
-        checkpoint = read_checkpoint(source, vocabulary)
-        build_tokenizer(checkpoint, source)  # so that what is written also loads
-        if dtype is not None:
-            checkpoint = replace(checkpoint, weights=round_weights(checkpoint.weights, dtype))
-        write_folder(folder, checkpoint)
-
-    def take_over_tokenizer(self, config: RunConfig) -> Tokenizer | None:
-        from asr.whisper.fine_tuning import take_over_tokenizer  # what only training needs
-
-        assert config.start_from is not None
-        return take_over_tokenizer(config, config.start_from)
-
-    def take_over(self, config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
-        from asr.whisper.fine_tuning import take_over
-
-        assert config.start_from is not None
-        return take_over(config, tokenizer, load_whisper(config.start_from))
+def find_hub_name(name: str) -> str | None:
+    """Find the name on the hub of a model that is given by its name."""
+    if name in NAMES:
+        return NAMES[name]
+    if SHORT_NAME.fullmatch(name):
+        return f"openai/{name}"
+    return name if HUB_NAME.fullmatch(name) else None
 
 
-FAMILY = WhisperFamily()
+_TABLE = """
+en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese,
+tr turkish, pl polish, ca catalan, nl dutch, ar arabic, sv swedish, it italian, id indonesian, hi hindi,
+fi finnish, vi vietnamese, he hebrew, uk ukrainian, el greek, ms malay, cs czech, ro romanian, da danish,
+hu hungarian, ta tamil, no norwegian, th thai, ur urdu, hr croatian, bg bulgarian, lt lithuanian, la latin,
+mi maori, ml malayalam, cy welsh, sk slovak, te telugu, fa persian, lv latvian, bn bengali, sr serbian,
+az azerbaijani, sl slovenian, kn kannada, et estonian, mk macedonian, br breton, eu basque, is icelandic,
+hy armenian, ne nepali, mn mongolian, bs bosnian, kk kazakh, sq albanian, sw swahili, gl galician, mr marathi,
+pa punjabi, si sinhala, km khmer, sn shona, yo yoruba, so somali, af afrikaans, oc occitan, ka georgian,
+be belarusian, tg tajik, sd sindhi, gu gujarati, am amharic, yi yiddish, lo lao, uz uzbek, fo faroese,
+ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa sanskrit, lb luxembourgish, my myanmar,
+bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa, ba bashkir,
+jw javanese, su sundanese, yue cantonese
+"""
+_pairs = (entry.strip().partition(" ") for entry in _TABLE.replace("\n", " ").split(","))
+# Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3.
+languages: dict[str, str] = {code: name for code, _, name in _pairs}
+
+
+def find_language(language: str) -> str:
+    """The code of a language given by code or name, in any case."""
+    wanted = language.strip().lower()
+    codes = {name: code for code, name in languages.items()} | {code: code for code in languages}
+    if wanted not in codes:
+        others = "give a code such as en, de or zh, or its English name"
+        raise UserError(f"language {language!r}: not a language of Whisper; {suggest(wanted, codes, others)}")
+    return codes[wanted]
+
+
+Task = Literal["transcribe", "translate"]
+
+
+class WhisperDecodingConfig(Config):
+    """Settings of decoding by a Whisper model."""
+
+    language: str | None = None
+    """Language spoken: a code such as de, or its English name. Null: the one that the model was fine-tuned
+    on, else detected for each recording."""
+    task: Task = "transcribe"
+    """translate: into English. Word timestamps are then of little use."""
+    prompt: str = ""
+    """Text taken as what came before: it sets names, spelling and style."""
+    hotwords: tuple[str, ...] = ()
+    """Words that are likely to occur. They are put before the prompt, the only context that Whisper reads."""
+    beam: int = pydantic.Field(default=1, gt=0)
+    """Hypotheses kept at each step; 1 is greedy."""
+    temperatures: tuple[pydantic.PositiveFloat, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    """Sampling temperatures, tried one after the other while `checks` reject the text. Empty: the first text
+    is kept."""
+    samples: int = pydantic.Field(default=5, gt=0)
+    """Texts sampled at each temperature, of which the most likely is taken."""
+    max_no_speech: float | None = pydantic.Field(default=0.6, gt=0, lt=1)
+    """A text below checks.min_log_probability is dropped if the model's probability of no speech is above
+    this. Null: never."""
+    windows: Literal["pauses", "sequential"] = "pauses"
+    """pauses: recordings are cut at pauses, and many segments decoded at once. sequential: windows of 30 s,
+    each of which begins where the text of the one before ended; slower, as Whisper was published."""
+    condition_on_previous_text: bool = False
+    """With sequential windows, the text so far is added to the prompt: names stay the same, but so do errors
+    and loops."""
+
+    @pydantic.field_validator("language")
+    @classmethod
+    def _check_language(cls, language: str | None) -> str | None:
+        return None if language is None else find_language(language)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> WhisperDecodingConfig:
+        if self.condition_on_previous_text and self.windows != "sequential":
+            raise ValueError(
+                "condition_on_previous_text is for windows = sequential; pauses are decoded all at once"
+            )
+        return self
+
+
+decoding = WhisperDecodingConfig
+
+# --- parts of models that are trained ---------------------------------------------------------------
+
+FRAMES_PER_STEP = 2
+MAX_LAYERS = 200  # and heads
+MAX_STEPS = 1500  # of 20 ms: 30 seconds
+FIRST_MULTILINGUAL = 51_865  # tokens; English-only models have one token of text less
+
+
+class WhisperSizes(pydantic.BaseModel):
+    """Sizes of a Whisper model, a fact of its checkpoint. The limits guard against damaged files."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    num_mels: Literal[80, 128]
+    """Bands of the log-mel features: 128 in large-v3 and turbo, 80 in all others."""
+    vocab_size: int = pydantic.Field(gt=0, le=200_000)
+    """Tokens of text, of language and task, and of time."""
+    dim: int = pydantic.Field(gt=0, le=8192)
+    """Width of encoder and decoder."""
+    encoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    encoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    decoder_layers: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    decoder_heads: int = pydantic.Field(gt=0, le=MAX_LAYERS)
+    max_steps: int = pydantic.Field(default=MAX_STEPS, gt=0, le=100_000)
+    """Steps of 20 ms that the encoder has positions for."""
+    max_tokens: int = pydantic.Field(default=448, gt=0, le=100_000)
+    """Tokens that the decoder has positions for, those of the prompt included."""
+    alignment_heads: tuple[tuple[int, int], ...] | None = None
+    """Layer and head of the cross-attentions that follow the words; null where the checkpoint names none."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> WhisperSizes:
+        for part, heads in (("encoder", self.encoder_heads), ("decoder", self.decoder_heads)):
+            if self.dim % heads:
+                raise ValueError(f"dim = {self.dim} is no multiple of {part}_heads = {heads}")
+        for layer, head in self.alignment_heads or ():
+            if not (0 <= layer < self.decoder_layers and 0 <= head < self.decoder_heads):
+                raise ValueError(
+                    f"alignment_heads: no head {head} of layer {layer} among "
+                    f"{self.decoder_layers} layers of {self.decoder_heads} heads"
+                )
+        return self
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self.vocab_size >= FIRST_MULTILINGUAL
+
+
+class WhisperEncoderConfig(EncoderConfig):
+    """Whisper's encoder in a model that is trained. Features are those of features.convention: whisper."""
+
+    from_start: ClassVar[tuple[str, ...]] = ("sizes",)
+
+    type: Literal["whisper"] = "whisper"
+    sizes: WhisperSizes | None = None
+    """Sizes of the Whisper model of `start_from`, noted when training starts: leave this out."""
+
+
+class WhisperDecoderConfig(DecoderConfig):
+    """Whisper's decoder in a model that is trained."""
+
+    from_start: ClassVar[tuple[str, ...]] = ("sizes", "language")
+
+    type: Literal["whisper"] = "whisper"
+    sizes: WhisperSizes | None = None
+    """Sizes of the Whisper model of `start_from`, noted when training starts: leave this out."""
+    language: str | None = None
+    """Language of the texts, for a multilingual model: a code such as en, or its English name."""
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers and heads; the most there may be as long as the sizes are not known."""
+        if self.sizes is None:
+            return MAX_LAYERS, MAX_LAYERS
+        return self.sizes.decoder_layers, self.sizes.decoder_heads
+
+
+def build_encoder(config: WhisperEncoderConfig, num_features: int) -> Encoder:
+    from asr.whisper.encoder_decoder import WhisperEncoder
+
+    sizes = _require_sizes(config)
+    if num_features != sizes.num_mels:
+        raise UserError(
+            f"{num_features} features, but this encoder of Whisper reads {sizes.num_mels} mel bands; set "
+            f"features.num_mels: {sizes.num_mels}"
+        )
+    return WhisperEncoder(sizes)
+
+
+def build_decoder(config: WhisperDecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
+    from asr.whisper.encoder_decoder import WhisperDecoder
+    from asr.whisper.whisper_tokenizer import find_prompt
+
+    sizes = _require_sizes(config)
+    if memory_dim != sizes.dim:
+        raise UserError(
+            f"model.encoder makes steps of {memory_dim} dimensions, but this decoder of Whisper reads "
+            f"{sizes.dim}; take the encoder of the same model (type: whisper)"
+        )
+    has_own_tokens = vocab_size == sizes.vocab_size
+    return WhisperDecoder(sizes, vocab_size, find_prompt(sizes, config.language) if has_own_tokens else ())
+
+
+def _require_sizes(config: WhisperEncoderConfig | WhisperDecoderConfig) -> WhisperSizes:
+    if config.sizes is None:
+        raise UserError(
+            "an encoder or decoder of type whisper has no sizes yet: they come with the weights of "
+            "start_from, when training starts"
+        )
+    return config.sizes
+
+
+ENCODERS = {WhisperEncoderConfig: build_encoder}
+DECODERS = {WhisperDecoderConfig: build_decoder}
+
+
+def load_units() -> Any:
+    """The units of a tokenizer of type whisper."""
+    from asr.whisper.whisper_tokenizer import WhisperUnits
+
+    return WhisperUnits
+
+
+def check_run(run: RunConfig) -> None:
+    """Refuse, as a ValueError, the settings of a run that do not go with Whisper's parts."""
+    encoder, decoder = (getattr(run.model, name, None) for name in ("encoder", "decoder"))
+    has_parts = isinstance(encoder, WhisperEncoderConfig) or isinstance(decoder, WhisperDecoderConfig)
+    has_tokens = run.tokenizer.type == "whisper"
+    if run.start_from is None and (has_parts or has_tokens):
+        raise ValueError(
+            "an encoder, decoder or tokenizer of type whisper takes sizes and weights from a Whisper model: "
+            "set start_from: openai/whisper-tiny, or the path of one"
+        )
+    if isinstance(decoder, WhisperDecoderConfig):
+        decoder.refuse_idle(has_tokens, "tokenizer.type = whisper", "language")
+    if isinstance(encoder, WhisperEncoderConfig):
+        _check_audio(run, encoder)
+    exposure = getattr(run.model, "exposure", None)
+    if has_tokens and exposure is not None and exposure.corrupts:
+        raise ValueError(
+            "model.exposure: replace, drop and repeat compare all tokens with each other, and those of "
+            "Whisper are too many; scheduled_sampling works"
+        )
+
+
+def _check_audio(run: RunConfig, encoder: WhisperEncoderConfig) -> None:
+    if run.features.convention != "whisper":
+        raise ValueError(
+            "model.encoder.type = whisper was trained on Whisper's features; set features.convention: whisper"
+        )
+    steps = MAX_STEPS if encoder.sizes is None else encoder.sizes.max_steps
+    longest = steps * FRAMES_PER_STEP * run.features.shift_ms / 1000
+    slowest = min(run.augment.speed, default=1.0)
+    if run.batches.max_utterance_seconds / slowest > longest:
+        raise ValueError(
+            f"batches.max_utterance_seconds = {run.batches.max_utterance_seconds}, at the slowest "
+            f"augment.speed, {slowest}, exceeds the {longest:g} seconds of Whisper's encoder; set it to "
+            f"{int(longest * slowest)}"
+        )
+
+
+# --- models -----------------------------------------------------------------------------------------
+
+
+def matches(source: str | Path, as_run: bool = False) -> bool:
+    """Recognize a Whisper model by its name, its files, or a file's first bytes.
+
+    A run that fine-tuned one counts too, unless it is asked for `as_run`.
+    """
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return (path / "config.json").is_file() or (not as_run and find_run(path) is not None)
+        if path.exists():
+            with open(path, "rb") as file:
+                return file.read(4) in (b"PK\x03\x04", b"lmgg")  # torch.save, whisper.cpp
+    except OSError:
+        return False
+    return "whisper" in (find_hub_name(str(source)) or "").lower()
+
+
+def find_run(path: Path) -> Path | None:
+    """The model folder of a run that fine-tuned a whole Whisper, with its tokenizer; None if it is none."""
+    from asr.system.checkpoint import find_model
+    from asr.system.run_config import RunConfig
+
+    try:
+        folder = find_model(path)
+        run = RunConfig.load(folder / "config.yaml")
+    except UserError:
+        return None
+    parts = (getattr(run.model, "encoder", None), getattr(run.model, "decoder", None), run.tokenizer)
+    return folder if all(getattr(part, "type", None) == "whisper" for part in parts) else None
+
+
+def load(
+    source: str | Path,
+    device: str,
+    precision: Precision,
+    segmentation: SegmentationConfig | None,
+    checks: ChecksConfig | None,
+) -> WhisperRecognizer:
+    """Load a model, ready to transcribe."""
+    from asr.whisper.loading import load_whisper
+    from asr.whisper.whisper_recognizer import WhisperRecognizer
+
+    return WhisperRecognizer(load_whisper(source, dtype=None), device, precision, segmentation, checks)
+
+
+def find_text(source: str | Path) -> TextConfig | None:
+    """The rules for texts of the run that fine-tuned a model."""
+    from asr.system.run_config import RunConfig
+
+    folder = find_run(Path(source)) if Path(source).is_dir() else None
+    return None if folder is None else RunConfig.load(folder / "config.yaml").text
+
+
+def find_weights(source: str | Path) -> Path:
+    """A file that changes when the model does."""
+    from asr.whisper import loading
+
+    return loading.find_whisper_weights(source)
+
+
+def check(source: str | Path, options: WhisperDecodingConfig) -> None:
+    """Refuse settings that the model does not support, before its weights are fetched or loaded."""
+    from asr.whisper.loading import require_language
+
+    require_language(source, options.language, options.task)
+
+
+def describe(source: str) -> dict[str, Any]:
+    """Describe a model and its sizes."""
+    from asr.whisper import loading
+
+    return loading.describe(source)
+
+
+def convert(source: str, target: Path, dtype: torch.dtype | None, vocabulary: str | None) -> None:
+    """Write a model as a folder of Hugging Face, or a file of OpenAI if the target ends in .pt."""
+    from asr.whisper import loading
+
+    loading.convert(source, target, dtype, vocabulary)
+
+
+def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
+    """The tokenizer of `config.start_from`; None where the run learns its own."""
+    from asr.whisper import loading
+
+    return loading.take_over_tokenizer(config)
+
+
+def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
+    """A system with the weights of `config.start_from`, to be fine-tuned."""
+    from asr.whisper import loading
+
+    return loading.take_over(config, tokenizer)

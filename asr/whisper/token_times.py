@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from asr.models.decoder import WeightsOf
 from asr.whisper.encoder_decoder import Whisper
-from asr.whisper.sections import WhisperConfig
+from asr.whisper.family import WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 
 # B utterances, H heads, P tokens of the prompt, N tokens and the end, T encoded steps, V vocabulary
@@ -40,17 +40,17 @@ _LARGE = {  # by bands; of the first two, which have the same sizes, those of th
 }
 
 
-def find_alignment_heads(config: WhisperConfig) -> WeightsOf:
+def find_alignment_heads(sizes: WhisperSizes) -> WeightsOf:
     """Find the heads that the checkpoint names, else OpenAI's for these sizes, else the upper half."""
-    pairs = config.alignment_heads
+    pairs = sizes.alignment_heads
     if pairs is None:
-        key = (config.decoder_layers, config.dim, config.is_multilingual)
+        key = (sizes.decoder_layers, sizes.dim, sizes.is_multilingual)
         is_large = key == (32, 1280, True)
-        known = _LARGE[config.num_mels] if is_large else _HEADS.get(key, "")
+        known = _LARGE[sizes.num_mels] if is_large else _HEADS.get(key, "")
         pairs = tuple((int(layer), int(head)) for layer, head in (pair.split(".") for pair in known.split()))
     if not pairs:
-        layers = range(config.decoder_layers // 2, config.decoder_layers)
-        pairs = tuple((layer, head) for layer in layers for head in range(config.decoder_heads))
+        layers = range(sizes.decoder_layers // 2, sizes.decoder_layers)
+        pairs = tuple((layer, head) for layer in layers for head in range(sizes.decoder_heads))
     heads: dict[int, tuple[int, ...]] = {}
     for layer, head in sorted(pairs):
         heads[layer] = (*heads.get(layer, ()), head)
@@ -80,7 +80,7 @@ def align_tokens(
     inputs_BU = torch.tensor(rows, device=device)
     state = model.decoder.start(*encoded)
     state.forget_tokens()
-    x_BUD, weights = model.decoder.attend(inputs_BU, state, find_alignment_heads(model.config))
+    x_BUD, weights = model.decoder.attend(inputs_BU, state, find_alignment_heads(model.sizes))
     first = prompt_length - 1  # scores of the first token come after the last one of the prompt
     own_BN = inputs_BU[:, prompt_length:].clamp(max=end - 1)
     probabilities_BN = _find_probabilities(model, x_BUD[:, first:-1], own_BN, end).tolist()

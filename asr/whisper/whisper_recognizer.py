@@ -27,15 +27,14 @@ from asr.transcripts.transcript import Segment, Word
 from asr.whisper.decoding import (
     SECONDS_PER_STEP,
     EncodedWindows,
-    WhisperDecodingConfig,
     WhisperReading,
     decode_windows,
     detect_languages,
     require_known,
 )
-from asr.whisper.loading import WhisperSystem
+from asr.whisper.encoder_decoder import WhisperSystem, count_padded_samples, count_whole_samples, encode_audio
+from asr.whisper.family import WhisperDecodingConfig
 from asr.whisper.token_times import align_tokens
-from asr.whisper.windows import count_padded_samples, count_whole_samples, encode_audio
 from asr.whisper.words import WITHOUT_SPACES, TimedSpan, split_spans, split_words, time_words
 
 # B segments, S samples, W samples of a window, T encoded steps, D dimension
@@ -97,7 +96,7 @@ class WhisperRecognizer(Transcriber):
     ) -> None:
         super().__init__(device, precision, prefers_int8=True)
         self.system = system
-        self.language = None if system.tokenizer.is_multilingual else "en"
+        self.language = system.language if system.tokenizer.is_multilingual else "en"
         self.model = system.model.eval()
         if self.precision.startswith("int8"):
             self.model.quantise(torch.bfloat16 if self.precision == "int8_bf16" else torch.float32)
@@ -120,10 +119,10 @@ class WhisperRecognizer(Transcriber):
                 "a language model, a lexicon and the settings of decoding are for models trained here; "
                 "Whisper has its own: whisper.beam, whisper.prompt, whisper.hotwords ..."
             )
-        require_known(self.system.tokenizer, _options(request), self.model.config.max_tokens)
+        require_known(self.system.tokenizer, _options(request), self.model.sizes.max_tokens)
 
     def padded_length(self, num_samples: int, request: Request) -> int:
-        return count_padded_samples(self.system, num_samples, _options(request).padding_seconds)
+        return count_padded_samples(self.system, num_samples)
 
     def check_live(self, request: Request) -> None:
         if _options(request).windows != "pauses":
@@ -187,11 +186,10 @@ class WhisperRecognizer(Transcriber):
         """One batch, from samples to encoded steps, with the language of each."""
         audio = pad_audio([segment.audio_S for segment in segments], self.device)
         with self._precision():
-            encoded_BTD, lengths_B, bias_BT = encode_audio(self.system, *audio, config.padding_seconds)
-        windows = EncodedWindows(
-            encoded_BTD, lengths_B, [config.language or "en"] * len(segments), bias_BT=bias_BT
-        )
-        if config.language is not None or not self.system.tokenizer.is_multilingual:
+            encoded_BTD, lengths_B, bias_BT = encode_audio(self.system, *audio)
+        language = config.language or self.language
+        windows = EncodedWindows(encoded_BTD, lengths_B, [language or ""] * len(segments), bias_BT=bias_BT)
+        if language is not None:
             return windows
         languages, probabilities = zip(*self._detect(segments, windows), strict=True)
         return replace(windows, languages=languages, language_probabilities=probabilities)
@@ -265,7 +263,7 @@ class WhisperRecognizer(Transcriber):
     ) -> Iterator[AudioSegment | End]:
         """Give each segment the first speech of its recording, where the language is to be detected."""
         pieces = super().cut_recordings(recordings, request)
-        if _options(request).language is not None or not self.system.tokenizer.is_multilingual:
+        if (_options(request).language or self.language) is not None:
             yield from pieces
             return
         held: list[AudioSegment] = []
@@ -380,7 +378,7 @@ class WhisperRecognizer(Transcriber):
                 if text and span.start < span.end:
                     previous += span.timed_tokens
             is_sure = reading.temperature <= SURE_TEMPERATURE
-            previous = previous[-self.model.config.max_tokens :] if is_sure else []
+            previous = previous[-self.model.sizes.max_tokens :] if is_sure else []
         step = max(1, min(len(place.audio_S), round(going_on * self.sample_rate)))
         return DecodedWindow(segments, reading.language, reading.language_probability, tuple(previous), step)
 

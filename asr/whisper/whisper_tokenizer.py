@@ -1,60 +1,34 @@
-"""Whisper's tokens: pieces of UTF-8 by byte-level BPE, then its languages, tasks and times."""
+"""Whisper's tokens: pieces of UTF-8 by byte-level BPE, then its languages, tasks and times; its files.
+
+The package tiktoken, which OpenAI uses too, splits and merges.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import functools
 import itertools
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any
 
-import regex
+import tiktoken
 
-from asr.errors import UserError, suggest
+from asr.errors import UserError
+from asr.files import read_limited
+from asr.whisper.family import FIRST_MULTILINGUAL, Task, WhisperSizes, find_language, languages
 
-_TABLE = """
-en english, zh chinese, de german, es spanish, ru russian, ko korean, fr french, ja japanese, pt portuguese,
-tr turkish, pl polish, ca catalan, nl dutch, ar arabic, sv swedish, it italian, id indonesian, hi hindi,
-fi finnish, vi vietnamese, he hebrew, uk ukrainian, el greek, ms malay, cs czech, ro romanian, da danish,
-hu hungarian, ta tamil, no norwegian, th thai, ur urdu, hr croatian, bg bulgarian, lt lithuanian, la latin,
-mi maori, ml malayalam, cy welsh, sk slovak, te telugu, fa persian, lv latvian, bn bengali, sr serbian,
-az azerbaijani, sl slovenian, kn kannada, et estonian, mk macedonian, br breton, eu basque, is icelandic,
-hy armenian, ne nepali, mn mongolian, bs bosnian, kk kazakh, sq albanian, sw swahili, gl galician, mr marathi,
-pa punjabi, si sinhala, km khmer, sn shona, yo yoruba, so somali, af afrikaans, oc occitan, ka georgian,
-be belarusian, tg tajik, sd sindhi, gu gujarati, am amharic, yi yiddish, lo lao, uz uzbek, fo faroese,
-ht haitian creole, ps pashto, tk turkmen, nn nynorsk, mt maltese, sa sanskrit, lb luxembourgish, my myanmar,
-bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian, ln lingala, ha hausa, ba bashkir,
-jw javanese, su sundanese, yue cantonese
-"""
-
-LANGUAGES: dict[str, str] = {}
-"""Code to name. The first checkpoints have 99 of them; Cantonese came with large-v3."""
-for _entry in _TABLE.replace("\n", " ").split(","):
-    _code, _, _name = _entry.strip().partition(" ")
-    LANGUAGES[_code] = _name
-
-
-def find_language(language: str) -> str:
-    """The code of a language given by code or name, in any case."""
-    wanted = language.strip().lower()
-    codes = {name: code for code, name in LANGUAGES.items()} | {code: code for code in LANGUAGES}
-    if wanted not in codes:
-        others = "give a code such as en, de or zh, or its English name"
-        raise UserError(f"language {language!r} is none that Whisper knows; {suggest(wanted, codes, others)}")
-    return codes[wanted]
-
-
-Task = Literal["transcribe", "translate"]
+Vocabulary = tuple[bytes, ...]
 
 NUM_TIMES = 1501
 NUM_TASKS = 6  # <|translate|> to <|notimestamps|>
-MAX_CACHED_WORDS = 100_000
 
-# How text falls apart before bytes are merged: short endings, then letters, digits or other signs with the
-# space before them, then other spaces. It is part of the vocabulary that OpenAI made for GPT-2.
-WORDS = regex.compile(
-    r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", regex.VERSION1
-)
+# How text is split before bytes are merged: a part of the vocabulary that OpenAI made for GPT-2.
+WORDS = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 # Suppressed tokens: brackets, music and the like, which stand for sounds and for who speaks.
 _SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("']
@@ -63,37 +37,21 @@ _MUSIC = "♩♪♫♬♭♮♯"
 
 
 @dataclass(frozen=True)
-class WhisperTokenizer:
-    """The ids of the special tokens follow those of the text in a fixed order."""
+class SpecialTokens:
+    """Ids of the special tokens, which follow those of the text in a fixed order."""
 
-    vocabulary: tuple[bytes, ...] = field(repr=False)
-    """Bytes of each token of text, by id. A lower id was merged earlier."""
+    end: int
+    """<|endoftext|>, the first id that is no text."""
     num_languages: int
     is_multilingual: bool
-    """English-only models have the tokens of languages and tasks too, but never learnt them."""
-
-    def __post_init__(self) -> None:
-        if missing := [byte for byte in range(256) if bytes([byte]) not in self._ids]:
-            raise UserError(f"a vocabulary without the byte {missing[0]}; expected all 256, is it Whisper's?")
+    """English-only models have the tokens of languages and tasks too, but were never trained on them."""
 
     @classmethod
-    def of_size(cls, vocabulary: tuple[bytes, ...], vocab_size: int) -> WhisperTokenizer:
-        """Tokenizer of a model with so many tokens in all."""
-        num_languages = vocab_size - len(vocabulary) - 2 - NUM_TASKS - NUM_TIMES
-        expected = 99 if vocab_size <= 51_865 else 100  # Cantonese came with large-v3
-        if num_languages != expected:
-            raise UserError(
-                f"{len(vocabulary):,} tokens of text leave {num_languages} for languages, where this model "
-                f"has {expected}; the vocabulary is that of another model (one off: English-only or not)"
-            )
-        return cls(vocabulary, num_languages, is_multilingual=vocab_size >= 51_865)
-
-    # --- special tokens ---------------------------------------------------------------------------
-
-    @property
-    def end(self) -> int:
-        """<|endoftext|>, the first id that is no text."""
-        return len(self.vocabulary)
+    def of_size(cls, vocab_size: int) -> SpecialTokens:
+        """The special tokens of a model with so many tokens in all."""
+        num_languages = 99 if vocab_size <= FIRST_MULTILINGUAL else 100  # Cantonese came with large-v3
+        end = vocab_size - num_languages - 2 - NUM_TASKS - NUM_TIMES
+        return cls(end, num_languages, is_multilingual=vocab_size >= FIRST_MULTILINGUAL)
 
     @property
     def start(self) -> int:
@@ -103,7 +61,7 @@ class WhisperTokenizer:
     @property
     def languages(self) -> dict[str, int]:
         """Code of a language to its token."""
-        codes = list(LANGUAGES)[: self.num_languages]
+        codes = list(languages)[: self.num_languages]
         return {code: self.start + 1 + index for index, code in enumerate(codes)}
 
     @property
@@ -146,78 +104,273 @@ class WhisperTokenizer:
             require_english(language, task)
             return [self.start, *end]
         if language is None:
-            raise UserError("this model knows many languages; name the one that is spoken, such as en")
+            raise UserError("this model is multilingual; give the language that is spoken, such as en")
         code = find_language(language)
         if code not in self.languages:
             raise UserError(f"language {code} has no token in this model; take large-v3 or turbo")
         return [self.start, self.languages[code], self.tasks[task], *end]
 
-    @functools.cached_property
-    def suppressed(self) -> list[int]:
-        """Tokens that no text may hold: signs of sounds and speakers, and the special ones of a prompt."""
-        # A hyphen and a quote may stand in a word, but not before it.
-        ids = {self.encode(" -")[0], self.encode(" '")[0]}
-        for sign in _SIGNS:
-            ids |= {
-                encoded[0] for encoded in (self.encode(sign), self.encode(" " + sign)) if len(encoded) == 1
-            }
-        for sign in _MUSIC:  # the first token, where there are several, stands for no letter
-            ids |= {self.encode(sign)[0], self.encode(" " + sign)[0]}
-        ids |= {self.start, *self.tasks.values(), self.start_of_language_model, self.start_of_previous}
-        return sorted(ids | {self.no_speech})
-
-    # --- text -------------------------------------------------------------------------------------
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text. What looks like a special token is text too."""
-        ids: list[int] = []
-        for word in WORDS.findall(text):
-            try:
-                ids += self._encode_word(word.encode())
-            except UnicodeEncodeError:
-                raise UserError(
-                    f"{word!r} holds half of a surrogate pair; write the text anew, as UTF-8"
-                ) from None
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens. Bytes that are no UTF-8 become U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        ids = list(ids)
-        if wrong := [id for id in ids if not 0 <= id < len(self)]:
-            raise UserError(f"token id {wrong[0]} is outside of this tokenizer's 0 to {len(self) - 1}")
-        return b"".join(self.vocabulary[id] for id in ids if id < self.end)
-
-    @functools.cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return {token: id for id, token in enumerate(self.vocabulary)}
-
-    @functools.cached_property
-    def _encode_word(self) -> functools._lru_cache_wrapper[tuple[int, ...]]:
-        return functools.lru_cache(MAX_CACHED_WORDS)(self._merge)
-
-    def _merge(self, word: bytes) -> tuple[int, ...]:
-        """Merge the neighbours whose union has the lowest id, until none has an id."""
-        if word in self._ids:
-            return (self._ids[word],)
-        parts = [word[place : place + 1] for place in range(len(word))]
-        none = len(self.vocabulary)
-        while len(parts) > 1:
-            unions = [self._ids.get(left + right, none) for left, right in itertools.pairwise(parts)]
-            lowest = min(unions)
-            if lowest == none:
-                break
-            place = unions.index(lowest)
-            parts[place : place + 2] = [parts[place] + parts[place + 1]]
-        return tuple(self._ids[part] for part in parts)
+    def name_special(self) -> dict[int, str]:
+        """OpenAI's names of the special tokens, by id."""
+        names = {self.end: "<|endoftext|>", self.start: "<|startoftranscript|>"}
+        names |= {id: f"<|{code}|>" for code, id in self.languages.items()}
+        names |= {id: f"<|{task}|>" for task, id in self.tasks.items()}
+        names |= {self.start_of_language_model: "<|startoflm|>", self.start_of_previous: "<|startofprev|>"}
+        names |= {self.no_speech: "<|nospeech|>", self.no_times: "<|notimestamps|>"}
+        first = self.first_time
+        return names | {id: f"<|{(id - first) / 50:.2f}|>" for id in range(first, len(self))}
 
 
 def require_english(language: str | None, task: Task) -> None:
     """Refuse other languages and tasks for an English-only model."""
     if (language is not None and find_language(language) != "en") or task != "transcribe":
         raise UserError(
-            f"language {language}, task {task}: this model knows English, and no translation; "
-            "take one without .en in its name"
+            f"language {language}, task {task}: this model transcribes English only; take one without .en in "
+            "its name"
         )
+
+
+@dataclass(frozen=True)
+class WhisperTokenizer(SpecialTokens):
+    """Text to ids and back."""
+
+    vocabulary: Vocabulary = field(repr=False)
+    """Bytes of each token of text, by id. A lower id was merged earlier."""
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, vocab_size: int) -> WhisperTokenizer:
+        """Tokenizer of a model with so many tokens in all."""
+        special = SpecialTokens.of_size(vocab_size)
+        if len(vocabulary) != special.end:
+            raise UserError(
+                f"{len(vocabulary):,} tokens of text, but this model has {special.end:,}; the vocabulary is "
+                "that of another model (one off: English-only or not)"
+            )
+        if missing := set(range(256)) - {token[0] for token in vocabulary if len(token) == 1}:
+            raise UserError(
+                f"a vocabulary without the byte {min(missing)}; expected all 256, is it Whisper's?"
+            )
+        return cls(**vars(special), vocabulary=vocabulary)
+
+    @functools.cached_property
+    def suppressed(self) -> list[int]:
+        """Tokens that no text may hold: signs of sounds and speakers, and the special ones of a prompt."""
+        # A hyphen and a quote may stand in a word, but not before it.
+        ids = {self.encode(" -")[0], self.encode(" '")[0]}
+        for encoded in (self.encode(spelled) for sign in _SIGNS for spelled in (sign, f" {sign}")):
+            if len(encoded) == 1:
+                ids.add(encoded[0])
+        for sign in _MUSIC:  # the first token, where there are several, stands for no letter
+            ids |= {self.encode(sign)[0], self.encode(f" {sign}")[0]}
+        ids |= {self.start, *self.tasks.values(), self.start_of_language_model, self.start_of_previous}
+        return sorted(ids | {self.no_speech})
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. What looks like a special token is text too."""
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise UserError(f"{text[:40]!r} holds half of a surrogate pair; write the text anew, as UTF-8")
+        return self._encoding.encode_ordinary(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special tokens. Bytes that are no UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        return b"".join(self.vocabulary[id] for id in ids if id < self.end)
+
+    @functools.cached_property
+    def _encoding(self) -> tiktoken.Encoding:
+        ranks = {token: id for id, token in enumerate(self.vocabulary)}
+        return tiktoken.Encoding("whisper", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
+
+
+# --- as a tokenizer of a run ------------------------------------------------------------------------
+
+NUM_RESERVED = 5
+FIRST_SPECIAL = "<|en|>"  # the first token after those of text
+# Each byte is a character that can be seen: itself, ▁ for a space, or one from U+0100 on.
+_NAMES = [
+    chr(byte) if 0x20 < byte < 0x7F else "▁" if byte == 0x20 else chr(0x100 + byte) for byte in range(256)
+]
+_BYTES = {name: byte for byte, name in enumerate(_NAMES)}
+
+
+def order_tokens(whisper: SpecialTokens) -> list[int]:
+    """Whisper's id of each id in a run, whose reserved tokens come first.
+
+    They take the place of Whisper's start and end, and of three that it never predicts after a prompt.
+    """
+    blank, padding, unknown = whisper.no_speech, whisper.start_of_previous, whisper.start_of_language_model
+    reserved = [blank, padding, whisper.start, whisper.end, unknown]
+    return reserved + sorted(set(range(len(whisper))).difference(reserved))
+
+
+def find_prompt(sizes: WhisperSizes, language: str | None) -> tuple[int, ...]:
+    """Find the tokens of the prompt behind the start, by their ids in a run."""
+    special = SpecialTokens.of_size(sizes.vocab_size)
+    try:
+        prompt = special.prompt(language)
+    except UserError as error:
+        raise UserError(f"model.decoder.language: {error}") from None
+    order = order_tokens(special)
+    return tuple(order.index(id) for id in prompt[1:])
+
+
+def name_tokens(whisper: WhisperTokenizer) -> tuple[str, ...]:
+    """A name for each id in a run but the reserved ones."""
+    special = whisper.name_special()
+    return tuple(
+        "".join(_NAMES[byte] for byte in whisper.vocabulary[id]) if id < whisper.end else special[id]
+        for id in order_tokens(whisper)[NUM_RESERVED:]
+    )
+
+
+def read_names(tokens: Sequence[str]) -> WhisperTokenizer:
+    """Whisper's tokenizer, of the tokens of a run."""
+    if FIRST_SPECIAL not in tokens:
+        raise UserError(f"no token {FIRST_SPECIAL}; expected the vocabulary of a Whisper model")
+    names = tokens[NUM_RESERVED : tokens.index(FIRST_SPECIAL)]
+    return WhisperTokenizer.of(tuple(_to_bytes(name, _BYTES) for name in names), len(tokens))
+
+
+class WhisperUnits:
+    """Units of a tokenizer of type whisper; as Whisper, it puts a space before each text."""
+
+    token_pattern = re.compile("(?s:.*)")  # the multilingual vocabulary has an empty token
+    has_model = False
+
+    def __init__(self, tokens: tuple[str, ...], model: bytes):
+        assert not model
+        self._whisper = read_names(tokens)
+        self._bytes = dict.fromkeys(tokens[NUM_RESERVED:], b"")
+        self._bytes |= zip(tokens[NUM_RESERVED:], self._whisper.vocabulary, strict=False)
+
+    @classmethod
+    def train(cls, config: Any, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
+        raise UserError(
+            "a tokenizer of type whisper is not learned from texts: it comes with the Whisper model that "
+            "start_from names"
+        )
+
+    def encode(self, text: str) -> list[int]:
+        return [id + NUM_RESERVED for id in self._whisper.encode(f" {text}")] if text else []
+
+    def join(self, tokens: list[str]) -> str:
+        spelled = b"".join(self._bytes.get(token, token.encode()) for token in tokens)
+        return spelled.decode("utf-8", errors="replace").removeprefix(" ")
+
+    def find_unknown(self, text: str) -> list[str]:
+        """Return none: what has no token of its own is split into bytes."""
+        return []
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+END = "<|endoftext|>"
+MAX_BYTES = 20_000_000  # Whisper's own have 0.8 MB, and 2.5 MB as JSON
+TOO_LARGE = "which this file of a Whisper model never has"
+
+
+def read_ranks(path: Path) -> Vocabulary:
+    """Lines of a token in base64, and its id, as tiktoken has them."""
+    ids: dict[int, bytes] = {}
+    for number, line in enumerate(read_limited(path, MAX_BYTES, TOO_LARGE).splitlines(), start=1):
+        token, _, id = line.rpartition(b" ")
+        try:
+            # The empty token of the multilingual vocabulary is written as a lone "=".
+            ids[int(id)] = b"" if token == b"=" else base64.b64decode(token, validate=True)
+        except (ValueError, binascii.Error):
+            raise UserError(
+                f"{path}:{number}: {line[:40]!r}, but expected a token in base64, a space and a number"
+            ) from None
+    return _in_order(ids, path)
+
+
+def write_ranks(path: Path, vocabulary: Vocabulary) -> None:
+    lines = [(base64.b64encode(token) or b"=") + b" %d\n" % id for id, token in enumerate(vocabulary)]
+    path.write_bytes(b"".join(lines))
+
+
+def read_huggingface_vocabulary(folder: Path) -> Vocabulary | None:
+    """Read vocab.json or tokenizer.json, whose ids are in the order of the merges; None without both."""
+    if (path := folder / "vocab.json").is_file():
+        tokens: Any = read_json(path)
+    elif (path := folder / "tokenizer.json").is_file():
+        tree = read_json(path)
+        tokens = tree["model"].get("vocab") if isinstance(tree.get("model"), dict) else None
+        added = tree.get("added_tokens")
+        if isinstance(tokens, dict):  # the end of the text is either among the tokens or added to them
+            for one in added if isinstance(added, list) else ():
+                if isinstance(one, dict) and one.get("content") == END:
+                    tokens[END] = one.get("id")
+    else:
+        return None
+    if not isinstance(tokens, dict) or not all(isinstance(id, int) for id in tokens.values()):
+        raise UserError(f"{path}: no vocabulary; expected names of tokens and their ids")
+    if (end := tokens.get(END)) is None:
+        raise UserError(f"{path}: no token {END}, with which those that are no text begin")
+    ids = {id: _to_bytes(token, printable_bytes()) for token, id in tokens.items() if id < end}
+    ids.setdefault(end - 1, b"")  # the empty token of the multilingual vocabulary, where it is left out
+    return _in_order(ids, path)
+
+
+def write_huggingface_vocabulary(folder: Path, tokenizer: WhisperTokenizer) -> None:
+    """Write vocab.json, merges.txt and added_tokens.json."""
+    shown = {byte: character for character, byte in printable_bytes().items()}
+    names = ["".join(shown[byte] for byte in token) for token in tokenizer.vocabulary]
+    ranks = {token: id for id, token in enumerate(tokenizer.vocabulary)}
+    lines = ["#version: 0.2\n"]
+    for token in tokenizer.vocabulary:
+        if len(token) > 1:
+            first = len(_split_once(ranks, token))
+            name = names[ranks[token]]
+            lines.append(f"{name[:first]} {name[first:]}\n")
+    special = {name: id for id, name in tokenizer.name_special().items()}
+    tokens = {name: id for id, name in enumerate(names)} | {END: special.pop(END)}
+    (folder / "merges.txt").write_text("".join(lines), encoding="utf-8")
+    for file, tree in (("vocab.json", tokens), ("added_tokens.json", special)):
+        (folder / file).write_text(json.dumps(tree, ensure_ascii=False), encoding="utf-8")
+
+
+def _split_once(ranks: Mapping[bytes, int], token: bytes) -> bytes:
+    """The first of the two tokens that this one was merged from: merges are in the order of the ids."""
+    parts = [token[place : place + 1] for place in range(len(token))]
+    while len(parts) > 2:
+        unions = [ranks.get(left + right, len(ranks)) for left, right in itertools.pairwise(parts)]
+        place = unions.index(min(unions))
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts[0]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of JSON, small and whole."""
+    content = read_limited(path, MAX_BYTES, TOO_LARGE)
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: not JSON, or nested too deep; download it again") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return tree
+
+
+def _in_order(ids: Mapping[int, bytes], path: Path) -> Vocabulary:
+    if sorted(ids) != list(range(len(ids))) or not ids:
+        raise UserError(f"{path}: {len(ids):,} tokens, but their ids are not 0, 1, 2 ...; is it complete?")
+    if len(set(ids.values())) != len(ids):
+        raise UserError(f"{path}: the same token has two ids; is it Whisper's vocabulary?")
+    return tuple(ids[id] for id in range(len(ids)))
+
+
+def printable_bytes() -> dict[str, int]:
+    """The character that stands for a byte in GPT-2's files: itself, if it shows, else one from U+0100 on."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in set(shown)]
+    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+def _to_bytes(name: str, bytes_of: Mapping[str, int]) -> bytes:
+    try:
+        return bytes(bytes_of[character] for character in name)
+    except KeyError:
+        raise UserError(f"{name[:40]!r} is no token of a byte-level vocabulary") from None

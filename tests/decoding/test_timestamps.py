@@ -160,7 +160,7 @@ UNITS = {
     "words": Tokenizer.train(TokenizerConfig(type="words"), ["A BC"]),
     "bpe": Tokenizer.train(TokenizerConfig(type="bpe", vocab_size=12), ["ABC AB", "BC A"]),
     "whisper": Tokenizer(
-        "whisper", SPECIAL_TOKENS + name_tokens(WhisperTokenizer.of_size(VOCABULARY, VOCAB_SIZE))
+        "whisper", SPECIAL_TOKENS + name_tokens(WhisperTokenizer.of(VOCABULARY, VOCAB_SIZE))
     ),
 }
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from asr.models import ENCODERS, Encoder, EncoderConfig, SubsamplingConfig, build_encoder
-from asr.whisper import WhisperConfig, WhisperEncoderConfig
+from asr.whisper import WhisperEncoderConfig, WhisperSizes
 
 # All but that of Whisper, whose sizes are those of its weights.
 KINDS = [config_type for config_type in ENCODERS if config_type is not WhisperEncoderConfig]
-WHISPER = WhisperConfig(
+WHISPER = WhisperSizes(
     num_mels=80, vocab_size=9, dim=16, encoder_layers=1, encoder_heads=2, decoder_layers=1, decoder_heads=2
 )
 FRONTS = [

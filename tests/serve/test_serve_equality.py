@@ -19,7 +19,7 @@ from asr.recipe.speech_synthesis import synthesize
 from asr.serve import Scheduler, ServeConfig
 from asr.serve.app import build_app
 from asr.transcription.transcribe import load_model
-from asr.whisper.family import FAMILY
+from asr.whisper import family
 
 ROOT = Path(__file__).resolve().parents[2]
 UNLIMITED = functools.partial(Scheduler, max_batch_seconds=1000.0)  # on a slow machine too, batches are full
@@ -98,7 +98,7 @@ def test_texts_of_whisper_do_not_depend_on_who_else_asks(
     recognizer = load_tiny()
     expected = {path.stem: recognizer.transcribe(path).text for path in files}
     monkeypatch.setattr("asr.serve.service.Scheduler", UNLIMITED)
-    app = build_app({"tiny": (recognizer, FAMILY)}, ServeConfig(), None)
+    app = build_app({"tiny": (recognizer, family)}, ServeConfig(), None)
     with at_a_port(app) as address:
         for at_once in (1, 8, 32):
             assert ask_all(address, files, "tiny", at_once) == expected, f"{at_once} at once"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hostile_audio import make_speechlike
 from model_examples import SYSTEMS
-from whisper_examples import SIZES, VOCABULARY, make_weights, write_ggml
+from whisper_examples import SIZES, VOCABULARY, make_weights, write_huggingface
 
 from asr import cli
 from asr.audio import reading as audio
@@ -145,7 +145,7 @@ def test_whisper(manifest: str, checks: str) -> None:
     sizes = SIZES | {"n_text_ctx": 64}
     weights = make_weights(sizes=sizes)
     weights["decoder.token_embedding.weight"][: len(VOCABULARY)] *= 4  # so that it says text
-    model = str(write_ggml(Path("ggml-tiny.bin"), weights, sizes=sizes))
+    model = str(write_huggingface(Path("whisper-tiny"), weights, sizes=sizes))
     settings = ["whisper.max_no_speech=null", "whisper.temperatures=[0.4]", "whisper.samples=1"]
     settings += [f"checks={checks}", "precision=float32"]
     transcribed, evaluated, rejected = decode_both_ways(model, manifest, *settings)

@@ -16,7 +16,7 @@ import yaml
 from hostile_audio import make_speechlike
 from safetensors.torch import load_file, save_file
 from system_examples import WORDS, save_talker
-from whisper_examples import make_weights, write_ggml
+from whisper_examples import make_weights, write_huggingface
 
 from asr import load_model
 from asr.cli import main
@@ -124,7 +124,7 @@ def test_weights_too_large_for_half_precision(
 
 
 def test_whisper_in_half_precision(tmp_path: Path) -> None:
-    source = write_ggml(tmp_path / "ggml-tiny.en.bin", make_weights())
+    source = write_huggingface(tmp_path / "tiny.en", make_weights())
     whole = convert(source, tmp_path / "whole", "--dtype", "float32")
     half = convert(whole, tmp_path / "half", "--dtype", "float16")
     assert {t.dtype for t in load_file(half / "model.safetensors").values()} == {torch.float16}

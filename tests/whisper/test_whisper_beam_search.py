@@ -15,7 +15,7 @@ from whisper_systems import build_system
 
 from asr.decoding import count_repeats
 from asr.whisper import LOOP, Beginning, Rules, WhisperSystem, WhisperTokenizer, begin, sample, search
-from asr.whisper.beam_search import _is_loop
+from asr.whisper.decoding import _is_loop
 
 NUM_WINDOWS = 12
 
@@ -67,7 +67,7 @@ def find_allowed(tokenizer: WhisperTokenizer, tokens: list[int], times: bool) ->
 @settings(max_examples=20)
 @given(data=st.data(), times=st.booleans())
 def test_rules(data: st.DataObject, times: bool) -> None:
-    tokenizer = WhisperTokenizer(VOCABULARY, 99, True)
+    tokenizer = WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
     rules = Rules(tokenizer, times, torch.device("cpu"))
     seed = data.draw(st.integers(0, 1000))
     scores_RV = torch.randn(3, len(tokenizer), generator=torch.Generator().manual_seed(seed))
@@ -85,7 +85,7 @@ def test_rules(data: st.DataObject, times: bool) -> None:
 
 
 def test_times_are_said_when_all_of_them_together_are_likelier_than_any_text() -> None:
-    tokenizer = WhisperTokenizer(VOCABULARY, 99, True)
+    tokenizer = WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
     rules = Rules(tokenizer, True, torch.device("cpu"))
     tokens_RU = torch.tensor([[tokenizer.first_time, *tokenizer.encode(" the")]])
     scores_RV = torch.zeros(1, len(tokenizer))

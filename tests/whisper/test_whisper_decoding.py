@@ -62,12 +62,12 @@ def test_of_what_was_said_the_end_is_told(system: WhisperSystem) -> None:
 
 
 def test_wrong_use(system: WhisperSystem) -> None:
-    with pytest.raises(ValueError, match="none that Whisper knows"):
+    with pytest.raises(ValueError, match="klingon"):
         WhisperDecodingConfig(language="klingon")
     with pytest.raises(ValueError, match="windows = sequential"):
         WhisperDecodingConfig(condition_on_previous_text=True)
     assert WhisperDecodingConfig(language="German").language == "de"
-    with pytest.raises(UserError, match=r"knows English.*without \.en"):
+    with pytest.raises(UserError, match=r"English only.*without \.en"):
         require_known(build_system(False).tokenizer, WhisperDecodingConfig(language="de"), 448)
     with pytest.raises(UserError, match="language yue has no token"):
         require_known(system.tokenizer, WhisperDecodingConfig(language="yue"), 448)
@@ -132,7 +132,7 @@ def test_texts_depend_on_language_task_prompt_and_beam(system: WhisperSystem) ->
 
 def test_what_has_faults_is_drawn_again_and_the_rest_stands(system: WhisperSystem) -> None:
     """The limit lies between the texts of eight windows, so that some are doubted."""
-    config = WhisperDecodingConfig(max_no_speech=None, temperatures=(), seed=2)
+    config = WhisperDecodingConfig(max_no_speech=None, temperatures=())
     tokenizer, model = system.tokenizer, system.model
     first = decode_windows(model, tokenizer, ask(), config, ChecksConfig.off())
     lengths = sorted(sum(id < tokenizer.end for id in reading.tokens) for reading in first)

@@ -12,7 +12,7 @@ from whisper_examples import VOCABULARY
 from whisper_systems import build_system
 
 from asr.whisper import (
-    WhisperConfig,
+    WhisperSizes,
     WhisperTokenizer,
     align_tokens,
     find_alignment_heads,
@@ -51,9 +51,9 @@ def test_warping(shapes: list[tuple[int, int]], seed: int) -> None:
     assert warp_batch(costs) == [warp_plainly(cost)[1] for cost in costs]
 
 
-def config(dim: int, layers: int, heads: int, vocab_size: int, **more: object) -> WhisperConfig:
+def config(dim: int, layers: int, heads: int, vocab_size: int, **more: object) -> WhisperSizes:
     sizes = {"num_mels": 80, "encoder_layers": 1, "encoder_heads": heads} | more
-    return WhisperConfig(dim=dim, decoder_layers=layers, decoder_heads=heads, vocab_size=vocab_size, **sizes)  # type: ignore[arg-type]
+    return WhisperSizes(dim=dim, decoder_layers=layers, decoder_heads=heads, vocab_size=vocab_size, **sizes)  # type: ignore[arg-type]
 
 
 def test_heads() -> None:
@@ -95,7 +95,7 @@ def test_tokens_have_the_same_times_and_probabilities_in_any_company() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> WhisperTokenizer:
-    return WhisperTokenizer(VOCABULARY, 99, True)
+    return WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from decoding_examples import search
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
-from whisper_examples import VOCABULARY, make_weights, write_ggml, write_huggingface
+from whisper_examples import VOCABULARY, make_weights, write_huggingface
 
 from asr.cli import main
 from asr.decoding import DecodingConfig, decode_greedily
 from asr.errors import UserError
+from asr.families import find_family
 from asr.models import LowRankLinear, SpeechModel
 from asr.recipe import build_tasks, read_record, run_recipe
 from asr.system import RunConfig, find_checkpoints, load_any_system, load_system
@@ -33,7 +34,7 @@ from asr.whisper import WhisperSystem, load_whisper
 
 RUN = """
 output_dir: {folder}/run
-start_from: {folder}/ggml.bin
+start_from: {folder}/tiny
 data: {{train: {tones}/train.jsonl, dev: {tones}/dev.jsonl}}
 text: {{training: [lowercase], scoring: [uppercase]}}
 tokenizer: {{type: whisper}}
@@ -53,7 +54,7 @@ BuildRun = Callable[..., RunConfig]
 @pytest.fixture
 def run(tones: Path, tmp_path: Path) -> BuildRun:
     """Builds the config of a run that starts from a tiny Whisper with random weights."""
-    write_ggml(tmp_path / "ggml.bin", make_weights())
+    write_huggingface(tmp_path / "tiny", make_weights())
 
     def build(*overrides: str) -> RunConfig:
         path = tmp_path / "run.yaml"
@@ -97,26 +98,30 @@ def theirs_of(tokenizer: Tokenizer, whisper: WhisperSystem) -> list[int]:
 
 
 @torch.inference_mode()
-def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
-    """Of the next token after a prompt and some text, for each token that Whisper has."""
-    model, tokenizer = prepare(run())
-    whisper = load_whisper(tmp_path / "ggml.bin")
-    theirs = theirs_of(tokenizer, whisper)
-    assert sorted(theirs) == list(range(len(whisper.tokenizer)))
+def score_both(model: SpeechModel, tokenizer: Tokenizer, whisper: WhisperSystem) -> tuple[Tensor, Tensor]:
+    """Scores of the tokens of a run and of Whisper, after the same audio and texts."""
+    theirs, prompt = theirs_of(tokenizer, whisper), whisper.tokenizer.prompt("en")
     features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
     inputs_BN = torch.nn.functional.pad(tokens_BU[:, :4], (1, 0), value=SOS_ID)
-    encoded = model.eval().encode(features_BTF, lengths_B)
-    scores_BNV, weights = model.decoder(inputs_BN, *encoded, {2: (0, 1)})
-
-    prompt = whisper.tokenizer.prompt("en")
+    ours_BNV, _ = model.decoder(inputs_BN, *model.encode(features_BTF, lengths_B))
     whole_BU = torch.tensor([[*prompt, *(theirs[id] for id in row)] for row in tokens_BU[:, :4].tolist()])
-    expected_BUV, expected_weights = whisper.model.decoder(
-        whole_BU, *whisper.model.encode(features_BTF, lengths_B), {2: (0, 1)}
-    )
-    skipped = len(prompt) - 1
-    torch.testing.assert_close(scores_BNV, expected_BUV[:, skipped:][:, :, theirs])
-    torch.testing.assert_close(weights[2], expected_weights[2][:, :, skipped:])
+    theirs_BUV, _ = whisper.model.decoder(whole_BU, *whisper.model.encode(features_BTF, lengths_B))
+    return ours_BNV, theirs_BUV[:, len(prompt) - 1 :][:, :, theirs]
 
+
+@torch.inference_mode()
+def test_the_same_scores_as_the_source(run: BuildRun, tmp_path: Path) -> None:
+    """Of the next token after a prompt and some text, for each token that Whisper has, whole and in steps."""
+    model, tokenizer = prepare(run())
+    model.eval()
+    whisper = load_whisper(tmp_path / "tiny")
+    assert sorted(theirs_of(tokenizer, whisper)) == list(range(len(whisper.tokenizer)))
+    scores_BNV, expected_BNV = score_both(model, tokenizer, whisper)
+    torch.testing.assert_close(scores_BNV, expected_BNV)
+    features_BTF, lengths_B, tokens_BU, _ = make_batch(tokenizer, 60, 31)
+    inputs_BN = torch.nn.functional.pad(tokens_BU[:, :4], (1, 0), value=SOS_ID)
+    encoded = model.encode(features_BTF, lengths_B)
+    _, weights = model.decoder(inputs_BN, *encoded, {2: (0, 1)})
     state = model.decoder.start(*encoded)
     for place in range(inputs_BN.size(1)):
         step_B1V, step_weights = model.decoder.step(inputs_BN[:, place : place + 1], state, {2: (0, 1)})
@@ -148,7 +153,7 @@ def test_the_loss_of_transformers(run: BuildRun, tmp_path: Path) -> None:
     config = WhisperConfig.from_pretrained(folder, **ids)  # its own would be outside of the small vocabulary
     reference = WhisperForConditionalGeneration.from_pretrained(folder, config=config).eval()
     model, tokenizer = prepare(run("model.label_smoothing=0.0"))
-    whisper = load_whisper(tmp_path / "ggml.bin")
+    whisper = load_whisper(tmp_path / "tiny")
     theirs = theirs_of(tokenizer, whisper)
     features_BTF, lengths_B, tokens_BU, counts_B = make_batch(tokenizer, 3000, 3000)
     losses = model.eval()(features_BTF, lengths_B, tokens_BU, counts_B)
@@ -188,7 +193,7 @@ def test_an_english_model_and_an_encoder_alone(run: BuildRun, tmp_path: Path) ->
     """Without a decoder of Whisper's, the tokens are those of the training texts, and their layers are new."""
     config = run("model.decoder=null", "model.ctc_weight=1.0", "tokenizer.type=characters")
     model, tokenizer = prepare(config)
-    whisper = load_whisper(tmp_path / "ggml.bin")
+    whisper = load_whisper(tmp_path / "tiny")
     assert tokenizer.type == "characters" and model.ctc_head.out_features == len(tokenizer)
     for name, weight in model.encoder.state_dict().items():
         assert torch.equal(weight, whisper.model.encoder.state_dict()[name]), name
@@ -297,7 +302,7 @@ def test_merged_is_the_same(run: BuildRun, tmp_path: Path) -> None:
     trained, merged = load_any_system(folder, to_train=True), load_system(folder)
     assert any(isinstance(module, LowRankLinear) for module in trained.model.modules())
     assert not any(isinstance(module, LowRankLinear) for module in merged.model.modules())
-    original = load_whisper(tmp_path / "ggml.bin").model.encoder.state_dict()
+    original = load_whisper(tmp_path / "tiny").model.encoder.state_dict()
     name = "layers.0.attention.project_in.weight"
     assert torch.equal(trained.model.encoder.state_dict()[name], original[name])
     assert not torch.equal(merged.model.encoder.state_dict()[name], original[name])
@@ -330,7 +335,7 @@ def test_resumes_exactly_and_without_the_source(
         patch.setattr(Learner, "update", update)
         train(run(*overrides))
     assert len(find_checkpoints(tmp_path / "run")) == 1
-    (tmp_path / "ggml.bin").unlink()
+    shutil.rmtree(tmp_path / "tiny")
     for file in (tmp_path / "run" / "tokenizer.json", tmp_path / "run.yaml"):
         file.unlink()
     config = RunConfig.load(find_checkpoints(tmp_path / "run")[-1] / "config.yaml")
@@ -341,6 +346,52 @@ def test_resumes_exactly_and_without_the_source(
         assert torch.equal(ours[name], theirs[name]), name
 
 
+@pytest.mark.parametrize(
+    "overrides", [(), ("model.lora={rank: 2}", "model.frozen=[encoder, decoder]")], ids=["all", "lora"]
+)
+def test_a_fine_tuned_whisper_is_a_whisper(
+    run: BuildRun, tones: Path, tmp_path: Path, overrides: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes Whisper's options, has its scores, and is written in both forms with equal weights."""
+    config = run("train.steps=2", "train.validate_every=2", *overrides)
+    folder = train(config)
+    shutil.rmtree(tmp_path / "tiny")
+    assert find_family(config.output_dir).section == "whisper"
+    assert find_family(config.output_dir, as_run=True) is None
+    system, trained = load_whisper(config.output_dir), load_system(folder)
+    assert system.is_fine_tuned and system.language == "en"
+
+    expected_BNV, scores_BNV = score_both(trained.model, trained.tokenizer, system)
+    torch.testing.assert_close(scores_BNV, expected_BNV)
+
+    recording = str(tones / json.loads((tones / "dev.jsonl").read_text().splitlines()[0])["audio"])
+    options = [
+        "--language",
+        "en",
+        "--hotwords",
+        "the rain, six",
+        "--format",
+        "json",
+        "--set",
+        "whisper.samples=1",
+    ]
+    capsys.readouterr()
+    assert main(["transcribe", recording, "--model", config.output_dir, *options]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["language"] == "en"
+    assert main(["transcribe", recording, "--model", config.output_dir, "--language", "de"]) == 2
+    weights = system.model.state_dict()
+    for target in ("new", "new.pt"):
+        assert main(["convert", config.output_dir, str(tmp_path / target)]) == 0
+        again = load_whisper(tmp_path / target)
+        assert again.tokenizer == system.tokenizer and not again.is_fine_tuned
+        for name, weight in again.model.state_dict().items():
+            # Neither form has a bias of keys, the same for all of them, which no softmax sees.
+            size = {"project_in.bias": 3, "project_memory.bias": 2}.get(".".join(name.split(".")[-2:]), 1)
+            parts = zip(weight.chunk(size), weights[name].chunk(size), strict=True)
+            is_equal = [torch.equal(*part) for part in parts]
+            assert all(is_equal[:1] + is_equal[2:]) if size == 3 else is_equal[-1], name
+
+
 @pytest.mark.slow
 def test_a_run_is_a_model_as_any_other(
     run: BuildRun, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -348,10 +399,9 @@ def test_a_run_is_a_model_as_any_other(
     """evaluate, transcribe and info read it, and another run starts from it; the source is gone by then."""
     first = run(f"output_dir={tmp_path}/first", "train.steps=2")
     folder = train(first)
-    (tmp_path / "ggml.bin").unlink()
+    shutil.rmtree(tmp_path / "tiny")
     system = load_system(folder)
     assert system.config.model.encoder.sizes.dim == 32
-    assert system.config.model.decoder.prompt is not None
     capsys.readouterr()
     assert main(["evaluate", first.output_dir, str(tones / "dev.jsonl"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
@@ -370,12 +420,12 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     recipes_dir = write_tones_recipe(tmp_path, tones, "text_fusion=True, speeds=(0.9, 1.0)")
     conf = RUN.replace("{tones}/", "data/tones/").format(folder="runs/tones")
-    conf = conf.replace("runs/tones/ggml.bin", "openai/whisper-tiny").replace(
+    conf = conf.replace("runs/tones/tiny", "openai/whisper-tiny").replace(
         "runs/tones/run", "runs/tones/tuned"
     )
     write_conf(tmp_path, "tuned", conf)
-    write_ggml(tmp_path / "ggml.bin", make_weights())
-    assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
+    write_huggingface(tmp_path / "tiny", make_weights())
+    assert main(["convert", "tiny", "openai/whisper-tiny"]) == 0
     experiment = make_experiment(recipes_dir, only=("tuned",))
     monkeypatch.setattr(
         "asr.recipe.report.draw_attention", lambda *arguments: []
@@ -386,8 +436,8 @@ def test_in_a_recipe(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     train_task = build_tasks(experiment, "train")[0]
     assert train_task.find_reason() is None
     shutil.rmtree("openai")
-    write_ggml(tmp_path / "ggml.bin", make_weights(1))
-    assert main(["convert", "ggml.bin", "openai/whisper-tiny"]) == 0
+    write_huggingface(tmp_path / "tiny", make_weights(1))
+    assert main(["convert", "tiny", "openai/whisper-tiny"]) == 0
     assert "the model that it starts from" in str(train_task.find_reason())
 
 
@@ -416,7 +466,7 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
     [
         (("start_from=null", "tokenizer.type=characters"), "takes sizes and weights from a Whisper model"),
         (("start_from=null", "model.encoder={type: lstm}", "model.decoder=null", "model.ctc_weight=1.0"),
-         "is that of a Whisper model"),
+         "takes sizes and weights from a Whisper model"),
         (("features.convention=kaldi",), "set features.convention: whisper"),
         (("augment.speed=[0.9]",), "set it to 27"),
         (("model.exposure.replace=0.1",), "scheduled_sampling works"),
@@ -433,7 +483,7 @@ def test_settings_that_do_not_fit(run: BuildRun, overrides: Sequence[str], messa
     ("overrides", "message"),
     [
         (("features.num_mels=128",), "num_mels: 80"),
-        (("model.decoder.language=de",), "model.decoder.language: .*this model knows English"),
+        (("model.decoder.language=de",), "model.decoder.language: .*English only"),
         (("model.decoder.language=elvish",), "model.decoder.language: .*elvish"),
         (("model.frozen=[encodre]",), "no part 'encodre' in this model; it has encoder"),
         (("model.encoder={type: lstm}", "model.decoder={dim: 32}"), "neither model.encoder nor model.decoder"),

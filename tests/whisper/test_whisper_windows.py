@@ -40,7 +40,7 @@ def test_shorter_windows() -> None:
     assert counts == [1.0, 2.0, 29.0, 30.0, 30.0]
     assert count_window_samples(system, 16_001, 1.0) == 2.5 * 16_000
     assert count_window_samples(system, 0, 0.0) == 8000
-    assert count_window_samples(system, 16_000, None) == 480_000
+    assert count_window_samples(system, 16_000) == 480_000
     features_BTF, lengths_B = compute_window_features(
         system, torch.zeros(1, 16_001), torch.tensor([16_001]), 1.0
     )
@@ -53,13 +53,13 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
 ) -> None:
     """Each is encoded as long as it needs, so that its company changes none of its steps."""
     system = build_system(False, window_steps=1500)
-    monkeypatch.setitem(SILENCES, (system.config.dim, False), Silence(1.0, 16))
+    monkeypatch.setitem(SILENCES, (system.sizes.dim, False), Silence(1.0, 16))
     seconds = (3.5, 4.2, 4.4, 6.9)
     lengths_B = torch.tensor([round(16_000 * one) for one in seconds])
-    assert {count_padded_samples(system, length, None) for length in lengths_B.tolist()} == {8 * 16_000}
-    assert count_padded_samples(system, 3 * 16_000, None) == 4 * 16_000
-    assert count_padded_samples(system, 8 * 16_000, None) == 16 * 16_000
-    assert count_padded_samples(system, 29 * 16_000, None) == 30 * 16_000
+    assert {count_padded_samples(system, length) for length in lengths_B.tolist()} == {8 * 16_000}
+    assert count_padded_samples(system, 3 * 16_000) == 4 * 16_000
+    assert count_padded_samples(system, 8 * 16_000) == 16 * 16_000
+    assert count_padded_samples(system, 29 * 16_000) == 30 * 16_000
     audio_BS = 0.1 * torch.randn(4, int(lengths_B.max()), generator=torch.Generator().manual_seed(0))
     encoded_BTD, steps_B, bias_BT = encode_audio(system, audio_BS, lengths_B)
     assert bias_BT is not None and steps_B.tolist() == [1500] * 4
@@ -79,7 +79,7 @@ def test_windows_of_different_length_are_padded_to_be_decoded_together(
         assert not encoded_BTD[row, num_steps:].any()
 
 
-TOKENIZER = WhisperTokenizer(VOCABULARY, 99, True)
+TOKENIZER = WhisperTokenizer(len(VOCABULARY), 99, True, VOCABULARY)
 A, B = 65, 66
 
 

@@ -1,4 +1,8 @@
-"""Files of whisper.cpp, `ggml-*.bin`: sizes, mel filters, vocabulary and weights, one after the other.
+"""A file of whisper.cpp, `ggml-*.bin`, as a folder of Hugging Face, which `asr transcribe --model` reads.
+
+python tools/convert_ggml.py ggml-base.en.bin FOLDER
+
+The file holds sizes, mel filters, vocabulary and weights, one after the other.
 
 All numbers are little-endian. Whatever the file declares is compared with the bytes that are left of it
 before any memory is asked for; weights in full or half precision stay mapped from the file.
@@ -6,8 +10,10 @@ before any memory is asked for; weights in full or half precision stay mapped fr
 
 from __future__ import annotations
 
+import argparse
 import math
 import mmap
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +21,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.features.mel import compute_whisper_filters
-from asr.whisper.naming import Checkpoint, rename_weights
-from asr.whisper.openai import build_config
-from asr.whisper.vocabulary import END, Vocabulary
+from asr.features import compute_whisper_filters
+from asr.whisper import Checkpoint, build_sizes, rename_weights, write_huggingface
 
 MAGIC = b"lmgg"
 SIZES = (
@@ -46,25 +50,20 @@ BLOCKS = {
 }
 
 
-def is_ggml_file(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == MAGIC
-
-
 def read_ggml(path: Path) -> Checkpoint:
     file = MappedFile(path)
     if file.take(4, "the magic number").tobytes() != MAGIC:
         raise UserError(f"{path}: does not begin as a model of whisper.cpp does; is it one (ggml-*.bin)?")
     sizes = dict(zip(SIZES, file.integers(len(SIZES), "the sizes"), strict=True))
     file.integers(1, "the type of the file")  # each tensor says its own
-    config = build_config(sizes, str(path))
-    _check_filters(file, config.num_mels)
-    vocabulary = _read_vocabulary(file, config.vocab_size)
+    converted = build_sizes(sizes, str(path))
+    _check_filters(file, converted.num_mels)
+    vocabulary = _read_vocabulary(file, converted.vocab_size)
     theirs: dict[str, Tensor] = {}
     while file.left:
         name, weight = _read_tensor(file)
         theirs[name] = weight
-    return Checkpoint("whisper.cpp", config, vocabulary, rename_weights(config, theirs, str(path)))
+    return Checkpoint("whisper.cpp", converted, vocabulary, rename_weights(converted, theirs, str(path)))
 
 
 class MappedFile:
@@ -127,7 +126,7 @@ def _check_filters(file: MappedFile, num_mels: int) -> None:
         raise UserError(f"{file.path}: its mel filters are not Whisper's, so its features would be others")
 
 
-def _read_vocabulary(file: MappedFile, max_tokens: int) -> Vocabulary:
+def _read_vocabulary(file: MappedFile, max_tokens: int) -> tuple[bytes, ...]:
     (count,) = file.integers(1, "the size of the vocabulary")
     if count > max_tokens:
         raise UserError(
@@ -141,7 +140,7 @@ def _read_vocabulary(file: MappedFile, max_tokens: int) -> Vocabulary:
         tokens.append(bytes(rest[place + 4 : place + 4 + length]))
         place += 4 + length
     file.take(place, "the vocabulary")
-    if tokens[-1:] == [END.encode()]:  # the English vocabulary has the first special token too
+    if tokens[-1:] == [b"<|endoftext|>"]:  # the English vocabulary has the first special token too
         tokens.pop()
     return tuple(tokens)
 
@@ -184,3 +183,21 @@ def _dequantise(blocks: np.ndarray) -> np.ndarray:
     if "lowest" in names:
         return (scale_N1 * whole + blocks["lowest"].astype(np.float32)[:, None]).ravel()
     return (scale_N1 * (whole - middle)).ravel()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path, help="file of whisper.cpp, in full or half precision or quantised")
+    parser.add_argument("folder", type=Path, help="where to write the model; a new folder")
+    args = parser.parse_args(arguments)
+    try:
+        write_huggingface(args.folder, read_ggml(args.file))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(args.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Families of pretrained models, such as Whisper: the one place where the core imports them.
+
+A family is a folder of `asr` with a module `family`, and a line in FAMILIES. If the folder is deleted, the
+core still transcribes with native models and trains them. `asr/whisper/family.py` shows what a family offers.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Family: TypeAlias = Any  # a module that offers what asr/whisper/family.py does
+
+
+def _import_whisper() -> Family:
+    from asr.whisper import family
+
+    return family
+
+
+FAMILIES = {"whisper": _import_whisper}
+
+
+def find_families() -> list[Family]:
+    """Import the families whose folders are there."""
+    return [load() for name, load in FAMILIES.items() if find_spec(f"asr.{name}")]
+
+
+def find_family(source: str | Path, *, as_run: bool = False) -> Family:
+    """The family of a model, by its path or name; None for a native model.
+
+    A run that fine-tuned a model of a family is of that family too, unless it is asked for `as_run`.
+    """
+    return next((family for family in find_families() if family.matches(source, as_run)), None)
