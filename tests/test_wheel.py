@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import subprocess
 import sys
 import venv
@@ -55,6 +57,29 @@ def test_the_wheel_is_whole_and_small(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {path.relative_to(ROOT).as_posix() for path in files} <= packed
     assert not any("/results/" in name or "/studies/" in name for name in packed)
+
+
+@pytest.mark.slow
+def test_pages_in_the_wheel_have_no_links_out_of_it(wheel: Path) -> None:
+    """Results and docs stay in the repository, so nothing leads there."""
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+        pages = {name: packed.read(name).decode() for name in names if name.endswith(".md")}
+    assert "asr/shipped/recipes/an4/README.md" in pages
+    for name, text in pages.items():
+        for target in re.findall(r"\]\(([^)\s#]+)", text):
+            path = os.path.normpath(os.path.join(os.path.dirname(name), target))
+            is_there = path in names or any(own.startswith(f"{path}/") for own in names)
+            assert is_there or re.match("[a-z]+:", target), f"{name}: {target}"
+
+
+def test_links_to_what_is_not_shipped_become_their_text() -> None:
+    pytest.importorskip("hatchling")
+    drop = runpy.run_path(str(ROOT / "hatch_build.py"))["drop_links"]
+    shipped = {"recipes/a/README.md", "recipes/b/README.md", "conf/a/x.yaml"}
+    text = "[b](../b/README.md#x) [conf](../../conf/a) [r](results/report.md) ![p](studies/p.svg)[web](https://x.y) [up](#top)"
+    kept = "[b](../b/README.md#x) [conf](../../conf/a) r [web](https://x.y) [up](#top)"
+    assert drop(text, "recipes/a/README.md", shipped) == kept
 
 
 @pytest.mark.slow

@@ -1,10 +1,4 @@
-from .beamforming import (
-    beamform_files as beamform_files,
-    delay_and_sum as delay_and_sum,
-    find_delays as find_delays,
-)
 from .containers import AudioError as AudioError
-from .mixing import measure_active_level as measure_active_level, mix_sources as mix_sources
 from .reading import (
     Damage as Damage,
     change_speed as change_speed,

@@ -304,8 +304,8 @@ def _open_folder(
 
     `is_elsewhere`: the devices are those of a cluster, which this machine may lack.
     """
-    from asr.scale.output_folder import OutputFolder
     from asr.families import find_family
+    from asr.scale.output_folder import OutputFolder
 
     family = find_family(options.model)
 

@@ -1,4 +1,9 @@
 from .archives import download as download, extract as extract
+from .beamforming import (
+    beamform_files as beamform_files,
+    delay_and_sum as delay_and_sum,
+    find_delays as find_delays,
+)
 from .corpora import (
     build_read as build_read,
     build_whole as build_whole,
@@ -8,7 +13,6 @@ from .corpora import (
     find_files as find_files,
     find_folder as find_folder,
     limit_repeats as limit_repeats,
-    note_measured_files as note_measured_files,
     note_shortfall as note_shortfall,
     note_shortfalls as note_shortfalls,
     require_count as require_count,

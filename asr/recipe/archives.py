@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tqdm import tqdm
 
@@ -129,16 +129,17 @@ def _transfer(url: str, part: Path, offset: int, max_bytes: int) -> None:
         total = received + int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
         if total is not None and total > max_bytes:
             raise _FetchError(f"{total:,} bytes, but at most {max_bytes:,} were expected", is_final=True)
-        bar = tqdm(
-            total=total,
-            initial=received,
-            unit="B",
-            unit_scale=True,
-            desc=part.stem,
-            disable=None,
-            leave=False,
-        )
-        with bar, open(part, "ab" if received else "wb") as file:
+        shown: dict[str, Any] = {
+            "total": total,
+            "initial": received,
+            "unit": "B",
+            "unit_scale": True,
+            "leave": False,
+        }
+        with (
+            tqdm(desc=part.stem, disable=None, **shown) as bar,
+            open(part, "ab" if received else "wb") as file,
+        ):
             while block := response.read(_BLOCK_BYTES):
                 received += len(block)
                 if received > max_bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import logging
 import os
 from collections import Counter
@@ -18,10 +17,10 @@ import numpy as np
 from tqdm import tqdm
 
 from asr.audio.reading import measure_seconds, read, write
-from asr.data.manifest import Utterance, read_lines
-from asr.data.text_lines import parse_json
+from asr.data.manifest import Utterance
 from asr.errors import UserError
 from asr.recipe.archives import extract
+from asr.recipe.beamforming import beamform_files
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +62,12 @@ _SHORTFALLS: ContextVar[tuple[bool, list[str]] | None] = ContextVar("shortfalls"
 
 @contextlib.contextmanager
 def note_shortfalls(is_partial: bool) -> Iterator[list[str]]:
-    """Note in the list what a corpus lacks; of dev and test that is an error unless `is_partial`."""
-    found: list[str] = []
-    token = _SHORTFALLS.set((is_partial, found))
+    """Note in the list what a corpus lacks; of dev and test that is an error unless `is_partial`.
+
+    A recipe that prepares another one within has its list.
+    """
+    was_partial, found = _SHORTFALLS.get() or (False, [])
+    token = _SHORTFALLS.set((is_partial or was_partial, found))
     try:
         yield found
     finally:
@@ -199,9 +201,7 @@ def _name_of(archive: Path) -> str:
 
 def build_whole(path: Path, **fields: Any) -> Utterance:
     """The utterance that is all of an audio file."""
-    notes = _NOTES.get()
-    seconds = measure_seconds(path) if notes is None else notes.measure(path)
-    return Utterance(audio=str(path), duration=seconds, **fields)
+    return Utterance(audio=str(path), duration=measure_seconds(path), **fields)
 
 
 def build_read(paths: Iterable[Path], texts: Mapping[str, str], language: str) -> Iterator[Utterance]:
@@ -217,8 +217,6 @@ def write_beamformed(
 ) -> dict[str, Path]:
     """Write id.wav of each utterance, the delay and sum of the files of its channels; what is there already,
     and newer than they are, stays. Returns the files by id."""
-    from asr.audio.beamforming import beamform_files
-
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
     for id, paths in tqdm(channels.items(), desc=folder.name, unit=" utterances", disable=None, leave=False):
@@ -229,50 +227,6 @@ def write_beamformed(
         if not written[id].exists() or written[id].stat().st_mtime_ns < newest:
             write(written[id], beamform_files(paths, sample_rate), sample_rate)
     return written
-
-
-# --- going on where it was cut off --------------------------------------------------------------
-
-
-class _Notes:
-    """The seconds of measured files, a line for each; those of an earlier run are kept in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self._earlier: dict[int, float] = {}
-        for _, _, line in read_lines(path) if path.exists() else ():
-            record = parse_json(line)
-            if isinstance(record, list) and record:  # else the line was cut short
-                self._earlier[hash(json.dumps(record[:-1]))] = record[-1]
-        self.file = path.open("ab")
-        self.file.write(b"\n")  # ends a line that was cut short
-
-    def measure(self, path: Path) -> float:
-        status = os.stat(path) if os.path.exists(path) else None
-        key = [str(path), *([status.st_size, status.st_mtime_ns] if status else [])]
-        seconds = self._earlier.get(hash(json.dumps(key)))
-        if seconds is None:
-            seconds = measure_seconds(path)
-            self.file.write(json.dumps([*key, seconds]).encode() + b"\n")
-        return seconds
-
-
-_NOTES: ContextVar[_Notes | None] = ContextVar("notes", default=None)
-
-
-@contextlib.contextmanager
-def note_measured_files(path: Path) -> Iterator[None]:
-    """Within, `build_whole` notes in `path` what it measures; cut off and run again, it measures the rest.
-
-    A file is taken for the same by its path, size and time of change. The notes go at the end.
-    """
-    notes = _Notes(path)
-    token = _NOTES.set(notes)
-    try:
-        yield
-    finally:
-        _NOTES.reset(token)
-        notes.file.close()
-    path.unlink()
 
 
 # --- texts --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pydantic
 
 from asr.config import Config, describe_fault, load_config
 from asr.errors import UserError, suggest
-from asr.recipe.corpora import note_measured_files, note_shortfalls
+from asr.recipe.corpora import note_shortfalls
 from asr.system.checkout import CHECKOUT, SHIPPED
 
 STAGES = {
@@ -95,8 +95,6 @@ class Recipe(Config):
     """Speeds at which each utterance is also decoded, to take the likeliest text; empty: at its own alone."""
     chosen_by: Literal["wer", "cer"] = "wer"
     """The error rate of dev by which setups of decoding are chosen: cer for texts without blanks."""
-    decoded_as: dict[str, str] = pydantic.Field(default_factory=dict)
-    """Systems whose training includes dev, each with the system by whose dev results it is decoded."""
     checks: bool = True
     """Whether decoded texts are checked, and decoded again where they have faults, as by `asr transcribe`."""
     text_fusion: bool = False
@@ -126,9 +124,6 @@ class Recipe(Config):
             raise ValueError("urls and download belong together: give both, or neither")
         if len(given := [name for name in ("synthetic", "urls", "source") if getattr(self, name)]) > 1:
             raise ValueError(f"{' and '.join(given)}: a corpus is made, downloaded or brought; keep one")
-        for system, other in self.decoded_as.items():
-            if system == other or other in self.decoded_as:
-                raise ValueError(f"decoded_as: {system} is decoded as {other}, which has trained on dev too")
         return self
 
     @property
@@ -170,12 +165,12 @@ class Recipe(Config):
     def write_manifests(
         self, corpus_dir: Path | None, output_dir: Path, *, smoke: bool = False, partial: bool = False
     ) -> list[str]:
-        """Call `prepare`, which goes on where it was cut off; report wrong values of a record as an error of
+        """Call `prepare`; report wrong values of a record as an error of
         its file. Returns what the corpus lacks against the published one."""
         prepare = (self.prepare_smoke if smoke else None) or self.prepare
         output_dir.mkdir(parents=True, exist_ok=True)
         try:
-            with note_measured_files(output_dir / ".measured"), note_shortfalls(partial) as shortfalls:
+            with note_shortfalls(partial) as shortfalls:
                 prepare(corpus_dir, output_dir)
             return shortfalls
         except pydantic.ValidationError as error:

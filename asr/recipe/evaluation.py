@@ -1,7 +1,4 @@
-"""Decode dev and test by every setup that a trained system offers; dev chooses one of them.
-
-A system that has trained on dev too (`decoded_as` of the recipe) decodes test alone, by the setup of another.
-"""
+"""Decode dev and test by every setup that a trained system offers; dev chooses one of them."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from asr.recipe.results import (
     setup_name,
     write_texts,
 )
-from asr.recipe.systems import Run, find_all_runs
+from asr.recipe.systems import Run
 from asr.scoring.result import Score
 from asr.system.checkpoint import System, find_model, load_state, load_system, versions
 from asr.system.decoding_resources import build_resources
@@ -56,18 +53,12 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
     state = load_state(find_model(run.folder))
     recognizer = load_recognizer(experiment, run.folder, longest_seconds=state.get("longest_seconds"))
     system = recognizer.system
-    guide = find_guide(experiment, run)
-    dev: dict[str, dict[str, float]] = {}
-    if guide is None:
-        split = Split.read(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
-        setups = _choose_setups(experiment, run, split, language_models)
-        dev = {name: split.keep(name, decoded) for name, decoded in setups.items()}
-        # Of equals the cheapest, which is the first.
-        chosen = min(dev, key=lambda name: dev[name][experiment.recipe.chosen_by])
-        requests = {name: decoded.request for name, decoded in setups.items()}
-    else:
-        chosen, request = _read_setup(run, guide, system, language_models)
-        requests = {chosen: request}
+    split = Split.read(recognizer, Path(run.config.data.dev), run.evaluation_dir, "dev")
+    setups = _choose_setups(experiment, run, split, language_models)
+    dev = {name: split.keep(name, decoded) for name, decoded in setups.items()}
+    # Of equals the cheapest, which is the first.
+    chosen = min(dev, key=lambda name: dev[name][experiment.recipe.chosen_by])
+    requests = {name: decoded.request for name, decoded in setups.items()}
     split = Split.read(recognizer, experiment.data_dir / "test.jsonl", run.evaluation_dir, "test")
     test = {name: split.keep(name, decoded) for name, decoded in split.decode(requests).items()}
     return {
@@ -79,7 +70,7 @@ def evaluate_run(experiment: Experiment, run: Run, language_models: Sequence[Pat
         "decoding": chosen,
         "decoding_config": requests[chosen].decoding.model_dump(mode="json"),
         "checks": recognizer.checks.describe(),
-        "decoding_chosen_for": run.name if guide is None else guide.name,
+        "language_model": find_language_model(chosen),
         "parameters": sum(parameter.numel() for parameter in system.model.parameters()),
         "guided_attention": system.model.config.guided_attention is not None,
         "real_time_factor": test[chosen]["real_time_factor"],
@@ -99,35 +90,6 @@ def load_recognizer(experiment: Experiment, folder: Path, **options: Any) -> Rec
     """Load the model of a run, to decode as users do; checks are on or off as the recipe says."""
     checks = ChecksConfig() if experiment.recipe.checks else ChecksConfig.off()
     return Recognizer(load_system(find_model(folder)), checks=checks, needs_times=False, **options)
-
-
-def find_guide(experiment: Experiment, run: Run) -> Run | None:
-    """Find the run whose dev results choose the decoding of `run`, if its own would mean nothing."""
-    guide = experiment.recipe.decoded_as.get(run.system)
-    if guide is None:
-        return None
-    for other in find_all_runs(experiment):
-        if (other.system, other.seed) == (guide, run.seed):
-            return other
-    raise UserError(
-        f"{experiment.recipe.path}: decoded_as names {guide}, but there is no such system of seed {run.seed}"
-    )
-
-
-def _read_setup(run: Run, guide: Run, system: System, language_models: Sequence[Path]) -> tuple[str, Request]:
-    """Read the setup that dev chose for the guide; language models are made of the texts of `run`."""
-    summary = read_record(guide.summary_path)
-    if not summary:
-        raise UserError(
-            f"{run.name} has trained on dev, so it is decoded by the setup that dev chooses for "
-            f"{guide.name}, which has not been evaluated; add --only {guide.system}"
-        )
-    chosen = str(summary["decoding"])
-    source = find_language_model(chosen)
-    known = build_resources(system, list(read_training_texts(run.config)), language_models) if source else {}
-    if source and source not in known:
-        raise UserError(f"{run.name} is to be decoded like {guide.name}, with {source}, which is not there")
-    return chosen, Request(read_decoding(summary), known[source] if source else None)
 
 
 def read_decoding(summary: Mapping[str, Any]) -> DecodingConfig:

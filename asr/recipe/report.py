@@ -94,8 +94,7 @@ def describe_experiment(experiment: Experiment) -> dict[str, Any]:
 def _draw_pictures(experiment: Experiment, runs: Sequence[Run], results: Record) -> dict[str, str]:
     """Draw into the folder of the report; return names of files and what they show."""
     folder = experiment.report_dir
-    learned = [run for run in runs if run.system not in experiment.recipe.decoded_as]  # not from dev too
-    draw_curves(folder / "curves.png", {run.name: run.folder / "log.jsonl" for run in learned})
+    draw_curves(folder / "curves.png", {run.name: run.folder / "log.jsonl" for run in runs})
     pictures = {"curves.png": "WER on dev while the systems were trained"}
     train = read_manifest(experiment.data_dir / "train.jsonl")
     longest = max(len((utterance.text or "").split()) for utterance in train)

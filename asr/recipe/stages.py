@@ -15,7 +15,7 @@ import torch
 from asr.errors import UserError, suggest
 from asr.families import find_family
 from asr.recipe.definition import STAGES, SystemConf
-from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run, find_guide
+from asr.recipe.evaluation import describe_machine, describe_origin, evaluate_run
 from asr.recipe.experiment import Experiment, find_change, hash_file, hash_text, read_record, write_record
 from asr.recipe.report import make_report
 from asr.recipe.splits import SPLITS, check_test_split, find_written, mark_partial, stamp_manifests
@@ -135,8 +135,7 @@ def build_tasks(experiment: Experiment, stage: str) -> list[Task]:
     runs = build_runs(experiment)
     if stage == "train":
         return [_train(experiment, run, runs) for run in runs]
-    in_order = sorted(runs, key=lambda run: find_guide(experiment, run) is not None)
-    return [_evaluate(experiment, run) for run in in_order if run.makes_text]
+    return [_evaluate(experiment, run) for run in runs if run.makes_text]
 
 
 # --- download and prepare -----------------------------------------------------------------------
@@ -306,25 +305,19 @@ def _put_aside(run: Run) -> None:
 def _evaluate(experiment: Experiment, run: Run) -> Task:
     recipe = experiment.recipe
     runs = find_all_runs(experiment) if recipe.text_fusion else []
-    guide = find_guide(experiment, run)
 
     def language_models() -> list[Run]:
         """Find those that have been trained, by this call or an earlier one, on the tokens of this system.
 
-        What starts from a model of another corpus may number its tokens otherwise. What follows a guide takes
-        what that one takes.
+        What starts from a model of another corpus may number its tokens otherwise.
         """
         trained = [own for own in runs if own.config.model.type == "language" and own.model_path.exists()]
-        if guide is not None:
-            return trained
         return [own for own in trained if hash_file(own.tokenizer_path) == hash_file(run.tokenizer_path)]
 
     def list_inputs() -> dict[str, str]:
         manifests = (Path(run.config.data.dev), experiment.data_dir / "test.jsonl")
         found = {"the model": hash_file(run.model_path)} | {path.name: hash_file(path) for path in manifests}
         found |= {f"the model of {own.name}": hash_file(own.model_path) for own in language_models()}
-        if guide is not None:
-            found[f"the evaluation of {guide.name}"] = hash_file(guide.summary_path)
         names = ("speeds", "text_fusion", "checks")
         return found | {name: str(getattr(recipe, name)) for name in names} | {"smoke": str(experiment.smoke)}
 

@@ -150,5 +150,4 @@ RECIPE = Recipe(
     download=download,
     text_fusion=True,
     speeds=(0.8, 0.87, 0.93, 1.0, 1.08),
-    decoded_as={"transformer_all": "transformer"},
 )

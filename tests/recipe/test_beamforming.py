@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.audio import beamform_files, delay_and_sum, find_delays
 from asr.errors import UserError
+from asr.recipe import beamform_files, delay_and_sum, find_delays
 
 RATE = 16_000
 

@@ -12,14 +12,11 @@ import soundfile
 from asr.data import Utterance, read_texts
 from asr.errors import UserError
 from asr.recipe import (
-    build_whole,
     compute_fingerprint,
-    corpora,
     find_corpus,
     find_files,
     find_folder,
     limit_repeats,
-    note_measured_files,
     require_count,
     require_fingerprint,
     widen,
@@ -187,41 +184,3 @@ def test_a_damaged_table_of_texts(tmp_path: Path, content: bytes, message: str) 
 
 
 # --- going on where it was cut off --------------------------------------------------------------
-
-
-def test_files_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [tmp_path / f"{number}.wav" for number in range(4)]
-    for number, path in enumerate(paths):
-        soundfile.write(path, np.zeros(800 * (number + 1)), 8000)
-    measured: list[str] = []
-
-    def measure(path: Path) -> float:
-        measured.append(path.name)
-        return float(soundfile.info(path).duration)
-
-    monkeypatch.setattr(corpora, "measure_seconds", measure)
-    notes = tmp_path / ".measured"
-
-    def run(stop: int = 4) -> list[float]:
-        measured.clear()
-        with note_measured_files(notes):
-            seconds = [build_whole(path, id=path.stem).duration for path in paths[:stop]]
-            if stop < 4:
-                raise KeyboardInterrupt
-            return seconds
-
-    with pytest.raises(KeyboardInterrupt):
-        run(stop=2)
-    with pytest.raises(KeyboardInterrupt):
-        run(stop=3)
-    assert measured == ["2.wav"]
-    notes.write_bytes(notes.read_bytes()[:-5])  # killed in the middle of a line
-    assert run() == [0.1, 0.2, 0.3, 0.4]
-    assert measured == ["2.wav", "3.wav"] and not notes.exists()
-    with pytest.raises(KeyboardInterrupt):
-        run(stop=3)
-    soundfile.write(paths[1], np.zeros(4000), 8000)
-    assert run() == [0.1, 0.5, 0.3, 0.4]  # what has changed is measured again
-    assert measured == ["1.wav", "3.wav"]
-    run()
-    assert len(measured) == 4  # of a run that came to its end, nothing is left

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from asr.audio import measure_active_level, mix_sources
+from asr.recipe import load_recipe
 
 RATE = 8_000
+RECIPE = load_recipe("fsdd_2mix", Path(__file__).resolve().parents[2] / "recipes").prepare.__globals__
+mix_sources, measure_active_level = RECIPE["mix_sources"], RECIPE["measure_active_level"]
 
 
 def make_speech(seconds: float, has_pauses: bool, level: float = 0.1, seed: int = 0) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,12 @@ def test_published_results_are_whole_meant_and_small(path: Path) -> None:
     for text in (path.read_text(encoding="utf-8"), path.with_name("report.md").read_text(encoding="utf-8")):
         assert "/tmp" not in text and "/home" not in text and "/work" not in text
     assert sum(file.stat().st_size for file in path.parent.iterdir()) < 2_500_000
+
+
+def test_the_table_of_all_results_is_that_of_the_files() -> None:
+    page = runpy.run_path(str(RECIPES.parent / "tools" / "make_results.py"))["make_page"]()
+    message = "make it anew: python tools/make_results.py"
+    assert (RECIPES / "RESULTS.md").read_text(encoding="utf-8") == page, message
 
 
 # --- figures by hand ----------------------------------------------------------------------------

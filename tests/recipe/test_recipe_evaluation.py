@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipe_examples import COMMON, SYSTEMS, make_experiment, write_conf, write_tones_recipe
+from recipe_examples import make_experiment, write_conf, write_tones_recipe
 
 from asr.data import read_manifest
 from asr.decoding import METHODS, DecodingConfig
-from asr.errors import UserError
 from asr.evaluation import decode_utterances
 from asr.recipe import (
     WEIGHTS,
@@ -40,18 +39,13 @@ train: {steps: 4, device: cpu, validate_every: 2, save_every: 2, log_every: 1, s
 def done(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
     """A folder in which a recipe that weighs in texts has been run."""
     torch.set_num_threads(1)
-    drawn: dict[str, Path] = {}
     folder = tmp_path_factory.mktemp("weighed")
-    fields = "text_fusion=True, speeds=(0.9, 1.0), decoded_as={'all_of_it': 'transformer'}"
+    fields = "text_fusion=True, speeds=(0.9, 1.0)"
     recipes_dir = write_tones_recipe(folder, tones, fields)
     write_conf(folder, "talk", LANGUAGE_MODEL)
-    text = COMMON.format(name="all_of_it") + SYSTEMS["transformer"]
-    write_conf(folder, "all_of_it", text.replace("keep_best: 2", "keep_best: 2, select_by: updates"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asr.recipe.report.draw_attention", lambda *arguments: [])  # takes long
-        patch.setattr("asr.recipe.report.draw_curves", lambda path, logs: drawn.update(logs))
         run_recipe(make_experiment(recipes_dir, output_dir=folder / "all"))
-    assert "transformer" in drawn and "all_of_it" not in drawn, "its dev scores say nothing"
     return folder
 
 
@@ -120,28 +114,3 @@ def test_a_language_model_of_other_tokens_is_left_out(done: Path, tmp_path: Path
     run_recipe(experiment, "evaluate")
     ways = read_record(output_dir / "runs" / "ctc_lstm" / "evaluation" / "summary.json")["ways"]["test"]
     assert "ctc_beam+ngrams" in ways and "ctc_beam+talk" not in ways
-
-
-def test_what_trained_on_dev_is_decoded_as_dev_chose_for_another(done: Path) -> None:
-    runs = done / "all" / "runs"
-    own = read_record(runs / "all_of_it" / "evaluation" / "summary.json")
-    guide = read_record(runs / "transformer" / "evaluation" / "summary.json")
-    assert own["decoding_config"] == guide["decoding_config"] and own["decoding"] == guide["decoding"]
-    assert own["decoding_chosen_for"] == guide["decoding_chosen_for"] == "transformer"
-    assert own["ways"]["dev"] == {} and list(own["ways"]["test"]) == [guide["decoding"]]
-    assert own["training"]["updates"] == 4
-    assert not (runs / "all_of_it" / "evaluation" / "dev.jsonl").exists()
-    page = (runs / "report" / "report.md").read_text()
-    assert f"{guide['decoding']}, as chosen for transformer |" in page
-
-
-def test_a_guide_that_is_not_there(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done, tmp_path / "copy")
-    recipes_dir, output_dir = tmp_path / "copy" / "recipes", tmp_path / "copy" / "all"
-    shutil.rmtree(output_dir / "runs" / "transformer")
-    with pytest.raises(UserError, match="transformer, which has not been evaluated; add --only transformer"):
-        run_recipe(make_experiment(recipes_dir, output_dir=output_dir, only=("all_of_it",)), "evaluate")
-    recipe = recipes_dir / "tones" / "recipe.py"
-    recipe.write_text(recipe.read_text().replace("'transformer'}", "'transfromer'}"))
-    with pytest.raises(UserError, match="decoded_as names transfromer, but there is no such system"):
-        run_recipe(make_experiment(recipes_dir, output_dir=output_dir), "evaluate")

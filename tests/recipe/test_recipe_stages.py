@@ -134,11 +134,6 @@ def test_an_unknown_name(recipes_dir: Path, name: str, message: str) -> None:
         ("hours=", "synthetic=True, hours=", "synthetic and urls: a corpus is made, downloaded or brought"),
         ("hours=", "speeds=(0.0,), hours=", "speeds.0 = 0.0: expected greater than 0"),
         (
-            "hours=",
-            "decoded_as={'a': 'b', 'b': 'c'}, hours=",
-            "decoded_as: a is decoded as b, which has trained on dev too",
-        ),
-        (
             "RECIPE =",
             "OTHER = Recipe(licence='', hours=1.0, prepare=prepare)\nRECIPE =",
             "builds 2 Recipes; expected one",

@@ -169,7 +169,8 @@ def chosen(talker: Path, tmp_path: Path) -> Callable[..., Path]:
         config.write_text(config.read_text().replace("/home/me/train.jsonl", str(manifest)))
         decoding = DecodingConfig.model_validate(settings).model_dump(mode="json")
         inputs = {"the model": hash_file(talker / "model" / "model.safetensors")}
-        record = {"decoding": way, "decoding_config": decoding, "inputs": inputs}
+        source = way.removesuffix("+speeds").partition("+")[2] or None
+        record = {"language_model": source, "decoding_config": decoding, "inputs": inputs}
         write_record(talker / "evaluation" / "summary.json", record)
         return talker
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
+from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
+from asr.files import hash_file
 from asr.models import Model
-from asr.recipe.evaluation import read_decoding
-from asr.recipe.experiment import hash_file, read_record
-from asr.recipe.results import find_language_model
 from asr.system.checkpoint import (
     System,
     find_model,
@@ -91,21 +90,29 @@ def _write_decoding(source: Path, system: System[Model], folder: Path, dtype: to
     if bundled is not None:
         copy_resources(bundled, model, folder)
     else:
-        chosen = read_record(source / "evaluation" / "summary.json")
-        evaluated = chosen.get("inputs", {}).get("the model")
-        if not chosen or evaluated != hash_file(model / "model.safetensors"):
+        chosen = _read_evaluation(source / "evaluation" / "summary.json")
+        if chosen.get("inputs", {}).get("the model") != hash_file(model / "model.safetensors"):
             logger.info("%s: not evaluated by `asr recipe run`, so no decoding setup is noted", source)
             return
         bundled = _bundle(source, system, chosen, folder, dtype)
     write_bundled_decoding(folder, bundled)
 
 
+def _read_evaluation(path: Path) -> dict[str, Any]:
+    """Read what `asr recipe run` has found by dev; empty if it has not evaluated the run."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record
+
+
 def _bundle(
     source: Path, system: System[Model], chosen: dict[str, Any], folder: Path, dtype: torch.dtype
 ) -> BundledDecoding:
     """Write the language model and the lexicon of the setup that dev chose."""
-    decoding = read_decoding(chosen)
-    name = find_language_model(chosen["decoding"])
+    decoding = DecodingConfig.model_validate_json(json.dumps(chosen["decoding_config"]))
+    name = chosen["language_model"]
     if name is None:
         return BundledDecoding(decoding=decoding)
     texts = list(read_training_texts(system.config))
