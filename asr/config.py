@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
+from pydantic_core import PydanticKnownError, core_schema
 
 from asr.errors import UserError, shorten, suggest
 
@@ -110,16 +111,53 @@ def dump_config(config: Config) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def choose_by_type(kinds: Iterable[type[Config]], default: str) -> Any:
-    """Annotation of a section of one of these kinds; without a `type` it is of the default one."""
+class ByType:
+    """Annotation of a section whose class depends on its `type`: see `choose_by_type`."""
 
-    def find_type(section: Any) -> str:
-        given = section.get("type") if isinstance(section, dict) else getattr(section, "type", None)
-        return default if given is None else str(given)
+    kinds: ClassVar[dict[str, type[Config]]]
+    default: ClassVar[str | None]
+    more: ClassVar[Callable[[], Iterable[type[Config]]]]
 
-    tags = [pydantic.Tag(get_args(kind.model_fields["type"].annotation)[0]) for kind in kinds]
-    options = tuple(Annotated[kind, tag] for kind, tag in zip(kinds, tags, strict=True))
-    return Annotated[Union[options], pydantic.Discriminator(find_type)]  # noqa: UP007
+    @classmethod
+    def find_all(cls) -> dict[str, type[Config]]:
+        return cls.kinds | {_name_of(kind): kind for kind in cls.more()}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls._validate)
+
+    @classmethod
+    def _validate(cls, section: Any) -> Config:
+        if isinstance(section, Config):
+            return section
+        if not isinstance(section, dict):
+            raise PydanticKnownError("model_type", {"class_name": "Config"})
+        given = section.get("type") or cls.default
+        if given is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
+        kind = cls.kinds.get(str(given)) or cls.find_all().get(str(given))
+        if kind is None:
+            expected = ", ".join(f"'{name}'" for name in cls.find_all())
+            context = {"discriminator": "'type'", "tag": str(given), "expected_tags": expected}
+            raise PydanticKnownError("union_tag_invalid", context)
+        # By way of JSON, for the reason that `_build` has; `type` may be left out.
+        return kind.model_validate_json(json.dumps(section))
+
+
+def choose_by_type(
+    kinds: Iterable[type[Config]], default: str | None, more: Callable[[], Iterable[type[Config]]] = list
+) -> Any:
+    """Annotation of a section of one of these kinds; without a `type` it is of the default one.
+
+    `more` finds further kinds, in folders that may be missing. It is called where a type is not among the
+    first ones, and where all are listed.
+    """
+    named = {_name_of(kind): kind for kind in kinds}
+    return type("ByType", (ByType,), {"kinds": named, "default": default, "more": staticmethod(more)})
+
+
+def _name_of(kind: type[Config]) -> str:
+    return str(get_args(kind.model_fields["type"].annotation)[0])
 
 
 def describe_choices(config_class: type[Config]) -> dict[str, list[str]]:
@@ -149,6 +187,9 @@ def _find_choices(annotation: Any) -> Iterator[str]:
     elif get_origin(annotation) is tuple:
         parts = dict.fromkeys(part for option in get_args(annotation) for part in _find_choices(option))
         yield from parts if len(parts) > 1 else ("a list",)
+    elif isinstance(annotation, type) and issubclass(annotation, ByType):
+        for kind in annotation.find_all().values():
+            yield from _find_choices(kind)
     elif get_origin(annotation) in (Union, UnionType, Annotated):
         for option in get_args(annotation):
             yield from _find_choices(option)
@@ -397,6 +438,9 @@ def _known_keys(annotation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         for name, field in annotation.model_fields.items():
             yield f"{prefix}{name}", field
             yield from _known_keys(field.annotation, f"{prefix}{name}.")
+    elif isinstance(annotation, type) and issubclass(annotation, ByType):
+        for kind in annotation.find_all().values():
+            yield from _known_keys(kind, prefix)
     elif get_origin(annotation) in (Union, UnionType, Annotated):
         for option in get_args(annotation):
             yield from _known_keys(option, prefix)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.models import NonAutoregressiveDecoderConfig, SpeechModel, SpeechModelConfig, build_model
+from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.research import NonAutoregressiveDecoderConfig
 from asr.text import PAD_ID, SPECIAL_TOKENS
 
 # B batch, T frames, F features, U tokens

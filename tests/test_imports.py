@@ -32,6 +32,7 @@ PACKAGES = [
     "batches",
     "shards",
     "models",
+    "research",
     "decoding",
     "system",
     "scoring",
@@ -41,6 +42,7 @@ PACKAGES = [
 PACKAGES += ["evaluation", "train", "whisper", "recipe", "serve", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
+CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only
 BORDERS = {("scoring/alignments", "scoring/nist"), ("data/packed", "shards")}
 MAX_SINGLE_FILES = 8
 REFERENCES = {"jiwer", "librosa", "torchaudio"}  # tests compare with them; the package does without
@@ -93,6 +95,13 @@ def own_imports(module: str) -> set[str]:
     return found
 
 
+def needs_capability(module: str, other: str) -> bool:
+    """Whether a module imports one of a capability when it is imported itself."""
+    name = f"asr.{other.replace('/', '.')}"
+    names = {node.module for node in parse(module).body if isinstance(node, ast.ImportFrom)}
+    return name in names or name.rpartition(".")[0] in names
+
+
 def has_its_extra(module: str) -> bool:
     """Whether the packages of an extra that a module needs, or another one of its package, are installed."""
     extras = {name.split(".")[0] for name in imported_names(module)} & {"starlette", "prometheus_client"}
@@ -109,6 +118,7 @@ def test_a_package_imports_from_those_before_it() -> None:
         for other in own_imports(module)
         if module not in PUBLIC_FACE | {"families"} and rank(other) > rank(module)
         if (module, package(other)) not in BORDERS
+        if package(other) not in CAPABILITIES or needs_capability(module, other)
     ]
     assert upwards == []
 

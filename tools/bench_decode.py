@@ -28,14 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from asr.decoding import DecodingConfig, EncodedAudio, search_encoded
-from asr.models import (
-    Decoder,
-    LengthDecoder,
-    NonAutoregressiveDecoder,
-    SpeechModel,
-    SpeechModelConfig,
-    build_model,
-)
+from asr.models import Decoder, SpeechModel, SpeechModelConfig, build_model
+from asr.research import LengthDecoder, NonAutoregressiveDecoder
 from asr.text import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 NUM_MELS = 80

@@ -102,7 +102,7 @@ def _decode(args: argparse.Namespace) -> int:
 def _load_member(args: argparse.Namespace, name: str) -> Member:
     from asr.decoding.search import check_decoding, resolve_method
     from asr.evaluation.ensemble import Member
-    from asr.models.decoder import Decoder
+    from asr.models.decoders import Decoder
     from asr.system.checkpoint import find_model, load_system
     from asr.system.decoding_resources import find_resources
     from asr.transcription.settings import CombinationSettings, load_settings

@@ -29,7 +29,7 @@ from asr.evaluation.speech import (
 )
 from asr.families import Family, find_family
 from asr.files import make_folder
-from asr.models.precision import describe_device
+from asr.models.lora_int8 import describe_device
 from asr.progress import AudioProgress
 from asr.scoring.counting import describe_choice
 from asr.scoring.result import Score, without_infinity

@@ -22,7 +22,7 @@ from asr.config import Config
 from asr.data.storage import ByteRange, is_address
 from asr.errors import UserError, plural
 from asr.files import claim_folder
-from asr.models.precision import Precision, describe_arithmetic, describe_device, resolve_precision
+from asr.models.lora_int8 import Precision, describe_arithmetic, describe_device, resolve_precision
 from asr.progress import AudioProgress
 from asr.system.decoding_resources import DecodingResources
 from asr.transcription.recordings import plan_units

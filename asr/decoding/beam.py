@@ -12,9 +12,8 @@ from asr.decoding.fusion import FusionModel, FusionState
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
 from asr.errors import UserError
 from asr.models import SpeechModel
-from asr.models.attention_guide import AttentionGuide
-from asr.models.ctc_prefix import CTCPrefixes
-from asr.models.decoder import Decoder, DecoderState
+from asr.models.decoders import Decoder, DecoderState
+from asr.models.guided_attention import AttentionGuide, CTCPrefixes
 from asr.text.units import EOS_ID, SOS_ID, UNK_ID
 
 # B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam, N = W x C, T encoded steps,

@@ -27,8 +27,8 @@ from asr.decoding.search import resolve_method, search_encoded
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.models import SpeechModel
-from asr.models.decoder import Decoder
-from asr.models.encoder import make_clock
+from asr.models.decoders import Decoder
+from asr.models.encoders import make_clock
 from asr.text.tokenizer import Tokenizer
 
 # B utterances, S samples, F features, T frames or encoded steps, U tokens

@@ -10,7 +10,7 @@ from torch import Tensor
 from asr.decoding.beam import search_beams
 from asr.decoding.fusion import FusionModel
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
-from asr.models.ctc_prefix import mask_padding
+from asr.models.guided_attention import mask_padding
 from asr.text.units import BLANK_ID, UNK_ID
 
 # B utterances, W beams of each, C candidate tokens of a step, N = W + W x C, T encoded steps, V vocabulary,

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from asr.decoding.fusion import FusionModel
 from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, Hypothesis, NBest
-from asr.models.decoder import Weights
+from asr.models.decoders import Weights
 from asr.models.layers import length_mask
-from asr.models.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
+from asr.research.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
 from asr.text.units import EOS_ID, UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,

@@ -11,8 +11,8 @@ from asr.decoding import ctc_beam
 from asr.decoding.beam import find_guide_width
 from asr.decoding.fusion import FusionModel, score_texts
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
-from asr.models.attention_guide import guide_texts
-from asr.models.decoder import Decoder
+from asr.models.decoders import Decoder
+from asr.models.guided_attention import guide_texts
 from asr.text.units import EOS_ID, SOS_ID
 
 # B utterances, H texts of each, R = B x H, U tokens, N = U + 1 decisions, V vocabulary, A attention heads,

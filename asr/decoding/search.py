@@ -16,7 +16,7 @@ from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NB
 from asr.decoding.methods import AUTOREGRESSIVE, METHODS, PREFERRED, Method
 from asr.errors import UserError
 from asr.models import SpeechModel
-from asr.models.decoder import Decoder
+from asr.models.decoders import Decoder
 from asr.models.layers import length_mask
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 

@@ -17,9 +17,9 @@ from asr.errors import UserError
 from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.features.front_end import FeaturesConfig, FrontEnd
 from asr.features.mel import compute_kaldi_filters
-from asr.models.decoder import AnyDecoder, WeightsOf
-from asr.models.encoder import make_frame_clock
-from asr.models.model import Targets
+from asr.models.decoders import AnyDecoder, WeightsOf
+from asr.models.encoders import make_frame_clock
+from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize_for_training
 from asr.text.tokenizer import Tokenizer

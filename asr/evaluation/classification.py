@@ -16,9 +16,8 @@ from asr.data.manifest import Utterance
 from asr.errors import plural
 from asr.evaluation.speech import ReadSplit
 from asr.files import replace_file
-from asr.models import LabelModel
-from asr.models.encoder import make_clock
-from asr.models.label_model import FIRST_LABEL_ID
+from asr.models.encoders import make_clock
+from asr.research.classifiers import FIRST_LABEL_ID, LabelModel
 from asr.scoring.confusion import LabelScore, format_label_table, score_labels
 from asr.scoring.tables import percent, show_interval
 from asr.system.checkpoint import System

@@ -27,7 +27,7 @@ from asr.decoding.rescoring import pad_texts, rescore
 from asr.decoding.search import resolve_method, search_encoded
 from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
-from asr.models.decoder import Decoder
+from asr.models.decoders import Decoder
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 from asr.transcription.transcribe import WINDOW, Recognizer

@@ -15,7 +15,7 @@ from asr.decoding.hypothesis import find_best_paths
 from asr.errors import plural
 from asr.evaluation.speech import ReadSplit, make_normalizer
 from asr.files import replace_file
-from asr.models import MultiSpeakerModel
+from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
 from asr.scoring.scored_files import assign_texts

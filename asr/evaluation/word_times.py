@@ -13,7 +13,7 @@ from asr.data.labels import format_spans
 from asr.data.manifest import Utterance
 from asr.errors import UserError
 from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
-from asr.models.encoder import make_clock
+from asr.models.encoders import make_clock
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
 from asr.transcription.timestamps import align_by_attention, align_by_ctc, split_words, time_words

@@ -4,13 +4,10 @@ from .mel import (
     compute_povey_window as compute_povey_window,
     compute_whisper_filters as compute_whisper_filters,
 )
-from .padded import speech_spans as speech_spans
-from .reduction import (
+from .padded import (
     Moments as Moments,
     ReductionConfig as ReductionConfig,
     Subspace as Subspace,
     accumulate_moments as accumulate_moments,
-    fit_pca as fit_pca,
-    fit_reduction as fit_reduction,
-    fit_smart_pca as fit_smart_pca,
+    speech_spans as speech_spans,
 )

@@ -27,6 +27,9 @@ from asr.features.mel import (
 )
 from asr.features.padded import (
     MIN_DEVIATION,
+    ReductionConfig,
+    Subspace,
+    accumulate_moments,
     add_noise,
     append_deltas,
     check_audio,
@@ -36,7 +39,6 @@ from asr.features.padded import (
     split_batch,
     zero_padding,
 )
-from asr.features.reduction import ReductionConfig, Subspace, accumulate_moments, fit_reduction
 
 INT16_SCALE = 32768.0  # Kaldi's features, dither and floor are defined on 16-bit sample values
 KALDI_FLOOR = float(np.finfo(np.float32).eps)  # of a mel energy, before the logarithm
@@ -389,6 +391,8 @@ def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, tor
     """
     config = front_end.config
     if config.reduction.dim is not None:
+        from asr.research.reduction import fit_reduction
+
         moments = accumulate_moments(front_end.static_features(*batch) for batch in batches)
         front_end.set_reduction(fit_reduction(config.reduction, moments))
     if config.cmvn == "global":

@@ -6,11 +6,17 @@ Shapes: B utterances, S samples, T frames, F features.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
+
+from asr.config import Config
+from asr.errors import UserError
 
 MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
 
@@ -141,3 +147,92 @@ def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
         return features_BTF.sum(dim=1, keepdim=True)
     blocks_BTTF = F.pad(features_BTF, (0, 0, 0, -num_frames % 64)).unflatten(1, (-1, 64))
     return blocks_BTTF.sum(dim=2).cumsum(dim=1)[:, -1:]
+
+
+# --- statistics
+
+
+class ReductionConfig(Config):
+    """Fewer, decorrelated features: projection on the directions that explain most of the variance."""
+
+    type: Literal["none", "pca", "smart_pca"] = "none"
+    """`pca`: eigenvectors of the covariance. `smart_pca`: their subspace, learnt by a linear autoencoder."""
+    dim: int | None = Field(default=None, ge=1)
+    """Number of features that are kept; only with a type other than `none`."""
+
+    @model_validator(mode="after")
+    def _check_dim(self) -> ReductionConfig:
+        if self.type == "none" and self.dim is not None:
+            raise ValueError(
+                f"type is none, but dim is {self.dim}: set type to pca or smart_pca, or remove dim"
+            )
+        if self.type != "none" and self.dim is None:
+            raise ValueError(f"type is {self.type}, but dim is missing: set how many features to keep")
+        return self
+
+
+class Moments:
+    """Count, mean and covariance of feature vectors, in float64 and in one pass over the batches."""
+
+    def __init__(self, num_features: int) -> None:
+        self.count = 0
+        self._mean_F = torch.zeros(num_features, dtype=torch.float64)
+        self._scatter_FF = torch.zeros(num_features, num_features, dtype=torch.float64)
+
+    @torch.no_grad()
+    def update(self, features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> None:
+        """Take in a padded batch; frames past an utterance's length do not count."""
+        is_valid_BT = valid_frames(features_BTF, feature_lengths_B.to(features_BTF.device))[..., 0]
+        frames_NF = features_BTF[is_valid_BT].to("cpu", torch.float64)
+        added = len(frames_NF)
+        if added == 0:
+            return
+        # Each batch is centred on its own mean before the two are merged: sums of raw squares would
+        # cancel where a mean is large beside its deviation.
+        mean_F = frames_NF.mean(dim=0)
+        centred_NF = frames_NF - mean_F
+        difference_F = mean_F - self._mean_F
+        total = self.count + added
+        self._scatter_FF += centred_NF.T @ centred_NF
+        self._scatter_FF += torch.outer(difference_F, difference_F) * (self.count * added / total)
+        self._mean_F += difference_F * (added / total)
+        self.count = total
+
+    @property
+    def mean_F(self) -> torch.Tensor:
+        self._require_frames()
+        return self._mean_F.clone()
+
+    @property
+    def covariance_FF(self) -> torch.Tensor:
+        self._require_frames()
+        return self._scatter_FF / self.count
+
+    @property
+    def std_F(self) -> torch.Tensor:
+        return self.covariance_FF.diagonal().sqrt()
+
+    def _require_frames(self) -> None:
+        if self.count == 0:
+            raise UserError(
+                "no feature frames to learn from: there was no audio, or none as long as one window, or it "
+                "came from a generator that was used up; give a list or a DataLoader of audio"
+            )
+
+
+def accumulate_moments(batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Moments:
+    """The moments of all (features_BTF, feature_lengths_B) of an iterable, of which one is held at a time."""
+    moments: Moments | None = None
+    for features_BTF, feature_lengths_B in batches:
+        if moments is None:
+            moments = Moments(features_BTF.shape[-1])
+        moments.update(features_BTF, feature_lengths_B)
+    return moments or Moments(num_features=0)
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """A mean and K orthonormal directions: features reduce to (x - mean) @ directions."""
+
+    mean_F: torch.Tensor
+    directions_FK: torch.Tensor

@@ -1,48 +1,429 @@
-"""Decoders: the kinds there are, and `build_decoder`, which makes the one that a config describes."""
+"""Base of all decoders: the loss of training, exposure to own mistakes, and steps of autoregressive ones."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from asr.config import choose_by_type
-from asr.families import find_families
-from asr.models.decoder import AnyDecoder, DecoderConfig
-from asr.models.non_autoregressive import (
-    EndDecoder,
-    EndDecoderConfig,
-    LengthDecoder,
-    LengthDecoderConfig,
-    MaskDecoder,
-    MaskDecoderConfig,
-)
-from asr.models.recurrent_decoder import (
-    AttentionDecoder,
-    AttentionDecoderConfig,
-    IntraAttentionDecoderConfig,
-    SingleSummaryDecoder,
-    SingleSummaryDecoderConfig,
-)
-from asr.models.transformer import TransformerDecoder, TransformerDecoderConfig
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-# The only table from the type in a config to a class.
+from asr.config import Config, choose_by_type
+from asr.models.encoders import AttentionConfig, Block
+from asr.models.layers import (
+    CrossAttention,
+    Dropout,
+    FeedForward,
+    KeyValueCache,
+    Memory,
+    Positions,
+    Window,
+    find_more_kinds,
+    length_mask,
+)
+from asr.models.losses import IGNORED, Targets, cross_entropy
+from asr.text.units import SOS_ID, SPECIAL_TOKENS, UNK_ID
+
+# B utterances, R rows (B, or the beams of all utterances, those of one side by side), T encoded steps,
+# U tokens, N tokens and the end, D dimension of the encoder, V vocabulary, H heads
+
+WeightsOf = dict[int, tuple[int, ...]]  # layer to those of its heads whose weights are wanted
+Weights = dict[int, Tensor]  # of each of these layers, (R, H, U, T)
+Encoded = tuple[Tensor, Tensor]  # encoded_BTD and encoded_lengths_B
+
+
+@dataclass(frozen=True)
+class TeacherForcing:
+    """Settings of a decoder's loss, and of the tokens that it reads in training."""
+
+    label_smoothing: float
+    exposure: ExposureConfig
+    attention_bias_BNT: Tensor | None = None
+    """Added to the scores of cross-attention: see asr/models/losses.py."""
+
+
+@dataclass(frozen=True)
+class DecoderLoss:
+    """Loss of the reference tokens, summed over a batch."""
+
+    loss: Tensor
+    """What to differentiate."""
+    parts: dict[str, Tensor]
+    """By names that `SpeechModel.reported` has."""
+    weights: Weights
+    num_rows_B: Tensor
+    """Rows of the attention of each utterance, one for each token and, maybe, one for the end."""
+
+
+class DecoderConfig(Config):
+    """Section model.decoder; each kind of decoder has its `type`."""
+
+    from_start: ClassVar[tuple[str, ...]] = ()
+    """Settings that are those of `start_from` where they are null."""
+
+    reads_tokens: ClassVar[bool] = True
+    """It sees the tokens before the next one, and can be given a bias of its attention to each."""
+    needs_ctc: ClassVar[bool] = False
+
+    type: str
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        """Layers that attend to the encoded steps, and heads of each; (0, 0): none does."""
+        return 0, 0
+
+
+class AnyDecoder(nn.Module, abc.ABC):
+    """Decoder: encoded steps to tokens.
+
+    Built from its config, the dimension of the encoded steps and the size of the vocabulary.
+    """
+
+    num_layers: int
+    """That attend to the encoded steps."""
+    num_heads: int
+    """Of each of these layers; 0 if there is no attention."""
+
+    @abc.abstractmethod
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
+        """The loss of a batch, and the attention that was asked for."""
+
+    @abc.abstractmethod
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
+        """Teacher-forced scores of each token's place, (B, U or N, V), and the attention asked for."""
+
+    @property
+    def last_heads(self) -> WeightsOf:
+        """All heads of the last layer; nothing without attention."""
+        return {self.num_layers - 1: tuple(range(self.num_heads))} if self.num_heads else {}
+
+
+def score_tokens(
+    scores_BNV: Tensor, targets_BN: Tensor, weights: Weights, num_rows_B: Tensor, forcing: TeacherForcing
+) -> DecoderLoss:
+    """Cross-entropy of all targets that are not IGNORED."""
+    loss = cross_entropy(scores_BNV, targets_BN, forcing.label_smoothing)
+    num_correct = (scores_BNV.argmax(-1) == targets_BN).sum()
+    return DecoderLoss(loss, {"cross_entropy": loss, "correct": num_correct}, weights, num_rows_B)
+
+
+class DecoderState(abc.ABC):
+    """State that decoding carries from token to token.
+
+    What was made of the encoded steps has a row for each utterance, the tokens so far one for each beam.
+    """
+
+    def forget_tokens(self) -> None:  # noqa: B027
+        """Keep nothing of the tokens that come: they are whole texts."""
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep these rows, in this order, where each utterance has a single beam."""
+        self.select_utterances(rows_B)
+        self.select_beams(rows_B)
+
+    @abc.abstractmethod
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        """Keep the memories of these utterances; the beams stay as they are."""
+
+    @abc.abstractmethod
+    def select_beams(self, rows_R: Tensor) -> None:
+        """Keep these beams; the memories stay as they are."""
+
+
+class Decoder(AnyDecoder):
+    """Scores of the next token from the tokens so far and the encoded steps."""
+
+    embedding: nn.Embedding
+    output: nn.Linear
+    max_tokens = 2**31 - 1
+    """Longest text, where its positions come to an end."""
+
+    @abc.abstractmethod
+    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> DecoderState:
+        """The state before the first token, with one beam for each utterance."""
+
+    def forward(
+        self,
+        tokens_RU: Tensor,
+        encoded_BTD: Tensor,
+        encoded_lengths_B: Tensor,
+        weights_of: WeightsOf | None = None,
+        bias_RUT: Tensor | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """Teacher forcing: (R, U, V) scores, and the attention of the heads named for each layer.
+
+        `bias_RUT` is added to the scores of cross-attention before their softmax.
+        """
+        state = self.start(encoded_BTD, encoded_lengths_B)
+        state.forget_tokens()
+        if len(tokens_RU) > len(encoded_BTD):
+            rows_B = torch.arange(len(encoded_BTD), device=encoded_BTD.device)
+            state.select_beams(rows_B.repeat_interleave(len(tokens_RU) // len(encoded_BTD)))
+        return self.step(tokens_RU, state, weights_of, bias_RUT)
+
+    @abc.abstractmethod
+    def step(
+        self,
+        tokens_RU: Tensor,
+        state: DecoderState,
+        weights_of: WeightsOf | None = None,
+        bias_RUT: Tensor | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """Scores after the new tokens alone; those before are in the state."""
+
+    def score_reference(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf
+    ) -> tuple[Tensor, Weights]:
+        inputs_BN, _ = targets.for_decoder()
+        scores_BNV, weights = self(inputs_BN, *encoded, weights_of)
+        return scores_BNV, weights
+
+    def compute_loss(
+        self, targets: Targets, encoded: Encoded, weights_of: WeightsOf, forcing: TeacherForcing
+    ) -> DecoderLoss:
+        inputs_BN, targets_BN = targets.for_decoder()
+        if self.training:
+            inputs_BN = self._expose(inputs_BN, targets_BN, encoded, forcing)
+        scores_BNV, weights = self(inputs_BN, *encoded, weights_of, forcing.attention_bias_BNT)
+        return score_tokens(scores_BNV, targets_BN, weights, targets.num_rows_B, forcing)
+
+    def _expose(
+        self, inputs_BN: Tensor, targets_BN: Tensor, encoded: Encoded, forcing: TeacherForcing
+    ) -> Tensor:
+        """Replace some inputs by what might have been decoded."""
+        exposure = forcing.exposure
+        can_change_BN = (targets_BN != IGNORED) & (inputs_BN != SOS_ID)
+        if exposure.scheduled_sampling > 0:
+            with torch.no_grad():
+                scores_BNV, _ = self(inputs_BN, *encoded, None, forcing.attention_bias_BNT)
+            own_BN = torch.cat([inputs_BN[:, :1], scores_BNV.argmax(-1)[:, :-1]], dim=1)
+            is_sampled_BN = torch.rand(inputs_BN.shape, device=inputs_BN.device) < exposure.scheduled_sampling
+            inputs_BN = torch.where(can_change_BN & is_sampled_BN, own_BN, inputs_BN)
+        if exposure.corrupts:
+            similarity_VV = token_similarity(self.embedding.weight)
+            inputs_BN = corrupt(inputs_BN, can_change_BN, exposure, similarity_VV)
+        return inputs_BN
+
+
+# --- exposure bias ----------------------------------------------------------------------------------
+
+# B batch, U tokens, V vocabulary, D model dimension
+
+
+SHARPNESS = 10.0  # of the softmax of cosines by which tokens are confused
+
+
+class ExposureConfig(Config):
+    """Tokens that the decoder reads in training in place of the true ones. Targets stay as they are."""
+
+    replace: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of tokens replaced by another one, likelier by one that the model takes for a similar one."""
+    drop: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of tokens replaced by the unknown token, as if nothing had been heard."""
+    repeat: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of tokens replaced by the token before, as if that had been decoded twice."""
+    scheduled_sampling: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """Share of tokens replaced by the decoder's own choice in a first pass (Bengio et al. 2015)."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> ExposureConfig:
+        if self.replace + self.drop + self.repeat >= 1:
+            raise ValueError(
+                f"replace + drop + repeat = {self.replace + self.drop + self.repeat:g} must be below 1"
+            )
+        return self
+
+    @property
+    def corrupts(self) -> bool:
+        return self.replace + self.drop + self.repeat > 0
+
+
+def corrupt(
+    inputs_BU: Tensor, can_change_BU: Tensor, config: ExposureConfig, similarity_VV: Tensor
+) -> Tensor:
+    """Inputs of the decoder with some tokens replaced, dropped or repeated where `can_change_BU` is True."""
+    draw_BU = torch.rand(inputs_BU.shape, device=inputs_BU.device)
+    end_of_drop = config.replace + config.drop
+    is_replaced_BU = can_change_BU & (draw_BU < config.replace)
+    is_dropped_BU = can_change_BU & (draw_BU >= config.replace) & (draw_BU < end_of_drop)
+    is_repeated_BU = can_change_BU & (draw_BU >= end_of_drop) & (draw_BU < end_of_drop + config.repeat)
+    is_repeated_BU &= F.pad(can_change_BU[:, :-1], (1, 0))  # the start token is nothing to repeat
+    probabilities_NV = similarity_VV[inputs_BU.flatten()].softmax(-1)
+    confused_BU = torch.multinomial(probabilities_NV, 1).view_as(inputs_BU)
+    before_BU = torch.cat([inputs_BU[:, :1], inputs_BU[:, :-1]], dim=1)
+    corrupted_BU = torch.where(is_replaced_BU, confused_BU, inputs_BU)
+    corrupted_BU = torch.where(is_repeated_BU, before_BU, corrupted_BU)
+    return corrupted_BU.masked_fill(is_dropped_BU, UNK_ID)
+
+
+def token_similarity(embeddings_VD: Tensor) -> Tensor:
+    """(V, V): sharpened cosines of the embeddings; none for a token and itself, or for special tokens."""
+    unit_VD = F.normalize(embeddings_VD.detach().float(), dim=-1)
+    similarity_VV = SHARPNESS * unit_VD @ unit_VD.T
+    similarity_VV.fill_diagonal_(-torch.inf)
+    similarity_VV[:, : len(SPECIAL_TOKENS)] = -torch.inf
+    return similarity_VV.nan_to_num(nan=0.0, neginf=-1e4)
+
+
+# B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
+
+
+class DecoderLayersConfig(AttentionConfig, DecoderConfig):
+    """Layers of self-attention, cross-attention and feed-forward."""
+
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each block or after it."""
+
+    @property
+    def cross_attention(self) -> tuple[int, int]:
+        return self.num_layers, self.num_heads
+
+
+class TransformerDecoderConfig(DecoderLayersConfig):
+    """Layers of causal self-attention, cross-attention and feed-forward over the tokens so far."""
+
+    type: Literal["transformer"] = "transformer"
+    window: pydantic.PositiveInt | None = None
+    """Past tokens that a token attends to; all of them if null."""
+
+    @property
+    def attention_window(self) -> Window | None:
+        return None if self.window is None else Window(self.window, 0)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over the tokens, cross-attention to the encoded steps, feed-forward."""
+
+    def __init__(self, config: DecoderLayersConfig, memory_dim: int) -> None:
+        super().__init__()
+        self.self_attention = config.build_attention()
+        self.cross_attention = CrossAttention(config.dim, config.num_heads, memory_dim)
+        self.feed_forward = FeedForward(
+            config.dim, config.feed_forward_dim, config.activation, config.dropout
+        )
+        self.self_attention_block = Block(config.dim, config.norm, config.dropout)
+        self.cross_attention_block = Block(config.dim, config.norm, config.dropout)
+        self.feed_forward_block = Block(config.dim, config.norm, config.dropout)
+
+    def forward(
+        self,
+        x_BUD: Tensor,
+        memory: Memory,
+        cache: KeyValueCache | None,
+        weights_of: tuple[int, ...],
+        all_of_BU: Tensor | None = None,
+        bias_BUT: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Causal, unless `all_of_BU` says which tokens there are: then each of them sees all the others."""
+        block = self.self_attention_block
+        is_causal = all_of_BU is None
+        update = self.self_attention(block.before(x_BUD), all_of_BU, causal=is_causal, cache=cache)
+        x_BUD = block.after(x_BUD, update)
+        block = self.cross_attention_block
+        attended, weights_BHUT = self.cross_attention(block.before(x_BUD), memory, weights_of, bias_BUT)
+        x_BUD = block.after(x_BUD, attended)
+        block = self.feed_forward_block
+        return block.after(x_BUD, self.feed_forward(block.before(x_BUD))), weights_BHUT
+
+
+class TransformerDecoderState(DecoderState):
+    """The memory of each layer, of utterances, and the keys and values so far, of beams."""
+
+    def __init__(self, memories: list[Memory]) -> None:
+        self.memories = memories
+        self.caches = [KeyValueCache() for _ in memories]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens whose keys and values are kept."""
+        return len(self.caches[0]) if self.caches else 0
+
+    def forget_tokens(self) -> None:
+        self.caches = []
+
+    def select_utterances(self, utterances_B: Tensor) -> None:
+        self.memories = [memory.select(utterances_B) for memory in self.memories]
+
+    def select_beams(self, rows_R: Tensor) -> None:
+        for cache in self.caches:
+            cache.select(rows_R)
+
+
+class TransformerDecoder(Decoder):
+    """Scores of the next token, by layers of causal self-attention and cross-attention."""
+
+    def __init__(self, config: TransformerDecoderConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.num_layers, self.num_heads = config.num_layers, config.num_heads
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
+        self.scale = config.dim**0.5  # embeddings then have the size of the position codes
+        self.positions = Positions(config.positions, config.dim)
+        if config.positions.type == "learned":
+            self.max_tokens = config.positions.span - 1  # the start has a position too
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(config.dim, vocab_size)
+
+    def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:
+        mask_BT = length_mask(encoded_lengths_B.clamp(min=1), encoded_BTD.size(1))
+        layers = cast(list[DecoderLayer], self.layers)
+        return TransformerDecoderState(
+            [layer.cross_attention.remember(encoded_BTD, mask_BT) for layer in layers]
+        )
+
+    def step(
+        self,
+        tokens_BU: Tensor,
+        state: DecoderState,
+        weights_of: WeightsOf | None = None,
+        bias_BUT: Tensor | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """Scores after the new tokens alone; those before are in the state."""
+        assert isinstance(state, TransformerDecoderState)
+        x_BUD, weights = self.attend(tokens_BU, state, weights_of or {}, bias_BUT=bias_BUT)
+        return self.output(x_BUD), weights
+
+    def attend(
+        self,
+        tokens_BU: Tensor,
+        state: TransformerDecoderState,
+        weights_of: WeightsOf,
+        skip: int = 0,
+        bias_BUT: Tensor | None = None,
+    ) -> tuple[Tensor, Weights]:
+        """Decoder states before the output layer, (B, U, D), of all new tokens but the first `skip`."""
+        x_BUD = self.dropout(self.positions(self.embedding(tokens_BU) * self.scale, state.num_tokens))
+        all_weights: Weights = {}
+        for index, layer in enumerate(self.layers):
+            cache = state.caches[index] if state.caches else None
+            heads = weights_of.get(index, ())
+            x_BUD, weights_BHUT = layer(x_BUD, state.memories[index], cache, heads, bias_BUT=bias_BUT)
+            if weights_BHUT is not None:
+                all_weights[index] = weights_BHUT[:, :, skip:]
+        return self.norm(x_BUD[:, skip:]), all_weights
+
+
+# From the section of a config to its class.
 DECODERS: dict[type[DecoderConfig], Callable[[Any, int, int], AnyDecoder]] = {
     TransformerDecoderConfig: TransformerDecoder,
-    AttentionDecoderConfig: AttentionDecoder,
-    IntraAttentionDecoderConfig: AttentionDecoder,
-    SingleSummaryDecoderConfig: SingleSummaryDecoder,
-    LengthDecoderConfig: LengthDecoder,
-    EndDecoderConfig: EndDecoder,
-    MaskDecoderConfig: MaskDecoder,
 }
-for _family in find_families():
-    DECODERS |= _family.DECODERS
 
 if TYPE_CHECKING:
     AnyDecoderConfig = DecoderConfig
 else:
-    AnyDecoderConfig = choose_by_type(DECODERS, default="transformer")
+    AnyDecoderConfig = choose_by_type(DECODERS, "transformer", lambda: find_more_kinds("DECODERS"))
 
 
 def build_decoder(config: DecoderConfig, memory_dim: int, vocab_size: int) -> AnyDecoder:
-    return DECODERS[type(config)](config, memory_dim, vocab_size)
+    build = DECODERS.get(type(config)) or find_more_kinds("DECODERS")[type(config)]
+    return build(config, memory_dim, vocab_size)

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from asr.batches.order import BatchConfig
-from asr.models.attention import KeyValueCache
-from asr.models.layers import Dropout
-from asr.models.losses import IGNORED, cross_entropy
-from asr.models.model import Losses, Model, ModelConfig, Targets, name_means
-from asr.models.positions import Positions
-from asr.models.transformer import AttentionConfig, EncoderLayer
+from asr.models.encoders import AttentionConfig, EncoderLayer
+from asr.models.layers import Dropout, KeyValueCache, Positions
+from asr.models.losses import IGNORED, Losses, Model, ModelConfig, Targets, cross_entropy, name_means
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
 

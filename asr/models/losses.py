@@ -2,66 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-import pydantic
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.config import Config
+from asr.data.labels import Labels
 from asr.models.layers import length_mask
-from asr.text.units import BLANK_ID
+from asr.text.normalization import TextConfig
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID
 
 # B batch, T encoded steps, U tokens, N rows of attention (tokens and the end), V vocabulary, H heads
 
 IGNORED = -100  # as a target: this position does not count
-
-
-class GuidedAttentionConfig(Config):
-    """A penalty on attention that strays from a path: 1 - exp(-(distance / T)^2 / (2 sigma^2))."""
-
-    weight: float = pydantic.Field(default=1.0, gt=0)
-    """Of the penalty in the loss, at first. The penalty of a token lies between 0 and 1. Beside CTC, 0.1 may
-    help the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
-    sigma: float = pydantic.Field(default=0.2, gt=0)
-    """Tolerance, as a share of the utterance's length (0.2 and 0.4 are usual in speech synthesis)."""
-    path: Literal["diagonal", "ctc"] = "diagonal"
-    """diagonal: tokens are spread evenly over the speech. ctc: each token's time in the alignment by the CTC
-    head, as soon as that is good enough (ctc_threshold), and the diagonal until then."""
-    ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """With path ctc: an utterance follows its alignment once its CTC loss per token (nats) is below this."""
-    trim_silence: bool = True
-    """Run the diagonal from the first to the last loud frame, not through silence at the ends. What
-    augment.spec_augment masks afterwards does not count."""
-    layers: Annotated[tuple[int, ...], pydantic.Field(min_length=1)] | None = None
-    """Decoder layers that are guided, from 0, or from the last as -1, -2; all if null."""
-    heads: Annotated[tuple[pydantic.NonNegativeInt, ...], pydantic.Field(min_length=1)] | None = None
-    """Heads that are guided in each of those layers; all if null."""
-    schedule: Literal["constant", "linear", "exponential"] = "constant"
-    """How the weight changes: linear falls to zero at `steps`; exponential halves every `half_life`."""
-    half_life: int = pydantic.Field(default=1000, gt=0)
-    """Updates until the weight of the exponential schedule is halved."""
-    steps: int | None = pydantic.Field(default=None, gt=0)
-    """Updates after which the penalty is off; needed by the linear schedule."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> GuidedAttentionConfig:
-        if self.schedule == "linear" and self.steps is None:
-            raise ValueError("schedule = linear falls to zero at `steps`, which is missing; add steps")
-        self.refuse_idle(self.schedule == "exponential", "schedule = exponential", "half_life")
-        self.refuse_idle(self.path == "ctc", "path = ctc", "ctc_threshold")
-        return self
-
-    def weight_at(self, step: int) -> float:
-        if self.steps is not None and step >= self.steps:
-            return 0.0
-        if self.schedule == "linear":
-            assert self.steps is not None
-            return self.weight * (1 - step / self.steps)
-        if self.schedule == "exponential":
-            return self.weight * 0.5 ** (step / self.half_life)
-        return self.weight
 
 
 def cross_entropy(scores_BUV: Tensor, targets_BU: Tensor, label_smoothing: float) -> Tensor:
@@ -88,61 +45,6 @@ def ctc_loss(
         reduction="none",
         zero_infinity=True,
     )
-
-
-# --- guided attention ---------------------------------------------------------------------------
-
-
-def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tensor:
-    """(B, N): row n of N at n / N of the way from the start to the end of the speech, in steps.
-
-    Rows of padding are at the end: a prior far outside of the recording has no finite value in float16.
-    """
-    rows_N = torch.arange(max_rows, device=spans_B2.device)
-    share_BN = (rows_N / num_rows_B[:, None]).clamp(max=1)
-    start_B1, end_B1 = spans_B2[:, :1], spans_B2[:, 1:]
-    return start_B1 + share_BN * (end_B1 - start_B1)
-
-
-def guided_attention_loss(
-    weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor, sigma: float
-) -> Tensor:
-    """The penalty that each row's attention meets on average, summed over the rows and averaged over heads.
-
-    Only real rows and steps count, so that padding changes nothing; and as a row of attention sums to one,
-    its penalty lies between 0 and 1 for short and long utterances alike.
-    """
-    penalty_BNT = 1 - _closeness(times_BN, lengths_B, weights_BHNT.size(-1), sigma)
-    is_row_BN = length_mask(num_rows_B, weights_BHNT.size(2))
-    is_step_BT = length_mask(lengths_B, weights_BHNT.size(3))
-    valid_BNT = is_row_BN[:, :, None] & is_step_BT[:, None, :]
-    return (weights_BHNT * (penalty_BNT * valid_BNT)[:, None]).sum() / weights_BHNT.size(1)
-
-
-def _closeness(times_BN: Tensor, lengths_B: Tensor, num_steps: int, sigma: float) -> Tensor:
-    """(B, N, T): exp(-((t - time of row n) / T)^2 / (2 sigma^2))."""
-    steps_T = torch.arange(num_steps, device=times_BN.device)
-    distance_BNT = (steps_T - times_BN[..., None]) / lengths_B.clamp(min=1)[:, None, None]
-    return torch.exp(-(distance_BNT**2) / (2 * sigma**2))
-
-
-def attention_measures(
-    weights_BHNT: Tensor, times_BN: Tensor, num_rows_B: Tensor, lengths_B: Tensor
-) -> dict[str, Tensor]:
-    """Measure attention: its mean distance from the path as a share of T, how often it does not step back.
-
-    Both are sums over rows, averaged over heads: divide by the number of rows.
-    """
-    steps_T = torch.arange(weights_BHNT.size(-1), device=weights_BHNT.device, dtype=weights_BHNT.dtype)
-    centre_BHN = (weights_BHNT * steps_T).sum(-1)
-    is_row_BN = length_mask(num_rows_B, weights_BHNT.size(2))
-    share = (centre_BHN - times_BN[:, None]).abs() / lengths_B.clamp(min=1)[:, None, None]
-    # One step back is the width of a frame, not a jump; the first row has nothing before it.
-    forward_BHN = F.pad((centre_BHN.diff(dim=-1) >= -1).to(weights_BHNT.dtype), (1, 0), value=1.0)
-    return {
-        "attention_distance": (share * is_row_BN[:, None]).sum() / weights_BHNT.size(1),
-        "attention_monotonic": (forward_BHN * is_row_BN[:, None]).sum() / weights_BHNT.size(1),
-    }
 
 
 @torch.no_grad()
@@ -208,50 +110,116 @@ def _best_path(
     return torch.cat(path[::-1], 1)
 
 
-# --- attention prior --------------------------------------------------------------------------------
-
-# B batch, N rows of attention (tokens and the end), T encoded steps
-
-MIN_DEVIATION = 0.5  # steps
+# B batch, U tokens, N rows of a decoder (tokens and the end)
 
 
-class AttentionPriorConfig(Config):
-    """A Gaussian around each token's place on the diagonal, as a factor of attention in training.
+@dataclass(frozen=True)
+class Losses:
+    """Sums over a batch.
 
-    Its logarithm is added to the scores before the softmax, in all layers and heads: the decoder sees about
-    the right steps from the first update on. It widens until it is flat, and decoding never has it. That
-    teaches a decoder without CTC to attend, which a penalty does not: recipes/fsdd/guided_attention.md.
+    Divided by the tokens of all batches of an update, they give the same mean however these are split.
     """
 
-    width: float = pydantic.Field(default=0.08, gt=0)
-    """Standard deviation at first, as a share of the length of the speech."""
-    keep_updates: int = pydantic.Field(default=100, ge=0)
-    """Updates during which the width stays as it is."""
-    end_updates: int = pydantic.Field(default=500, gt=0)
-    """Updates after which there is no prior. Until then the width is divided by a factor that falls linearly
-    from 1 to 0."""
-    trim_silence: bool = True
-    """Run the diagonal from the first to the last loud frame, not through silence at the ends."""
+    total: Tensor
+    """What to differentiate."""
+    num_tokens: int
+    """As `Model.count_targets` says."""
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    """Detached; some of `Model.reported`."""
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> AttentionPriorConfig:
-        if self.end_updates <= self.keep_updates:
+
+@dataclass(frozen=True)
+class Targets:
+    """The reference tokens of a batch."""
+
+    tokens_BU: Tensor
+    lengths_B: Tensor
+
+    @property
+    def num_rows_B(self) -> Tensor:
+        """Decisions of the decoder: the tokens and the end."""
+        return self.lengths_B + 1
+
+    def for_decoder(self) -> tuple[Tensor, Tensor]:
+        """Inputs, which begin with the start token, and targets, which end with the end token: (B, U + 1)."""
+        is_token_BU = length_mask(self.lengths_B, self.tokens_BU.size(1))
+        start_B1 = self.tokens_BU.new_full((len(self.tokens_BU), 1), SOS_ID)
+        inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
+        targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
+        return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
+
+
+class ModelConfig(Config):
+    """Section model: one for each kind of model, which says what differs by kind."""
+
+    reads_audio: ClassVar[bool] = True
+    makes_text: ClassVar[bool] = False
+    """Of audio: it can transcribe, and is compared by error rates."""
+    scores: ClassVar[tuple[str, ...]] = ("loss",)
+    """Of the dev set; the first one is the usual one to select by."""
+
+    type: str
+
+    @property
+    def reads_text(self) -> bool:
+        """True if text.training normalises texts of the manifest for it."""
+        return True
+
+    @property
+    def num_texts(self) -> int:
+        """Number of texts of an utterance that it learns: `text`, `extras.text_2` and so on."""
+        return 1
+
+    def find_labels(self, text: TextConfig) -> Labels | None:
+        """Source of a classifier's labels; None for a model of tokens."""
+        return None
+
+    @property
+    def attends(self) -> bool:
+        """True if its decoder attends to encoded steps."""
+        return False
+
+    def check_run(self, run: Any) -> None:
+        """Refuse, as a ValueError, settings of a `RunConfig` that do nothing for it or cannot go with it."""
+        if run.train.plot_every is not None and not self.attends:
             raise ValueError(
-                f"end_updates = {self.end_updates} is not after keep_updates = {self.keep_updates}; raise it"
+                "train.plot_every draws the attention of a decoder, and there is none; set it to null"
             )
-        return self
-
-    def width_at(self, step: int) -> float | None:
-        """The width after so many updates; None: no prior any more."""
-        if step >= self.end_updates:
-            return None
-        share = (self.end_updates - step) / (self.end_updates - self.keep_updates)
-        return self.width / min(1.0, share)
 
 
-def prior_bias(times_BN: Tensor, spans_B2: Tensor, num_steps: int, width: float) -> Tensor:
-    """(B, N, T): -(t - time of row n)^2 / (2 (width * length of the speech)^2)."""
-    deviation_B = (width * (spans_B2[:, 1] - spans_B2[:, 0])).clamp(min=MIN_DEVIATION)
-    steps_T = torch.arange(num_steps, device=times_BN.device)
-    distance_BNT = (steps_T - times_BN[..., None]) / deviation_B[:, None, None]
-    return -(distance_BNT**2) / 2
+class Model(nn.Module):
+    """Calling it with (features_BTF, feature_lengths_B, tokens_BU, token_lengths_B, step, speech_spans_B2)
+    gives `Losses`.
+
+    `step` is the number of updates so far, or left out; `speech_spans_B2` says in which frames speech lies,
+    where masks hide it in the features. What has no audio gets features of length 0.
+    """
+
+    reported: ClassVar[tuple[str, ...]] = ("total", "correct")
+    """All names that the parts of its losses may have, after the total."""
+
+    @property
+    def subsampling_factor(self) -> int:
+        """Frames of features to each step behind the encoder."""
+        return 1
+
+    @property
+    def text_heads(self) -> tuple[str, ...]:
+        """Its heads that give text, each decoded greedily for the error rates of dev."""
+        return ()
+
+    @staticmethod
+    def count_targets(token_lengths_B: Tensor) -> int:
+        """Number that losses are divided by: the tokens and an end for each utterance."""
+        return int(token_lengths_B.sum()) + len(token_lengths_B)
+
+    def score(self, means: Mapping[str, float], tokens_per_word: float) -> dict[str, float]:
+        """Scores of a dev set from the means per token of what is reported. Error rates come to them."""
+        return name_means(means)
+
+
+def name_means(means: Mapping[str, float]) -> dict[str, float]:
+    """Names of the log: the total is the loss, and the share of correct tokens an accuracy."""
+    names = {"total": "loss", "correct": "token_accuracy"}
+    first = {shown: means[name] for name, shown in names.items() if name in means}
+    return first | {name: mean for name, mean in means.items() if name not in names}

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
+from asr.config import choose_by_type
 from asr.features.padded import speech_spans
-from asr.models.adaptation import LoraConfig, add_low_rank, freeze, require_learning
-from asr.models.attention_clock import AttentionClockConfig, ClockedDecoder
-from asr.models.attention_guide import AttentionGuideConfig, guide_texts
-from asr.models.decoder import (
+from asr.models.decoders import (
     AnyDecoder,
+    AnyDecoderConfig,
     Decoder,
     DecoderConfig,
     Encoded,
@@ -22,22 +22,24 @@ from asr.models.decoder import (
     TeacherForcing,
     Weights,
     WeightsOf,
+    build_decoder,
 )
-from asr.models.decoders import AnyDecoderConfig, build_decoder
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
-from asr.models.layers import Dropout, length_mask
-from asr.models.losses import (
+from asr.models.guided_attention import (
+    AttentionClockConfig,
+    AttentionGuideConfig,
     AttentionPriorConfig,
     GuidedAttentionConfig,
-    align_tokens,
     attention_measures,
-    ctc_loss,
     diagonal_times,
+    guide_texts,
     guided_attention_loss,
     prior_bias,
 )
-from asr.models.model import Losses, ModelConfig, Targets
-from asr.models.non_autoregressive import MaskDecoderConfig, NonAutoregressiveDecoderConfig
+from asr.models.language_model import LanguageModel, LanguageModelConfig
+from asr.models.layers import Dropout, find_more_kinds, length_mask
+from asr.models.lora_int8 import LoraConfig, add_low_rank, freeze, require_learning
+from asr.models.losses import Losses, Model, ModelConfig, Targets, align_tokens, ctc_loss
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension
@@ -88,12 +90,12 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError("guided_attention needs a decoder; set guided_attention: null")
         if self.decoder is None and self.exposure != ExposureConfig():
             raise ValueError("exposure is about the inputs of a decoder, and there is none; remove it")
-        if isinstance(self.decoder, NonAutoregressiveDecoderConfig) and self.exposure != ExposureConfig():
+        if self.decoder is not None and not self.decoder.reads_tokens and self.exposure != ExposureConfig():
             raise ValueError(
                 "exposure is about the tokens before the next one, which decoder.type = "
                 f"{self.decoder.type} does not see; remove it"
             )
-        if isinstance(self.decoder, MaskDecoderConfig) and self.ctc_weight == 0:
+        if self.decoder is not None and self.decoder.needs_ctc and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
         guided = self.guided_attention
         if guided is not None and guided.path == "ctc" and self.ctc_weight == 0:
@@ -153,11 +155,7 @@ def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) ->
 
 
 def check_biased(name: str, decoder: DecoderConfig | None) -> None:
-    if (
-        decoder is None
-        or decoder.cross_attention == (0, 0)
-        or isinstance(decoder, NonAutoregressiveDecoderConfig)
-    ):
+    if decoder is None or decoder.cross_attention == (0, 0) or not decoder.reads_tokens:
         raise ValueError(
             f"{name} needs a decoder that attends and goes token by token, and decoder"
             + (" is null" if decoder is None else f".type = {decoder.type} does not")
@@ -208,6 +206,8 @@ class SpeechModel(EncoderModel):
             self.decoder = build_decoder(config.decoder, dim, vocab_size)
         if config.attention_clock is not None:
             assert isinstance(self.decoder, Decoder)
+            from asr.research.attention_clock import ClockedDecoder
+
             self.decoder = ClockedDecoder(config.attention_clock, self.decoder, dim, vocab_size)
         freeze(self, config.frozen)
         if config.lora is not None:
@@ -371,3 +371,21 @@ class SpeechModel(EncoderModel):
             path_BN[:, :-1] = torch.where(is_token_BU, middle_BU, times_BN[:, :-1])
             times_BN = torch.where(is_aligned_B[:, None], path_BN, times_BN)
         return times_BN, {"on_ctc_path": (is_aligned_B * targets.num_rows_B).sum()}
+
+
+# From the section of a config to its class; nothing in the training loop names a kind.
+MODELS: dict[type[ModelConfig], Callable[[Any, int, int], Model]] = {
+    SpeechModelConfig: SpeechModel,
+    LanguageModelConfig: LanguageModel,
+}
+
+if TYPE_CHECKING:
+    AnyModelConfig = ModelConfig
+else:
+    AnyModelConfig = choose_by_type(MODELS, "speech", lambda: find_more_kinds("MODELS"))
+
+
+def build_model(config: ModelConfig, num_features: int, vocab_size: int) -> Model:
+    """The model with fresh random weights; seed torch before for the same ones."""
+    build = MODELS.get(type(config)) or find_more_kinds("MODELS")[type(config)]
+    return build(config, num_features, vocab_size)

@@ -20,7 +20,7 @@ from asr.decoding.hypothesis import DecodingConfig
 from asr.decoding.search import offered_methods
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
-from asr.models.precision import describe_device
+from asr.models.lora_int8 import describe_device
 from asr.recipe.experiment import Experiment, read_record
 from asr.recipe.results import (
     AT_SPEEDS,

@@ -30,7 +30,7 @@ from asr.config import Config
 from asr.decoding.checks import ChecksConfig
 from asr.errors import UserError
 from asr.families import Family
-from asr.models.precision import Precision
+from asr.models.lora_int8 import Precision
 from asr.serve.api import ApiError, too_long
 from asr.serve.scheduler import BatchReport, Client, Scheduler, WithdrawnError
 from asr.transcription.settings import FamilySections

@@ -38,8 +38,8 @@ from asr.families import find_families
 from asr.features.front_end import FrontEnd
 from asr.files import require_local, usual_mode
 from asr.models import Model, SpeechModel, build_model
-from asr.models.adaptation import merge_low_rank
 from asr.models.layers import without_weights
+from asr.models.lora_int8 import merge_low_rank
 from asr.system.checkout import find_commit, find_shipped
 from asr.system.run_config import RunConfig
 from asr.text.tokenizer import Tokenizer

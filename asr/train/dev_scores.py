@@ -19,8 +19,8 @@ from asr.decoding.hypothesis import EncodedAudio
 from asr.decoding.search import search_quickly
 from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
-from asr.models.encoder import make_clock, make_frame_clock
-from asr.models.model import Targets
+from asr.models.encoders import make_clock, make_frame_clock
+from asr.models.losses import Targets
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
 from asr.scoring.result import compute_bleu, count_bleu
 from asr.system.checkpoint import System

@@ -19,7 +19,7 @@ from asr.config import describe_config
 from asr.errors import UserError
 from asr.evaluation.plots import draw_learning_curve
 from asr.files import replace_file
-from asr.models.model import name_means
+from asr.models.losses import name_means
 from asr.system.run_config import RunConfig
 from asr.train.learner import Outcome
 

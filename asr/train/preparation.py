@@ -29,9 +29,9 @@ from asr.data.storage import is_address
 from asr.errors import UserError
 from asr.families import find_family
 from asr.features.front_end import FrontEnd, fit_front_end
-from asr.models import LabelModel, Model, ModelConfig, build_model
-from asr.models.adaptation import is_low_rank
-from asr.models.encoder import make_clock, subsampled_lengths
+from asr.models import Model, ModelConfig, build_model
+from asr.models.encoders import EncoderModel, make_clock, subsampled_lengths
+from asr.models.lora_int8 import is_low_rank
 from asr.scoring.counting import count_word_errors
 from asr.scoring.result import load_sacrebleu
 from asr.system.checkpoint import System, find_checkpoints, find_model, load_any_system
@@ -182,7 +182,7 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Aud
     """Build the loaders of the training and of the dev set, each of manifests or of shards."""
     config, inputs = system.config, build_inputs(system)
     if (labels := config.model.find_labels(config.text)) is not None:
-        assert isinstance(system.model, LabelModel)
+        assert isinstance(system.model, EncoderModel)
         inputs = replace(
             inputs, labels=labels, step_times=make_clock(config.features, system.model.encoder).times
         )

@@ -19,7 +19,7 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
 from asr.families import Family, find_families, find_family
-from asr.models.precision import Precision
+from asr.models.lora_int8 import Precision
 from asr.system.checkpoint import find_model
 from asr.system.decoding_resources import DecodingResources
 from asr.text.normalization import Rule, check_rules, join_letters, normalize, normalize_english

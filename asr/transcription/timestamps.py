@@ -19,9 +19,8 @@ from torch import Tensor
 
 from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
-from asr.models.encoder import Clock
-from asr.models.losses import align_tokens
-from asr.models.model import Targets
+from asr.models.encoders import Clock
+from asr.models.losses import Targets, align_tokens
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import PAD_ID
 from asr.transcripts.transcript import Word

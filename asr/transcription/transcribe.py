@@ -52,8 +52,8 @@ from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
 from asr.decoding.rescoring import rescore
 from asr.decoding.search import check_decoding
 from asr.errors import UserError
-from asr.models.decoder import Decoder
-from asr.models.precision import (
+from asr.models.decoders import Decoder
+from asr.models.lora_int8 import (
     Precision,
     describe_arithmetic,
     limit_kept_kernels,

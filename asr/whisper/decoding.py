@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.decoding.checks import ChecksConfig, Evidence, find_faults
 from asr.errors import UserError
-from asr.models.transformer import TransformerDecoderState
+from asr.models.decoders import TransformerDecoderState
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.family import WhisperDecodingConfig
 from asr.whisper.whisper_tokenizer import WhisperTokenizer

@@ -13,19 +13,16 @@ from torch.nn import functional as F
 
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
-from asr.models.attention import Memory
-from asr.models.decoder import Weights, WeightsOf
-from asr.models.encoder import Encoder
-from asr.models.layers import Dropout, length_mask, without_weights
-from asr.models.positions import PositionConfig
-from asr.models.precision import Int8Linear
-from asr.models.transformer import (
-    EncoderLayer,
+from asr.models.decoders import (
     TransformerDecoder,
     TransformerDecoderConfig,
     TransformerDecoderState,
-    TransformerEncoderConfig,
+    Weights,
+    WeightsOf,
 )
+from asr.models.encoders import Encoder, EncoderLayer, TransformerEncoderConfig
+from asr.models.layers import Dropout, Memory, PositionConfig, length_mask, without_weights
+from asr.models.lora_int8 import Int8Linear
 from asr.whisper.family import FRAMES_PER_STEP, MAX_STEPS, WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer
 

@@ -13,16 +13,16 @@ import pydantic
 
 from asr.config import Config
 from asr.errors import UserError, suggest
-from asr.models.decoder import AnyDecoder, DecoderConfig
-from asr.models.encoder import Encoder, EncoderConfig
+from asr.models.decoders import AnyDecoder, DecoderConfig
+from asr.models.encoders import Encoder, EncoderConfig
 
 if TYPE_CHECKING:
     import torch
 
     from asr.audio.segmentation import SegmentationConfig
     from asr.decoding.checks import ChecksConfig
-    from asr.models.model import Model
-    from asr.models.precision import Precision
+    from asr.models import Model
+    from asr.models.lora_int8 import Precision
     from asr.system.checkpoint import System
     from asr.system.run_config import RunConfig
     from asr.text.normalization import TextConfig

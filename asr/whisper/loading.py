@@ -50,7 +50,7 @@ from asr.whisper.whisper_tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from asr.models.model import Model
+    from asr.models import Model
     from asr.system.checkpoint import System
     from asr.system.run_config import RunConfig
     from asr.text.tokenizer import Tokenizer
@@ -610,7 +610,7 @@ def take_over_tokenizer(config: RunConfig) -> Tokenizer | None:
 def take_over(config: RunConfig, tokenizer: Tokenizer) -> System[Model]:
     """A system with the weights of a Whisper model in those of its parts that are of type whisper."""
     from asr.models import SpeechModelConfig, build_model
-    from asr.models.adaptation import is_low_rank
+    from asr.models.lora_int8 import is_low_rank
     from asr.system.checkpoint import System
     from asr.train.preparation import complete, load_weights
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models.decoder import WeightsOf
+from asr.models.decoders import WeightsOf
 from asr.whisper.encoder_decoder import Whisper
 from asr.whisper.family import WhisperSizes
 from asr.whisper.whisper_tokenizer import WhisperTokenizer

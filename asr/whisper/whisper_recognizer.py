@@ -20,7 +20,7 @@ from asr.decoding.checks import ChecksConfig
 from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
 from asr.decoding.hypothesis import DecodingConfig
 from asr.errors import UserError
-from asr.models.precision import Precision
+from asr.models.lora_int8 import Precision
 from asr.transcription.joining import clip_words, make_segment, mean_confidence, replace_words
 from asr.transcription.transcribe import Decoded, End, Request, TimedTexts, Transcriber
 from asr.transcripts.transcript import Segment, Word

@@ -1,4 +1,4 @@
-"""asr/models/adaptation: what is frozen gets no gradient; changes of low rank are what their formula says."""
+"""asr/models/lora_int8: what is frozen gets no gradient; changes of low rank are what their formula says."""
 
 from __future__ import annotations
 

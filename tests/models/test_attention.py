@@ -16,8 +16,8 @@ from asr.models import (
     SelfAttention,
     Window,
     attend,
-    attention,
     attention_weights,
+    layers,
     length_mask,
     merge_heads,
     split_heads,
@@ -118,7 +118,7 @@ def test_attend_in_blocks_of_queries(
     monkeypatch: pytest.MonkeyPatch, causal: bool, block_scores: int
 ) -> None:
     """As in bfloat16 on a CPU: of one query, a few, or all at once."""
-    monkeypatch.setattr(attention, "BLOCK_SCORES", block_scores)
+    monkeypatch.setattr(layers, "BLOCK_SCORES", block_scores)
     mask = length_mask(torch.tensor([7, 3]), 7)[:, None, None]
     mask = mask & torch.ones(7, 7, dtype=torch.bool).tril() if causal else mask
     heads = random_heads(7)
@@ -237,7 +237,7 @@ def test_window_attention_equals_a_band_mask(
     band_TS = (distance_TS >= -left) & (distance_TS <= right)
     may_see = band_TS & mask_BT[:, None, None, :]
     is_real_BT = mask_BT & may_see.any(-1)[:, 0]
-    windowed = attention.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
+    windowed = layers.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
     expected = plain_attention(queries, keys, values, may_see)
     assert windowed.isfinite().all()
     torch.testing.assert_close(
@@ -247,7 +247,7 @@ def test_window_attention_equals_a_band_mask(
     step = data.draw(st.integers(0, length - 1))
     keys[:, :, ~band_TS[step]] = 1e6
     values[:, :, ~band_TS[step]] = 1e6
-    again = attention.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
+    again = layers.attend_in_window(queries, keys, values, Window(left, right), mask_BT)
     torch.testing.assert_close(
         again[:, :, step][is_real_BT[:, step]], windowed[:, :, step][is_real_BT[:, step]], rtol=0, atol=1e-12
     )
@@ -326,7 +326,7 @@ def test_weights_are_not_computed_unless_asked_for(monkeypatch: pytest.MonkeyPat
 
     layer = CrossAttention(DIM, HEADS)
     memory = layer.remember(torch.randn(2, 7, DIM), None)
-    monkeypatch.setattr(attention, "attention_weights", refuse)
+    monkeypatch.setattr(layers, "attention_weights", refuse)
     assert layer(torch.randn(2, 3, DIM), memory)[1] is None
     with pytest.raises(AssertionError, match="weights were computed"):
         layer(torch.randn(2, 3, DIM), memory, weights_of=(0,))

@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st
 from model_examples import SYSTEMS, VOCAB_SIZE, build_example, make_utterances
 from test_attention_prior import ATTENDING
 
-from asr.models import ELSEWHERE, ClockedDecoder, SpeechModel, SpeechModelConfig
+from asr.models import ELSEWHERE, SpeechModel, SpeechModelConfig
+from asr.research import ClockedDecoder
 from asr.text import SOS_ID
 
 # B utterances, R rows of beams, U tokens, T encoded steps

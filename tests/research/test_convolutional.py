@@ -10,7 +10,7 @@ from encoder_examples import assert_each_as_if_alone
 from torch import Tensor
 from torch.nn import functional as F
 
-from asr.models import ConvolutionalEncoder, ConvolutionalEncoderConfig
+from asr.research import ConvolutionalEncoder, ConvolutionalEncoderConfig
 
 # B batch, T steps, F features, D dimension
 

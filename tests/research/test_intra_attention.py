@@ -11,7 +11,7 @@ from encoder_examples import assert_each_as_if_alone
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.models import (
+from asr.research import (
     IntraAttention,
     IntraAttentionCell,
     IntraAttentionEncoder,

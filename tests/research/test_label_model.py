@@ -11,7 +11,8 @@ import torch
 from model_examples import NUM_FEATURES, SYSTEMS, VOCAB_SIZE, Utterances, make_utterances, mark_relatives
 from torch import Tensor
 
-from asr.models import FIRST_LABEL_ID, FrameLabelsConfig, LabelModel, RecordingLabelConfig, build_model
+from asr.models import build_model
+from asr.research import FIRST_LABEL_ID, FrameLabelsConfig, LabelModel, RecordingLabelConfig
 from asr.text import PAD_ID, UNK_ID
 
 # B batch, T frames or encoded steps, N labels of an utterance, L all labels, D dimension

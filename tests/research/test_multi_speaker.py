@@ -13,7 +13,8 @@ from asr.batches import Inputs, encode_text, needed_frames
 from asr.data import Utterance
 from asr.errors import UserError
 from asr.features import FeaturesConfig, FrontEnd
-from asr.models import MultiSpeakerConfig, MultiSpeakerModel, build_model, ctc_loss, split_texts
+from asr.models import build_model, ctc_loss
+from asr.research import MultiSpeakerConfig, MultiSpeakerModel, split_texts
 from asr.text import EOS_ID, TextConfig, Tokenizer, TokenizerConfig
 
 FEATURE_LENGTHS = [83, 61, 40]

@@ -1,4 +1,4 @@
-"""asr/models/non_autoregressive: the length predictor, gaps and losses against loops; who sees what."""
+"""asr/research/non_autoregressive: the length predictor, gaps and losses against loops; who sees what."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from model_examples import (
 from torch import Tensor
 
 from asr.models import (
-    EndDecoder,
     ExposureConfig,
-    LengthDecoder,
-    LengthPredictor,
-    MaskDecoder,
     SpeechModel,
     SpeechModelConfig,
     Targets,
     TeacherForcing,
     build_model,
+)
+from asr.research import (
+    EndDecoder,
+    LengthDecoder,
+    LengthPredictor,
+    MaskDecoder,
     draw_gaps,
     non_autoregressive as module,
 )

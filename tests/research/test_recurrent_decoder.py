@@ -15,7 +15,8 @@ from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utteranc
 from torch import nn
 
 from asr.decoding import DecodingConfig
-from asr.models import Decoder, RecurrentAttention, RecurrentAttentionConfig, SpeechModelConfig, build_decoder
+from asr.models import Decoder, SpeechModelConfig, build_decoder
+from asr.research import RecurrentAttention, RecurrentAttentionConfig
 
 # B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary
 

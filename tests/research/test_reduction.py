@@ -19,10 +19,8 @@ from asr.features import (
     Subspace,
     accumulate_moments,
     fit_front_end,
-    fit_pca,
-    fit_reduction,
-    fit_smart_pca,
 )
+from asr.research import fit_pca, fit_reduction, fit_smart_pca
 
 
 def make_correlated(num_frames: int = 2000, num_features: int = 20, seed: int = 0) -> torch.Tensor:

@@ -38,7 +38,8 @@ from asr.decoding import (
     resolve_method,
 )
 from asr.errors import UserError
-from asr.models import EndDecoder, LengthDecoder, MaskDecoder, SpeechModel, SpeechModelConfig, build_model
+from asr.models import SpeechModel, SpeechModelConfig, build_model
+from asr.research import EndDecoder, LengthDecoder, MaskDecoder
 from asr.text import BLANK_ID, EOS_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary

@@ -464,7 +464,7 @@ def test_what_whisper_is_not_for(
 
 
 def test_eight_bits_where_there_are_none(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.models.lora_int8.is_int8_exact", lambda: False)
     loaded = load_model(models["file"], "cpu")
     assert isinstance(loaded, WhisperRecognizer) and isinstance(loaded.model.decoder.output, torch.nn.Linear)
     with pytest.raises(UserError, match="take float32"):
@@ -580,7 +580,7 @@ def test_a_folder_goes_on_in_its_arithmetic(
     assert cli.main([*command, "--set", "precision=float32"]) == 0
     made = Path("out/a.jsonl").read_bytes()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
-    monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: True)
+    monkeypatch.setattr("asr.models.lora_int8.is_int8_exact", lambda: True)
     Path("out/a.jsonl").unlink()  # this one is to be made again
     assert cli.main(command) == 0
     assert Path("out/a.jsonl").read_bytes() == made
@@ -593,7 +593,7 @@ def test_a_folder_goes_on_in_its_arithmetic(
     # What cannot go on stops.
     journal = Path("out", JOURNAL)
     journal.write_text(journal.read_text().replace("bf16 on cpu", "int8 on cpu"))
-    monkeypatch.setattr("asr.models.precision.is_int8_exact", lambda: False)
+    monkeypatch.setattr("asr.models.lora_int8.is_int8_exact", lambda: False)
     assert cli.main(command) == 2
     message = capsys.readouterr().err
     assert "was begun in int8 on cpu" in message and "--set precision=float32" in message

@@ -7,8 +7,7 @@ from typing import Literal
 import pydantic
 from torch import Tensor, nn
 
-from asr.models.conformer import DepthwiseConvolution
-from asr.models.encoder import LayeredEncoder, LayeredEncoderConfig
+from asr.models.encoders import DepthwiseConvolution, LayeredEncoder, LayeredEncoderConfig
 from asr.models.layers import Activation, Dropout, FeedForward, Kernel
 
 # B batch, T steps, F features, D model dimension

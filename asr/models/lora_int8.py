@@ -1,14 +1,118 @@
-"""Precision of matrix products: what the processor is fast at, what `auto` means, linear layers in 8 bits."""
+"""Adapt a trained model: frozen parts, and low-rank changes of projections (LoRA)."""
 
 from __future__ import annotations
 
+import math
 import os
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeVar
 
+import pydantic
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from asr.config import Config
 from asr.errors import UserError
+from asr.models.layers import without_weights
+
+# B batch, T steps, D dimension of the input, K dimension of the output, R rank
+
+PROJECTIONS = ("project_in", "project_out", "project_queries", "project_memory")  # of any attention
+
+
+class LoraConfig(Config):
+    """The projections of attention learn a change of low rank (Hu et al. 2021); their own weights stay.
+
+    What else is in the model is trained whole, unless `frozen` names it.
+    """
+
+    rank: int = pydantic.Field(default=8, gt=0)
+    """Of the change: a projection of D to K dimensions learns rank x (D + K) numbers."""
+    alpha: float = pydantic.Field(default=16.0, gt=0)
+    """The change is multiplied by alpha / rank, so that another rank needs no other learning rate."""
+
+
+class LowRankLinear(nn.Linear):
+    """A linear layer whose weights stay, and a change of low rank that is learned; at first it is none."""
+
+    def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
+        nn.Module.__init__(self)  # the weights are there already
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.scale = scale
+        self.down_RD = nn.Parameter(linear.weight.new_empty(rank, linear.in_features))
+        self.up_KR = nn.Parameter(linear.weight.new_zeros(linear.out_features, rank))
+        nn.init.kaiming_uniform_(self.down_RD, a=math.sqrt(5))
+        for parameter in linear.parameters():
+            parameter.requires_grad_(False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        change_BTK = F.linear(F.linear(x_BTD, self.down_RD), self.up_KR)
+        return F.linear(x_BTD, self.weight, self.bias) + self.scale * change_BTK
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """Merge the change into a plain layer."""
+        with without_weights():
+            linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
+        linear.weight = nn.Parameter(self.weight + self.scale * self.up_KR @ self.down_RD)
+        linear.bias = self.bias
+        return linear
+
+
+def freeze(model: nn.Module, parts: Sequence[str]) -> None:
+    for part in parts:
+        try:
+            model.get_submodule(part).requires_grad_(False)
+        except AttributeError:
+            known = ", ".join(name for name, _ in model.named_children())
+            raise UserError(
+                f"model.frozen: no part {part!r} in this model; it has {known}, and parts of them such as "
+                "encoder.layers.0"
+            ) from None
+
+
+def add_low_rank(model: nn.Module, config: LoraConfig) -> None:
+    """Put a layer of low rank in the place of each projection of attention."""
+    found = list(_find(model, nn.Linear, PROJECTIONS))
+    if not found:
+        raise UserError(
+            "model.lora changes the projections of attention, and this model has none; set lora: null"
+        )
+    for parent, name, linear in found:
+        setattr(parent, name, LowRankLinear(linear, config.rank, config.alpha / config.rank))
+
+
+def require_learning(model: nn.Module) -> None:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(
+            "model.frozen leaves nothing that could be trained; take a part out, or add model.lora"
+        )
+
+
+def merge_low_rank(model: nn.Module) -> None:
+    """Merge all changes: plain projections compute the same in less time."""
+    for parent, name, layer in list(_find(model, LowRankLinear)):
+        setattr(parent, name, layer.merged())
+
+
+def is_low_rank(name: str) -> bool:
+    """Tell by its name whether a weight is part of a learned change."""
+    return name.endswith((".down_RD", ".up_KR"))
+
+
+Layer = TypeVar("Layer", bound=nn.Linear)
+
+
+def _find(
+    root: nn.Module, kind: type[Layer], names: Sequence[str] | None = None
+) -> Iterator[tuple[nn.Module, str, Layer]]:
+    for parent in root.modules():
+        for name, child in parent.named_children():
+            if type(child) is kind and (names is None or name in names):
+                yield parent, name, child
+
 
 Precision = Literal["auto", "float32", "bf16", "fp16", "int8", "int8_bf16"]
 """int8: linear layers in 8 bits, all else in float32; int8_bf16: attention and convolution in bf16."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from asr.models.encoder import LayeredEncoderConfig
-from asr.models.lstm import RecurrentEncoder
+from asr.models.encoders import LayeredEncoderConfig, RecurrentEncoder
 
 # B batch, T steps, P past steps, F features, D dimension of a state, N any number of parts of D
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.config import Config
-from asr.models.decoder import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
-from asr.models.intra_attention import IntraAttentionCell, Tape
+from asr.models.decoders import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
+from asr.models.encoders import Cell
 from asr.models.layers import Dropout, Kernel, length_mask
-from asr.models.lstm import Cell
+from asr.research.intra_attention import IntraAttentionCell, Tape
 
 # B utterances, R rows (the beams of all utterances, those of one side by side), T encoded steps, E their
 # dimension, U tokens, D dimension of the decoder, C of a context, V vocabulary

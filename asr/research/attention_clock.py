@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.config import Config
-from asr.models.attention_guide import ELSEWHERE, AttentionGuide
-from asr.models.decoder import Decoder, DecoderState, Weights, WeightsOf
+from asr.models.decoders import Decoder, DecoderState, Weights, WeightsOf
+from asr.models.guided_attention import ELSEWHERE, AttentionClockConfig, AttentionGuide
 from asr.models.layers import length_mask
 
 # B utterances, R rows (the beams of all utterances, those of one side by side), U new tokens, T encoded
@@ -16,22 +14,6 @@ from asr.models.layers import length_mask
 
 QUERY_DIM = 64
 SLOWNESS = 8.0  # tokens move so many steps at first, about
-
-
-class AttentionClockConfig(Config):
-    """A soft window on cross-attention that moves on with each token, in all layers and heads.
-
-    The decoder knows how likely it is to stand at each step. With each token it moves to the right, by
-    distances that are learned, and to steps where that token ends, which is learned too, by the cross-entropy
-    alone. Part of the model: training and all searches have it. In the first updates a prior
-    (`attention_prior`) shows it the way: recipes/guided_attention.md.
-    """
-
-    width: float = pydantic.Field(default=2.0, gt=0)
-    """Standard deviation of the window, in encoded steps."""
-    reach: int = pydantic.Field(default=64, gt=1)
-    """It moves by fewer encoded steps than this from token to token; after a longer pause it has to find its
-    place anew."""
 
 
 class ClockState(DecoderState):

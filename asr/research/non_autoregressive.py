@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asr.models.attention import Memory
-from asr.models.decoder import (
+from asr.models.decoders import (
     AnyDecoder,
+    DecoderLayer,
+    DecoderLayersConfig,
     DecoderLoss,
     Encoded,
     TeacherForcing,
@@ -19,11 +20,8 @@ from asr.models.decoder import (
     WeightsOf,
     score_tokens,
 )
-from asr.models.layers import Dropout, length_mask
-from asr.models.losses import IGNORED
-from asr.models.model import Targets
-from asr.models.positions import Positions
-from asr.models.transformer import DecoderLayer, DecoderLayersConfig
+from asr.models.layers import Dropout, Memory, Positions, length_mask
+from asr.models.losses import IGNORED, Targets
 
 # B utterances, R rows (B, or several texts of each utterance side by side), T encoded steps, U tokens or
 # queries, N tokens and the end, D dimension, V vocabulary, H heads
@@ -31,6 +29,8 @@ from asr.models.transformer import DecoderLayer, DecoderLayersConfig
 
 class NonAutoregressiveDecoderConfig(DecoderLayersConfig):
     """Layers of a decoder that does not wait for the token before."""
+
+    reads_tokens: ClassVar[bool] = False
 
     @pydantic.model_validator(mode="after")
     def _check_positions(self) -> NonAutoregressiveDecoderConfig:
@@ -56,6 +56,8 @@ class EndDecoderConfig(NonAutoregressiveDecoderConfig):
 
 class MaskDecoderConfig(NonAutoregressiveDecoderConfig):
     """Fills gaps: learns tokens that are masked, and decodes those of which CTC is unsure (Mask-CTC)."""
+
+    needs_ctc: ClassVar[bool] = True
 
     type: Literal["mask_ctc"] = "mask_ctc"
 

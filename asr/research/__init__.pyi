@@ -1,0 +1,39 @@
+from .attention_clock import ClockedDecoder as ClockedDecoder
+from .classifiers import (
+    FIRST_LABEL_ID as FIRST_LABEL_ID,
+    FrameLabelsConfig as FrameLabelsConfig,
+    FrameLabelsModel as FrameLabelsModel,
+    LabelModel as LabelModel,
+    RecordingLabelConfig as RecordingLabelConfig,
+    RecordingLabelModel as RecordingLabelModel,
+)
+from .convolutional import (
+    ConvolutionalEncoder as ConvolutionalEncoder,
+    ConvolutionalEncoderConfig as ConvolutionalEncoderConfig,
+)
+from .intra_attention import (
+    IntraAttention as IntraAttention,
+    IntraAttentionCell as IntraAttentionCell,
+    IntraAttentionEncoder as IntraAttentionEncoder,
+    IntraAttentionEncoderConfig as IntraAttentionEncoderConfig,
+    Tape as Tape,
+)
+from .multi_speaker import (
+    MultiSpeakerConfig as MultiSpeakerConfig,
+    MultiSpeakerModel as MultiSpeakerModel,
+    split_texts as split_texts,
+)
+from .non_autoregressive import (
+    EndDecoder as EndDecoder,
+    LengthDecoder as LengthDecoder,
+    LengthPredictor as LengthPredictor,
+    MaskDecoder as MaskDecoder,
+    NonAutoregressiveDecoder as NonAutoregressiveDecoder,
+    NonAutoregressiveDecoderConfig as NonAutoregressiveDecoderConfig,
+    draw_gaps as draw_gaps,
+)
+from .recurrent_decoder import (
+    RecurrentAttention as RecurrentAttention,
+    RecurrentAttentionConfig as RecurrentAttentionConfig,
+)
+from .reduction import fit_pca as fit_pca, fit_reduction as fit_reduction, fit_smart_pca as fit_smart_pca
