@@ -70,6 +70,7 @@ from .layers import (
 from .lora_int8 import (
     Int8Linear as Int8Linear,
     LowRankLinear as LowRankLinear,
+    describe_device as describe_device,
     is_fast as is_fast,
     is_int8_exact as is_int8_exact,
     is_low_rank as is_low_rank,

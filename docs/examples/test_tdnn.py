@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from encoder_examples import assert_each_as_if_alone
 
-from asr.models.tdnn import TDNNEncoder, TDNNEncoderConfig
+from asr.research.tdnn import TDNNEncoder, TDNNEncoderConfig
 
 # B batch, T steps, F features, D dimension
 

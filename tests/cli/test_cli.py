@@ -288,7 +288,10 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
         (["evaluate", "nowhere", "in.jsonl", "--output-dir", "in.jsonl"], "cannot make this folder"),
         (["evaluate", "nowhere", "in.jsonl", "--device", "gpu"], "nowhere: no model here"),
         (["info", "basee"], "basee: no model here; did you mean base?"),
-        (["train", "CONF", "model.encoder={type: lstn}"], "'whisper'; did you mean lstm?"),
+        (
+            ["train", "CONF", "model.encoder={type: lstn}"],
+            "'lstm', 'whisper', 'intra_attention', 'convolutional'; did you mean lstm?",
+        ),
         (["features", "."], ".: is a folder; give the files in it, such as ./*.wav"),
         (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "lowercase?"),
         (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),

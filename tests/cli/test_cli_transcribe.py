@@ -264,7 +264,7 @@ def test_a_misspelt_model_is_told_the_names(capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["transcribe", "a.wav", "--model", "mine"]) == 2
     assert "or the name of a Whisper model: tiny, " in capsys.readouterr().err
     assert cli.main(["transcribe", "a.wav", "--model", "turbo", "--language", "Englsh"]) == 2
-    assert "language 'Englsh' is none that Whisper knows; did you mean english?" in capsys.readouterr().err
+    assert "'Englsh': not a language of Whisper; did you mean english?" in capsys.readouterr().err
 
 
 def test_the_settings_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,13 +31,13 @@ from asr.evaluation import (
     DecodedSplit,
     EvaluatedSplit,
     decode_utterances,
-    describe_device,
     make_normalizer,
     read_batch,
     read_references,
     score_setups,
     write_texts,
 )
+from asr.models import describe_device
 from asr.recipe import find_shared
 from asr.scoring import score, score_files
 from asr.system import System, load_system
