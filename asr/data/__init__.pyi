@@ -26,10 +26,7 @@ from .manifest import (
     Utterance as Utterance,
     build_utterance as build_utterance,
     parse_utterance as parse_utterance,
-    read_decoded as read_decoded,
-    read_lines as read_lines,
     read_manifest as read_manifest,
-    read_texts as read_texts,
     relative_audio as relative_audio,
     write_manifest as write_manifest,
 )
@@ -63,4 +60,9 @@ from .subsets import (
     read_names as read_names,
     split_manifest as split_manifest,
 )
-from .text_lines import open_lines as open_lines
+from .text_lines import (
+    open_lines as open_lines,
+    read_decoded as read_decoded,
+    read_lines as read_lines,
+    read_texts as read_texts,
+)

@@ -11,7 +11,6 @@ import itertools
 import operator
 import os
 import re
-import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,10 @@ import pydantic
 from pydantic import Field
 
 from asr.config import Config
-from asr.data.text_lines import parse_json
+from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_lines
 from asr.errors import UserError, shorten
 from asr.files import replace_file, unpack
 
-MAX_LINE_BYTES = 1_000_000  # some 15 hours of transcript; a longer line is another kind of file
 MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
 MAX_SECONDS = 1_000_000.0  # 11 days: what exceeds it was counted in milliseconds or samples
 MAX_CHANNEL = 1_000
@@ -158,7 +156,7 @@ class Manifest(Sequence[Utterance]):
         files = []
         offsets, durations = array("q"), array("d")
         for path in paths:
-            with _open_for_reading(path) as file:
+            with open_regular(path) as file:
                 stamp = _stamp(file)
                 if unpack(file, path) is not file:
                     raise UserError(
@@ -191,7 +189,7 @@ class Manifest(Sequence[Utterance]):
     def part(self, rank: int, count: int) -> Iterator[Utterance]:
         """Every `count`-th utterance from `rank` on, and none of the others parsed."""
         for path, stamp, _ in self._files:
-            with _open_for_reading(path) as file:
+            with open_regular(path) as file:
                 _require_unchanged(file, path, stamp)
         return read_manifest(*self.paths, rank=rank, count=count)
 
@@ -205,7 +203,7 @@ class Manifest(Sequence[Utterance]):
         position = range(len(self))[operator.index(index)]  # IndexError, and negative ones count from the end
         path, stamp, first = next(file for file in reversed(self._files) if file[2] <= position)
         source = f"{path}: utterance number {position - first + 1}"
-        with _open_for_reading(path) as file:
+        with open_regular(path) as file:
             _require_unchanged(file, path, stamp)
             try:
                 file.seek(self._offsets[position])
@@ -314,67 +312,6 @@ def _explain_fault(fault: Any, record: Any) -> str:
     return f"{field} = {shorten(record.get(field))}: expected {_EXPECTED[field]}"
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
-def read_lines(path: str | Path, skip_blank: bool = True) -> Iterator[tuple[int, int, bytes]]:
-    """(number, byte offset, line) of each line, without its newline and without the byte order mark.
-
-    A line beyond the limit comes cut to one byte more than MAX_LINE_BYTES; memory never holds its rest.
-    """
-    try:
-        with _open_for_reading(path) as packed, unpack(packed, path) as file:
-            offset = number = 0
-            while line := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                begin, offset = offset, offset + len(line)
-                rest = line
-                while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-                    rest = file.readline(MAX_LINE_BYTES + 1)
-                    offset += len(rest)
-                if number == 1 and b"\0" in line:
-                    raise UserError(
-                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings and UTF-16; "
-                        "expected UTF-8 text"
-                    )
-                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-                    line, begin = line[3:], begin + 3
-                if not skip_blank or (line and not line.isspace()):
-                    yield number, begin, line.rstrip(b"\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
-
-
-def _open_for_reading(path: str | Path) -> IO[bytes]:
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe could block for ever, a folder cannot be read
-            raise UserError(f"{path}: not a regular file; give the path of a file")
-        return open(path, "rb")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
-
-
 def _stamp(file: IO[bytes]) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
-
-
-def read_decoded(path: Path, encoding: str = "utf-8", errors: str = "strict") -> Iterator[tuple[int, str]]:
-    """(number, line) of each line that is not blank, without the white space around it."""
-    for number, _, line in read_lines(path):
-        try:
-            text = line.decode(encoding, errors)
-        except UnicodeDecodeError:
-            raise UserError(f"{path}:{number}: not {encoding.upper()} text: {shorten(line[:100])}") from None
-        if text := text.strip():
-            yield number, text
-
-
-def read_texts(path: Path, separator: str | None = None) -> dict[str, str]:
-    """Text by id; each line is an id, the separator (None: white space) and the text."""
-    texts: dict[str, str] = {}
-    for number, line in read_decoded(path):
-        id, *text = line.split(separator, 1)
-        if not text or texts.setdefault(id, text[0].strip()) != text[0].strip():
-            raise UserError(f"{path}:{number}: expected a new id and its text, found {shorten(line)}")
-    return texts

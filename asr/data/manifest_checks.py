@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from asr.audio.containers import TOLERANCE_SECONDS
 from asr.audio.reading import measure_seconds, read_blocks, read_info
-from asr.data.manifest import Utterance, parse_utterance, read_lines, with_absolute_audio
+from asr.data.manifest import Utterance, parse_utterance, with_absolute_audio
 from asr.data.packed import Content, fetch, is_shards, open_shards
-from asr.data.text_lines import parse_json
+from asr.data.text_lines import parse_json, read_lines
 from asr.errors import UserError, shorten
 from asr.text.normalization import SAFE_RULES, Rule, normalize
 from asr.text.tokenizer import Tokenizer

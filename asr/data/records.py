@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from asr.data.text_lines import MAX_LINE_BYTES, Lines, parse_json
+from asr.data.text_lines import MAX_TEXT_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,8 @@ def _split_quoted(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]
         nonlocal row_size
         for number, line in lines.numbered:
             row_size += len(line)
-            if row_size > MAX_LINE_BYTES:  # a row has many lines if its quotes do
-                raise lines.error(number, f"the row is longer than {MAX_LINE_BYTES:,} characters")
+            if row_size > MAX_TEXT_LINE_BYTES:  # a row has many lines if its quotes do
+                raise lines.error(number, f"the row is longer than {MAX_TEXT_LINE_BYTES:,} characters")
             yield line + "\n"
 
     reader = csv.reader(feed(), delimiter=separator, strict=True)  # limits a cell to 131,072 characters

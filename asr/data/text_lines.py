@@ -1,4 +1,7 @@
-"""Lines of text files, pipes and standard input; other encodings and endless lines get clear answers."""
+"""Lines of text files, pipes and standard input; other encodings and endless lines get clear answers.
+
+`open_lines` gives decoded lines, `read_lines` bytes with the place of each in its file.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from asr.errors import UserError, shorten
 from asr.files import unpack
 
 BLANKS = " \t\r\n\v\f"  # white space that no text needs; all else, such as U+00A0, belongs to it
-MAX_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
+MAX_TEXT_LINE_BYTES = 50_000_000  # a transcript of some days, with the times of all words, as one JSON record
+MAX_LINE_BYTES = (
+    1_000_000  # of `read_lines`: some 15 hours of transcript; a longer line is another kind of file
+)
 
 
 def parse_json(line: bytes | str) -> Any:
@@ -65,6 +71,43 @@ def read_text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
                 yield f"{path}:{number}", stripped
 
 
+_GAP = re.compile(f"[{BLANKS}]+")
+
+
+def read_id_texts(lines: Lines, separator: str | None = None) -> Iterator[tuple[int, str, str]]:
+    """(number, id, text) of each line that is not blank. `separator` divides them, white space by default.
+
+    A line that is an id alone has an empty text.
+    """
+    for number, line in lines.numbered:
+        if stripped := line.strip(BLANKS):
+            id, *text = stripped.split(separator, 1) if separator else _GAP.split(stripped, maxsplit=1)
+            yield number, id, text[0].strip(BLANKS) if text else ""
+
+
+def read_texts(path: str | Path, separator: str | None = None) -> dict[str, str]:
+    """Text by id, where each line has both, and each id one text."""
+    texts: dict[str, str] = {}
+    with open_lines(path) as lines:
+        for number, id, text in read_id_texts(lines, separator):
+            if not text or texts.setdefault(id, text) != text:
+                raise lines.error(number, f"expected a new id and its text, found {shorten(id)}")
+    return texts
+
+
+def read_decoded(
+    path: str | Path, encoding: str = "utf-8", errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+    """(number, stripped line) of each line that is not blank, in an encoding that the caller knows."""
+    for number, _, line in read_lines(path):
+        try:
+            text = line.decode(encoding, errors).strip()
+        except UnicodeDecodeError:
+            raise UserError(f"{path}:{number}: not {encoding.upper()} text: {shorten(line[:100])}") from None
+        if text:
+            yield number, text
+
+
 def _open(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     if path == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
@@ -92,10 +135,10 @@ def _decode_lines(name: str, file: io.BufferedReader) -> Iterator[tuple[int, str
     text = io.TextIOWrapper(file, encoding, "surrogateescape", newline="\n")
     number = 1
     try:
-        while line := text.readline(MAX_LINE_BYTES + 1):
-            if len(line) > MAX_LINE_BYTES:
+        while line := text.readline(MAX_TEXT_LINE_BYTES + 1):
+            if len(line) > MAX_TEXT_LINE_BYTES:
                 raise UserError(
-                    f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes and begins with "
+                    f"{name}:{number}: the line is longer than {MAX_TEXT_LINE_BYTES:,} bytes and begins with "
                     f"{shorten(line[:100])}; expected shorter lines of text"
                 )
             if encoding == "utf-8":
@@ -124,3 +167,44 @@ def _require_text(name: str, number: int, line: str) -> None:
             f"{name}:{number}: byte {start + 1} is not UTF-8 ({shorten(rest)}); "
             f"convert the file, as by `iconv -f latin1 -t utf-8` if it is Latin-1"
         )
+
+
+# --- bytes ----------------------------------------------------------------------------------
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, int, bytes]]:
+    """(number, byte offset, line) of each line that is not blank, without newline and byte order mark.
+
+    A line beyond the limit comes cut to one byte more than MAX_LINE_BYTES; memory never holds its rest.
+    """
+    try:
+        with open_regular(path) as packed, unpack(packed, path) as file:
+            offset = number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                begin, offset = offset, offset + len(line)
+                rest = line
+                while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                    rest = file.readline(MAX_LINE_BYTES + 1)
+                    offset += len(rest)
+                if number == 1 and b"\0" in line:
+                    raise UserError(
+                        f"{path}: NUL at byte {line.index(0) + 1}, as in recordings and UTF-16; "
+                        "expected UTF-8 text"
+                    )
+                if number == 1 and line.startswith(codecs.BOM_UTF8):
+                    line, begin = line[3:], begin + 3
+                if line and not line.isspace():
+                    yield number, begin, line.rstrip(b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Open a file for reading. A pipe, which could block for ever, and a folder are refused."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path}: not a regular file; give the path of a file")
+        return open(path, "rb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the file ({error.strerror})") from None

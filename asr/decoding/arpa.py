@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.data.manifest import read_lines
+from asr.data.text_lines import read_lines
 from asr.errors import UserError
 from asr.files import replace_file
 

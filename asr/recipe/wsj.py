@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from asr.data.manifest import Utterance, read_decoded, shorten
+from asr.data.manifest import Utterance, shorten
+from asr.data.text_lines import read_decoded
 from asr.errors import UserError
 from asr.recipe.corpora import build_whole, find_files
 

@@ -13,10 +13,10 @@ from typing import IO, Any
 import pydantic
 
 from asr.audio.reading import measure_seconds
-from asr.data.manifest import build_utterance, read_lines
+from asr.data.manifest import build_utterance
 from asr.data.packed import INDEX_NAME, MAX_MEMBER_BYTES, PackedUtterance
 from asr.data.records import keep_scalars, name_fields
-from asr.data.text_lines import parse_json
+from asr.data.text_lines import parse_json, read_lines
 from asr.errors import UserError, shorten
 from asr.files import claim_folder, hash_file
 from asr.shards.packing import PackReport, finish_shard, hash_id, write_folder_index

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from asr.data.text_lines import BLANKS, Lines, open_lines
+from asr.data.text_lines import Lines, open_lines, read_id_texts
 from asr.errors import shorten
 from asr.transcripts.transcript import Word
 
 Format = Literal["jsonl", "stm", "ctm", "trn", "tsv", "csv", "srt", "vtt", "kaldi", "plain"]
 Role = Literal["reference", "hypothesis"]
 
-_GAP = re.compile(f"[{BLANKS}]+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")  # <i>, <v Ann>, <00:01.000>, {\an8}
 _NO_FIELDS: Mapping[str, str] = {}
@@ -62,10 +61,8 @@ def read_plain(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
 
 def read_kaldi_text(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """`id word word`; an id alone is an empty text."""
-    for number, line in lines.numbered:
-        if stripped := line.strip(BLANKS):
-            id, *text = _GAP.split(stripped, maxsplit=1)
-            yield number, id, Entry(text[0] if text else "")
+    for number, id, text in read_id_texts(lines):
+        yield number, id, Entry(text)
 
 
 def add_speakers(path: str, entries: dict[str, Entry], notes: list[str]) -> dict[str, Entry]:
@@ -75,11 +72,10 @@ def add_speakers(path: str, entries: dict[str, Entry], notes: list[str]) -> dict
         return entries
     speakers: dict[str, str] = {}
     with open_lines(table) as lines:
-        for number, line in lines.numbered:
-            if columns := line.split():
-                if len(columns) != 2:
-                    raise lines.error(number, f"{shorten(line)}: expected an utterance and its speaker")
-                speakers[columns[0]] = columns[1]
+        for number, id, speaker in read_id_texts(lines):
+            if len(speaker.split()) != 1:
+                raise lines.error(number, f"{shorten(id)}: expected an utterance and its speaker")
+            speakers[id] = speaker
     notes.append(f"speakers come from {table}")
     return {id: replace(entry, speaker=speakers.get(id)) for id, entry in entries.items()}
 

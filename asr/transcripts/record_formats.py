@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.data.records import COLUMNS, MEANINGS, build_id, name_fields, read_rows, read_seconds
-from asr.data.text_lines import Lines
+from asr.data.text_lines import Lines, parse_json
 from asr.errors import UserError, shorten
 from asr.transcripts.line_formats import Entry, Record, Role
 from asr.transcripts.transcript import Word
@@ -25,11 +24,7 @@ _KNOWN = {*MEANINGS, *TEXT_COLUMNS, *HYPOTHESIS_COLUMNS, "extras", "segments", "
 def read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     """One object a line, or one object or list for the whole file; ours, NeMo's, or alike."""
     first_number, first = next(((number, line) for number, line in lines.numbered if line.strip()), (1, ""))
-    try:
-        is_one_line = isinstance(_parse_json(first), dict)
-    except ValueError:
-        is_one_line = False
-    if is_one_line:
+    if isinstance(parse_json(first), dict):
         numbered = itertools.chain([(first_number, first)], lines.numbered)
         records = _read_json_lines(lines, numbered)
     else:
@@ -43,28 +38,20 @@ def read_jsonl(lines: Lines, role: Role, notes: list[str]) -> Iterator[Record]:
     notes.extend(chosen.explain())
 
 
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("brackets are nested too deeply for a transcript") from None
-
-
 def _read_json_lines(lines: Lines, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
     for number, line in numbered:
-        try:
-            if line.strip():
-                yield number, _parse_json(line)
-        except ValueError as error:
-            raise lines.error(number, f"not a JSON object on one line ({error})") from None
+        if line.strip():
+            record = parse_json(line)
+            if record is None:
+                raise lines.error(number, f"not a JSON object on one line; it begins with {shorten(line)}")
+            yield number, record
 
 
 def _read_document(lines: Lines, first_number: int, first: str) -> Iterator[tuple[int, Any]]:
     """A file that is one JSON value. A file of broken JSON Lines ends here too, so the message says both."""
-    try:
-        value = _parse_json("\n".join([first, *(line for _, line in lines.numbered)]))
-    except ValueError as error:
-        raise UserError(f"{lines.name}: neither JSON Lines nor one JSON value ({error})") from None
+    value = parse_json("\n".join([first, *(line for _, line in lines.numbered)]))
+    if value is None:
+        raise UserError(f"{lines.name}: neither JSON Lines nor one JSON value")
     for record in value if isinstance(value, list) else [value]:
         yield first_number, record
 

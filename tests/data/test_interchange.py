@@ -346,7 +346,7 @@ def test_a_folder_of_recordings_is_answered_with_what_to_give(tmp_path: Path) ->
 
 
 def test_a_row_of_endless_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.data.records.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("asr.data.records.MAX_TEXT_LINE_BYTES", 1000)
     (tmp_path / "a.csv").write_bytes(b"path,text\n" + b'"x\n",' * 300)
     for read in (read_csv, lambda path: read_transcripts(f"csv:{path}").entries):
         with pytest.raises(UserError, match=r"a\.csv:\d+: the row is longer than 1,000 characters"):

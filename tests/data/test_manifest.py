@@ -26,7 +26,7 @@ from asr.data import (
     relative_audio,
     write_manifest,
 )
-from asr.data.manifest import MAX_LINE_BYTES
+from asr.data.text_lines import MAX_LINE_BYTES
 from asr.errors import UserError
 
 FEW = settings(max_examples=40)

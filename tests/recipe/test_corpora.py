@@ -171,8 +171,8 @@ def test_files_are_found_in_any_case_through_links_and_without_circles(tmp_path:
     ("content", "message"),
     [
         (b"a one\nb\n", ":2: expected a new id and its text, found 'b'"),
-        (b"a one\na two\n", ":2: expected a new id and its text, found 'a two'"),
-        (b"a \xff\n", ":1: not UTF-8 text"),
+        (b"a one\na two\n", ":2: expected a new id and its text, found 'a'"),
+        (b"a \xff\n", ":1: byte 3 is not UTF-8"),
     ],
 )
 def test_a_damaged_table_of_texts(tmp_path: Path, content: bytes, message: str) -> None:

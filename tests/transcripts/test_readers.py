@@ -236,7 +236,7 @@ FAULTS = {
     "text_number": (b'{"id": "a", "text": 5}\n', r"file.txt:1: text = 5: expected a string"),
     "surrogate": (b'{"id": "a", "text": "\\ud800"}\n', r"file.txt:1: utterance 'a' .*surrogate"),
     "id_with_newline": (b'{"id": "a\\nb", "text": "x"}\n', r"file.txt:1: utterance .*control character"),
-    "deep": (b'{"id": "a", "text": "x", "y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "nested too deeply"),
+    "deep": (b'{"id": "a", "text": "x", "y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "neither JSON Lines nor one JSON value"),
     "bad_times": (b'{"id": "a", "text": "x", "start": "soon"}\n', r"file.txt:1: start = 'soon': expected seconds"),
     "short_row": (b"id\ttext\na\tone\nb\n", r"file.txt:3: 1 cells, but the header names 2 columns"),
     "broken_csv": (b'id,text\na,"one\n', r"file.txt:2: not a row of a CSV table"),
