@@ -29,11 +29,14 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, with LDC2005S15 and LDC2005T32 in it")
     audio = {split: {p.stem.lower(): p for p in _find(corpus_dir, split, ".sph")} for split in NUM_CALLS}
-    check_counts(corpus_dir, {split: len(found) for split, found in audio.items()}, NUM_CALLS, "calls")
+    texts = {
+        split: [path for path in _find(corpus_dir, split, ".txt") if path.stem.lower() in files]
+        for split, files in audio.items()
+    }
+    check_counts(corpus_dir, {split: len(calls) for split, calls in texts.items()}, NUM_CALLS, "calls")
     published = {}
     for split, files in audio.items():
-        calls = [path for path in _find(corpus_dir, split, ".txt") if path.stem.lower() in files]
-        utterances = [item for path in calls for item in _read_call(path, files[path.stem.lower()])]
+        utterances = [item for path in texts[split] for item in _read_call(path, files[path.stem.lower()])]
         published[split] = sorted(utterances, key=lambda utterance: utterance.id)
     sets = {
         "train": limit_repeats(published["train"][NUM_DEV:]),

@@ -21,6 +21,7 @@ NUM_CALLS = {"train": 2_438}
 NUM_DEV = 4_000  # of the training calls, by id, as in published results
 COUNTS = {"dev": 4_000, "test": 4_459, "test_swbd": 1_831, "test_callhm": 2_628}
 CHANNELS = {"A": 1, "B": 2}
+TRANSCRIPT = "-ms98-a-trans.text"  # of a side, such as sw2001A-ms98-a-trans.text
 # The names of the letters in the dictionary of the transcripts, by which it spells acronyms.
 # fmt: off
 LETTERS = {
@@ -38,7 +39,8 @@ def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     if corpus_dir is None:
         raise UserError("pass --corpus-dir FOLDER, with the audio, the MS98 transcripts and eval2000 in it")
     audio = {path.stem.lower(): path for path in find_files(corpus_dir, ".sph")}
-    num_calls = sum(name.startswith("sw0") for name in audio)
+    sides = {f"sw0{path.name[2:7].lower()}" for path in find_files(corpus_dir, TRANSCRIPT)}
+    num_calls = sum(f"{name}a" in sides and f"{name}b" in sides for name in audio)
     check_counts(corpus_dir, {"train": num_calls}, NUM_CALLS, "calls")
     train = sorted(_read_train(corpus_dir, audio), key=lambda utterance: utterance.id)
     test = list(_read_eval2000(corpus_dir, audio))
@@ -75,7 +77,7 @@ def _read_train(corpus_dir: Path, audio: Mapping[str, Path]) -> Iterator[Utteran
         corpus_dir, "sw-ms98-dict.text", "the dictionary of the MS98 transcripts (openslr.org/5)"
     )
     acronyms = read_acronyms(dictionary)
-    for path in find_files(corpus_dir, "-ms98-a-trans.text"):  # sw2001A-ms98-a-trans.text
+    for path in find_files(corpus_dir, TRANSCRIPT):
         name, side = f"sw0{path.name[2:6]}", path.name[6].upper()
         if name not in audio or side not in CHANNELS:
             continue  # counted among the calls

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from corpus_examples import (
     Corpus,
-    Damage,
-    check_damage,
+    check_damages,
     edit,
     load,
     prepare,
@@ -102,28 +101,6 @@ def test_a_librispeech_without_some_training_data(
     assert "3 of 4 utterances of train-clean-100" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (remove("LibriSpeech/dev-clean/84/123456/84-123456-0001.flac"), r"84-123456-0001\.flac"),
-        (
-            edit(
-                "LibriSpeech/test-other/367/123456/367-123456.trans.txt",
-                "367-123456-0001 DON'T SAY TES\n",
-                "",
-            ),
-            "found 1 utterances of test-other, expected 2",
-        ),
-        (
-            edit("LibriSpeech/test-other/367/123456/367-123456.trans.txt", "0001 DON'T SAY TES", "0001"),
-            r"367-123456\.trans\.txt:2: expected a new id and its text, found '367-123456-0001'",
-        ),
-    ],
-)
-def test_librispeech_damaged(librispeech: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(librispeech, tmp_path, damage, message, may_write=True)
-
-
 def test_a_part_of_a_subset_is_prepared_when_asked_for(librispeech: Corpus, tmp_path: Path) -> None:
     """100 of the 2,939 utterances of test-other, say: every manifest, result and page has to say so."""
     recipe, root = librispeech
@@ -194,34 +171,6 @@ def test_tedlium2(tedlium2: Corpus, tmp_path: Path) -> None:
     (dev,) = sets["dev"].values()
     assert (dev.text, dev.start, dev.duration, dev.speaker) == ("i'd say so", 0.12, 1.22, "BlaiseAguera_2007")
     assert dev.audio.endswith("TEDLIUM_release2/dev/sph/BlaiseAguera_2007.sph")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (rename("TEDLIUM_release2/test/stm", "TEDLIUM_release2/test/STM2"), "test/stm is neither here"),
-        (remove("TEDLIUM_release2/test/stm/AlGore_2009.stm"), "found 0 talks of test, expected 1"),
-        (remove("TEDLIUM_release2/dev/sph/BlaiseAguera_2007.sph"), r"BlaiseAguera_2007\.sph"),
-        (
-            edit("TEDLIUM_release2/dev/stm/BlaiseAguera_2007.stm", "1.34", "x"),
-            r"2007\.stm:1: .* expected recording",
-        ),
-        (
-            edit("TEDLIUM_release2/dev/stm/BlaiseAguera_2007.stm", "0.12 1.34", "5.12 6.34"),
-            r"a segment at 5\.12 s, but BlaiseAguera_2007\.sph ends at 2\.00 s",
-        ),
-        (
-            edit(
-                "TEDLIUM_release2/dev/stm/BlaiseAguera_2007.stm",
-                "<F0_M> i 'd say so",
-                "<F0_M> ignore_time_segment_in_scoring",
-            ),
-            "found 0 utterances of dev, expected 1",
-        ),
-    ],
-)
-def test_tedlium2_damaged(tedlium2: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(tedlium2, tmp_path, damage, message)
 
 
 def test_tedlium3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,25 +272,15 @@ def test_ljspeech(ljspeech: Corpus, tmp_path: Path, given: str) -> None:
     assert (utterance.speaker, utterance.language, utterance.duration) == ("LJ", "en", pytest.approx(0.1))
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (rename("LJSpeech-1.1/metadata.csv", "metadata.txt"), r"metadata\.csv is neither here"),
-        (edit("LJSpeech-1.1/metadata.csv", "LJ002-0002|", "LJ002-0002 "), r"expected an id, a text and"),
-        (edit("LJSpeech-1.1/metadata.csv", '|"Number seven," he said', ""), r"expected an id, a text and"),
-        (remove("LJSpeech-1.1/wavs/LJ001-0003.wav"), r"LJ001-0003\.wav"),
-    ],
-)
-def test_ljspeech_damaged(ljspeech: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(ljspeech, tmp_path, damage, message)
-
-
 # --- downloads ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "archive", "inner"),
     [
+        ("an4", "an4_sphere.tar.gz", "an4_sphere"),
+        ("fsdd", "free-spoken-digit-dataset-1.0.10.tar.gz", "fsdd"),
+        ("yesno", "waves_yesno.tar.gz", "yesno"),
         ("aidatatang", "aidatatang_200zh.tgz", "aidatatang"),
         ("aishell", "data_aishell.tgz", "aishell"),
         ("jsut", "jsut_ver1.1.zip", "jsut"),
@@ -363,7 +302,8 @@ def test_download(
     assert recipe.download is not None
     folder = recipe.download(tmp_path)
     assert folder == tmp_path / inner
-    assert calls[:2] == [(recipe.urls, tmp_path / archive, None), (tmp_path / archive, folder)]
+    checksum = recipe.prepare.__globals__.get("SHA256")
+    assert calls[:2] == [(recipe.urls, tmp_path / archive, checksum), (tmp_path / archive, folder)]
     assert [call[0] for call in calls[2:]] == [folder] * is_packed_twice
 
 
@@ -414,3 +354,13 @@ def test_download_of_voxforge(voxforge: Corpus, tmp_path: Path, monkeypatch: pyt
         (f"{recipe.urls[0]}{folder.name}.tgz", f"{folder.name}.tgz"),
         (folder.name,),
     ]
+
+
+@pytest.mark.parametrize("name", ["librispeech", "tedlium2", "voxforge", "ljspeech"])
+def test_no_damage_goes_unnoticed(
+    name: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)

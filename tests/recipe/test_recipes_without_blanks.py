@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 from corpus_examples import (
     Corpus,
-    Damage,
-    check_damage,
+    check_damages,
     edit,
     load,
     prepare,
-    remove,
     rename,
     texts,
     write_audio,
@@ -70,27 +68,6 @@ def test_aishell_unpacked_by_our_download(aishell: Corpus, tmp_path: Path) -> No
     assert list(prepare(aishell, tmp_path / "out")["test"]) == ["BAC009S0764W0121"]
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (remove("data_aishell/transcript/aishell_transcript_v0.8.txt"), "transcript_v0.8.txt is neither here nor"),
-        (remove("data_aishell/wav/dev/S0724/BAC009S0724W0121.wav"), "found 0 utterances of dev, expected 1"),
-        (lambda root: (root / "data_aishell/wav/S0724").with_suffix(".tar.gz").touch() or pack(root / "data_aishell/wav/dev/S0724"),
-         r"holds 2 archives that are still packed, such as S0724\.tar\.gz; unpack each"),
-        (
-            lambda root: write_text(root / "data_aishell/transcript/aishell_transcript_v0.8.txt", "BAC 今", encoding="gbk"),
-            "transcript_v0.8.txt:1: not UTF-8 text",
-        ),
-        (
-            lambda root: (root / "data_aishell/wav/test/S0764/BAC009S0764W0121.wav").write_bytes(b"RIFF"),
-            r"BAC009S0764W0121\.wav",
-        ),
-    ],
-)  # fmt: skip
-def test_aishell_damaged(aishell: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(aishell, tmp_path, damage, message, may_write=True)
-
-
 @pytest.fixture
 def aidatatang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     root = tmp_path / "aidatatang_200zh"
@@ -128,25 +105,6 @@ def test_aidatatang_with_packed_speakers(aidatatang: Corpus, tmp_path: Path) -> 
     unpack = recipe.prepare.__globals__["unpack_inner"]
     unpack(root / "aidatatang_200zh", 1_000_000)
     assert prepare(aidatatang, tmp_path / "out")["test"]["T0055G0021S0001"].speaker == "G0021"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (rename("aidatatang_200zh/transcript", "aidatatang_200zh/texts"), "200_zh_transcript.txt is neither here nor"),
-        (remove("aidatatang_200zh/corpus/dev/G0002/T0055G0002S0001.wav"), "found 0 utterances of dev, expected 1"),
-        (
-            edit("aidatatang_200zh/transcript/aidatatang_200_zh_transcript.txt", " 播放 一首 Ａ ok", ""),
-            r"transcript\.txt:1: expected a new id and its text",
-        ),
-        (
-            lambda root: (root / "aidatatang_200zh/corpus/test/G0021/T0055G0021S0001.wav").write_bytes(b"RIFF"),
-            r"T0055G0021S0001\.wav",
-        ),
-    ],
-)  # fmt: skip
-def test_aidatatang_damaged(aidatatang: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(aidatatang, tmp_path, damage, message, may_write=True)
 
 
 # --- AISHELL-2 --------------------------------------------------------------------------------------
@@ -200,18 +158,11 @@ def test_aishell2_in_another_layout(
     assert "test without AISHELL-DEV-TEST-SET/android/test" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (rename("AISHELL-2", "../AISHELL"), "none of AISHELL-2/iOS/data, iOS/data"),
-        (rename("AISHELL-DEV-TEST-SET/iOS/test/wav", "AISHELL-DEV-TEST-SET/iOS/wav"), r"IT0011W0001\.wav"),
-        (edit("AISHELL-2/iOS/data/wav.scp", "wav/C0803/IC0803W0002", "../../../../x"), "leads out of its folder"),
-        (edit("AISHELL-DEV-TEST-SET/Mic/test/trans.txt", "\t", " "), r"trans\.txt:1: expected a new id and its text"),
-        (edit("AISHELL-DEV-TEST-SET/Mic/test/trans.txt", "MT0011W0001", "MT0011W0002"), "found 0 utterances of test_mic"),
-    ],
-)  # fmt: skip
-def test_aishell2_damaged(aishell2: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(aishell2, tmp_path, damage, message, may_write=True)
+def test_a_path_of_aishell2_stays_in_its_folder(aishell2: Corpus, tmp_path: Path) -> None:
+    recipe, root = aishell2
+    edit("AISHELL-2/iOS/data/wav.scp", "wav/C0803/IC0803W0002", "../../../../x")(root)
+    with pytest.raises(UserError, match="leads out of its folder"):
+        recipe.prepare(root, tmp_path / "out")
 
 
 def test_aishell2_with_packed_speakers(aishell2: Corpus, tmp_path: Path) -> None:
@@ -249,25 +200,17 @@ def test_jsut(jsut: Corpus, tmp_path: Path) -> None:
     assert sets["test"]["BASIC5000_0001"].text == "もう少し、静かに:して。"
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            rename("jsut_ver1.1/basic5000", "jsut_ver1.1/basic"),
-            r"basic5000/transcript_utf8\.txt is neither here",
-        ),
-        (
-            edit("jsut_ver1.1/basic5000/transcript_utf8.txt", "BASIC5000_0002:", ""),
-            r"もう少し、静かに\.wav",
-        ),
-        (remove("jsut_ver1.1/basic5000/wav/BASIC5000_0003.wav"), r"BASIC5000_0003\.wav"),
-    ],
-)
-def test_jsut_damaged(jsut: Corpus, tmp_path: Path, damage: Damage, message: str) -> None:
-    check_damage(jsut, tmp_path, damage, message, may_write=True)
-
-
 def test_half_a_jsut_is_told(jsut: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rename("jsut_ver1.1/repeat500", "elsewhere")(jsut[1])
     prepare(jsut, tmp_path / "out")
     assert "2 of 3 utterances of train" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["aishell", "aidatatang", "aishell2", "jsut"])
+def test_no_damage_goes_unnoticed(
+    name: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check_damages(request.getfixturevalue(name), tmp_path_factory.mktemp("damaged"), caplog)
