@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -118,13 +117,6 @@ def test_the_whole_corpus_is_fetched_and_prepared(run: Run) -> None:
     assert len(Path("data/yesno/test.jsonl").read_text().splitlines()) == 6
 
 
-def test_no_network(run: Run) -> None:
-    status, message = run(url="http://127.0.0.1:1/waves")
-    assert status == 2
-    assert "cannot download waves_yesno.tar.gz; looked at:\n  http://127.0.0.1:1/waves" in message
-    assert "cannot be reached" in message and "pass --corpus-dir FOLDER" in message
-
-
 def test_an_interrupted_download_goes_on(run: Run, server: Server) -> None:
     server.cut = len(server.content) // 2
     status, message = run()
@@ -135,34 +127,6 @@ def test_an_interrupted_download_goes_on(run: Run, server: Server) -> None:
     server.ranges.clear()
     assert run() == (0, "")
     assert server.ranges == [f"bytes={half}-"], "what had come is not fetched again"
-
-
-def test_another_file_than_expected(run: Run, server: Server) -> None:
-    server.content = server.content[:-1] + b"?"
-    status, message = run()
-    assert status == 2
-    assert f"sent another file: {len(server.content):,} bytes, SHA-256 " in message
-    assert "was expected" in message and not Path("data/yesno/corpus/waves_yesno.tar.gz").exists()
-
-
-def test_a_changed_archive_on_disk(run: Run) -> None:
-    path = Path("data/yesno/corpus/waves_yesno.tar.gz")
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"another")
-    status, message = run()
-    assert status == 2
-    assert f"{path.absolute()}: not the expected file (its SHA-256 is not " in message
-    assert "delete it and run this again" in message
-
-
-def test_no_space(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise OSError(28, "No space left on device", "waves_yesno.tar.gz.part")
-
-    monkeypatch.setattr(archives, "_transfer", refuse)
-    status, message = run()
-    assert status == 2
-    assert "waves_yesno.tar.gz.part: cannot write the download (No space left on device)" in message
 
 
 def test_no_space_for_the_manifests(
@@ -179,32 +143,3 @@ def test_no_space_for_the_manifests(
     assert status == 2 and "train.jsonl: cannot write the file (No space left on device)" in message
     assert not list(Path("data/yesno").glob("*.jsonl"))
     assert run() == (0, ""), "with room, the same command goes on"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda root: shutil.rmtree(root / "waves_yesno"), "waves_yesno is neither here nor in a folder"),
-        (lambda root: shutil.rmtree(root), "cannot read this folder of a corpus (No such file or directory)"),
-        (
-            lambda root: [path.unlink() for path in sorted((root / "waves_yesno").iterdir())[:6]],
-            "expected 12: a part of the corpus, or another version of it",
-        ),
-        (
-            lambda root: soundfile.write(root / NAMES[0], np.zeros(4000, np.int16), 8_000, subtype="PCM_16"),
-            "differs from the published corpus",
-        ),
-    ],
-    ids=["wrong folder", "no folder", "half a corpus", "changed audio"],
-)
-def test_another_corpus(
-    run: Run, archive: tuple[bytes, str], tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
-    root = tmp_path / "mine"
-    with tarfile.open(fileobj=io.BytesIO(archive[0])) as tar:
-        tar.extractall(root, filter="data")
-    damage(root)
-    status, said = run("--corpus-dir", str(root))
-    assert status == 2 and f"asr: {root}" in said and message in said
-    assert "--corpus-dir" in said or "No such file" in said, "what to do"
-    assert not list(Path("data/yesno").glob("*.jsonl"))
