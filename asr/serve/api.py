@@ -14,7 +14,7 @@ from asr.audio.segmentation import SegmentationConfig
 from asr.config import Config
 from asr.errors import shorten, suggest
 from asr.transcripts.transcript import Segment, Transcript, Word
-from asr.transcripts.writers import describe_word, format_transcript
+from asr.transcripts.writers import format_transcript
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 JSON_FORMATS = ("json", "verbose_json")
@@ -219,7 +219,7 @@ def describe_usage(seconds: float) -> dict[str, object]:
 
 def name_as_openai(word: Word) -> dict[str, object]:
     """Describe a word with a confidence, which OpenAI's words lack."""
-    described = describe_word(word)
+    described = word.to_dict()
     return {"word": described.pop("text"), **described}
 
 

@@ -31,7 +31,6 @@ from asr.serve.pipe import PipeReader
 from asr.transcription.joining import keep_words
 from asr.transcription.transcribe import Request, Transcriber
 from asr.transcripts.transcript import Segment, Word
-from asr.transcripts.writers import describe_word
 
 logger = logging.getLogger(__name__)
 
@@ -270,9 +269,9 @@ def _describe(text: LiveText, line: str, delay: Delay) -> dict[str, object]:
     return {
         "seconds": round(text.seconds, 3),
         "text": line,
-        "final": [] if ended is None else [describe_word(word) for word in ended.words],
-        "agreed": [describe_word(word) for word in text.agreed],
-        "tentative": [describe_word(word) for word in text.tentative],
+        "final": [] if ended is None else [word.to_dict() for word in ended.words],
+        "agreed": [word.to_dict() for word in text.agreed],
+        "tentative": [word.to_dict() for word in text.tentative],
         "segment_ends": ended is not None,
         "warnings": [] if ended is None else list(ended.warnings),
         "behind": round(delay.seconds, 2),

@@ -15,6 +15,5 @@ from .transcript import (
 from .writers import (
     WRITERS as WRITERS,
     TranscriptStream as TranscriptStream,
-    escape_id as escape_id,
     format_transcript as format_transcript,
 )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import math
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import pydantic
 
 from asr.config import Config
-from asr.transcripts.transcript import Segment
+from asr.transcripts.transcript import Segment, to_milliseconds
 
+MAX_SECONDS, MIN_MS = (
+    7.0,
+    1000,
+)  # a cue stays as long at most, and at least where the next one leaves it the time
 # Costs of a division into cues; the division with the lowest sum is taken.
 CUE_COST = 10.0  # each further cue: few full ones rather than many short ones
 UNEVEN_COST = 4.0  # a cue that is nearly empty, since a lone last word flashes by
@@ -40,18 +43,6 @@ class SubtitlesConfig(Config):
     """Columns of a line at most; a Chinese or Japanese character takes two. 42 is usual for films."""
     max_lines: int = pydantic.Field(default=2, ge=1, le=10)
     """Lines that are shown at once."""
-    max_seconds: float = pydantic.Field(default=7.0, ge=0.1)
-    """A cue stays no longer."""
-    min_seconds: float = pydantic.Field(default=1.0, ge=0)
-    """A cue stays at least as long, where the next one leaves it the time."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> SubtitlesConfig:
-        if self.min_seconds > self.max_seconds:
-            raise ValueError(
-                f"min_seconds = {self.min_seconds} is above max_seconds = {self.max_seconds}; lower it"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class Cue:
     end_ms: int
     lines: tuple[str, ...]
     speaker: str | None = None
-    """Whose name stands before the first line."""
+    """Name of the speaker, to be shown before the first line."""
 
 
 @dataclass(frozen=True)
@@ -80,62 +71,59 @@ class _Piece:
         return measure_width(self.text)
 
 
+def clean(text: str) -> str:
+    """One line: any white space is a space, and characters that are none are left out."""
+    text = " ".join(text.split())
+    if text.isprintable():
+        return text
+    return " ".join(re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "", text).split())
+
+
 def build_cues(segments: Sequence[Segment], duration: float, config: SubtitlesConfig) -> list[Cue]:
     """Cues in the order of time; a cue never reaches over two segments, nor over another of its speaker."""
     cues: list[Cue] = []
     for speaker in dict.fromkeys(segment.speaker for segment in segments):
         builder = CueBuilder(config)
         own = sorted((one for one in segments if one.speaker == speaker), key=lambda one: one.start)
-        built = [cue for segment in own for cue in builder.add(segment)] + builder.finish(duration)
-        cues += [replace(cue, speaker=speaker) for cue in built]
+        cues += [cue for segment in own for cue in builder.add(segment)] + builder.finish(duration)
     return sorted(cues, key=lambda cue: cue.start_ms)
 
 
 class CueBuilder:
-    """Cues of segments that come one after the other; the last cue may stay until the next one begins."""
+    """Cues of a speaker's segments as they come; the last cue may stay until the next one begins."""
 
     def __init__(self, config: SubtitlesConfig) -> None:
         self._config = config
+        self._speaker: str | None = None
         self._held: list[_Piece] = []  # of the cue before
         self._free_ms = 0  # the end of the one before that
 
     def add(self, segment: Segment) -> list[Cue]:
         """The cues that are certain now."""
+        self._speaker = segment.speaker
         cues = []
-        for group in _divide(_pieces(segment, self._config), self._config):
+        for group in _divide(_pieces(replace(segment, text=clean(segment.text)), self._config), self._config):
             if self._held:
                 cues.append(self._build(to_milliseconds(group[0].start)))
             self._held = group
         return cues
 
     def finish(self, duration: float) -> list[Cue]:
-        if not self._held:
-            return []
-        end_ms = to_milliseconds(max(piece.end for piece in self._held))
-        return [self._build(max(to_milliseconds(duration), end_ms))]
+        return [self._build(to_milliseconds(duration))] if self._held else []
 
     def _build(self, next_ms: int) -> Cue:
-        config, group = self._config, self._held
-        start_ms = max(self._free_ms, to_milliseconds(group[0].start))
-        end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in group)))
-        wished_ms = start_ms + to_milliseconds(config.min_seconds)
-        end_ms = max(end_ms, min(wished_ms, next_ms))
-        # Rounded down, so that the limit holds.
-        end_ms = min(end_ms, start_ms + max(1, math.floor(Fraction(config.max_seconds) * 1000)))
-        self._free_ms = end_ms
-        return Cue(start_ms, end_ms, tuple(_balance(group, config)))
-
-
-def to_milliseconds(seconds: float) -> int:
-    """The nearest; never below 0. The product of two floats would be rounded twice."""
-    return max(0, round(Fraction(seconds) * 1000))
+        start_ms = max(self._free_ms, to_milliseconds(self._held[0].start))
+        end_ms = max(start_ms + 1, to_milliseconds(max(piece.end for piece in self._held)))
+        end_ms = max(end_ms, min(start_ms + MIN_MS, next_ms))
+        self._free_ms = min(end_ms, start_ms + to_milliseconds(MAX_SECONDS))
+        return Cue(start_ms, self._free_ms, tuple(_balance(self._held, self._config)), self._speaker)
 
 
 def measure_width(text: str) -> int:
     """Columns on a screen: 2 for wide characters, 0 for accents that stand on the one before."""
     if text.isascii():
         return len(text)
-    return sum(_character_width(character) for character in text)
+    return sum(map(_character_width, text))
 
 
 def _character_width(character: str) -> int:
@@ -149,17 +137,12 @@ def _character_width(character: str) -> int:
 
 def _pieces(segment: Segment, config: SubtitlesConfig) -> list[_Piece]:
     """The words of a segment with their times. Its text is what is shown; times come from its words."""
-    pieces = _with_word_times(segment)
+    pieces = _find_words(segment)
     if pieces is None:
-        whole = _Piece(segment.text, segment.start, segment.end, False)
-        pieces = _share_time(whole, segment.text.split(), glued=False)
-    return [part for piece in _bind(pieces, config) for part in _break_long(piece, config.line_width)]
-
-
-def _bind(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[_Piece]:
-    """Join an abbreviation such as "Mr." with the word that follows, as far as one line and cue hold both."""
+        words = segment.text.split()
+        pieces = _share_time(words, segment.start, segment.end, [False] * len(words))
     bound: list[_Piece] = []
-    for piece in pieces:
+    for piece in pieces:  # abbreviations such as "Mr." join the word that follows, if line and cue hold both
         if bound and _is_abbreviation(bound[-1].text, piece.text):
             text = bound[-1].text + ("" if piece.glued else " ") + piece.text
             both = replace(bound[-1], text=text, end=max(bound[-1].end, piece.end))
@@ -167,11 +150,11 @@ def _bind(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[_Piece]:
                 bound[-1] = both
                 continue
         bound.append(piece)
-    return bound
+    return [part for piece in bound for part in _break_long(piece, config.line_width)]
 
 
 def _is_abbreviation(text: str, following: str) -> bool:
-    """Tell whether the last word of `text` is one that never ends a sentence."""
+    """Check whether the last word of `text` is one that never ends a sentence."""
     word = text.split()[-1].lstrip(OPENING)
     if not word.endswith("."):
         return False
@@ -188,48 +171,32 @@ def _ends_sentence(text: str, following: str) -> bool:
     return not (word.endswith(".") and (is_initial or following.lstrip(OPENING)[:1].islower()))
 
 
-def _with_word_times(segment: Segment) -> list[_Piece] | None:
+def _find_words(segment: Segment) -> list[_Piece] | None:
     """Place each word in the text; None if the words do not spell the text."""
     pieces: list[_Piece] = []
     place = 0
     for word in segment.words:
-        # A word with spaces in it, from an odd tokenizer, is several, which share its time.
-        found = []
-        for part in word.text.split():
-            start = place
-            while start < len(segment.text) and segment.text[start].isspace():
-                start += 1
+        parts = word.text.split()  # a word with spaces, from an odd tokenizer, is several that share its time
+        glued = []
+        for part in parts:
+            start = place + segment.text.startswith(" ", place)
             if not segment.text.startswith(part, start):
                 return None
-            found.append((part, start == place and place > 0))
+            glued.append(start == place > 0)
             place = start + len(part)
-        whole = _Piece(word.text, word.start, max(word.start, word.end), False)
-        timed = _share_time(whole, [part for part, _ in found], glued=False)
-        pieces += [
-            _Piece(piece.text, piece.start, piece.end, glued)
-            for piece, (_, glued) in zip(timed, found, strict=True)
-        ]
-    return pieces if not segment.text[place:].strip() else None
+        pieces += _share_time(parts, word.start, max(word.start, word.end), glued)
+    return None if segment.text[place:].strip() else pieces
 
 
-def _share_time(whole: _Piece, parts: Sequence[str], glued: bool) -> list[_Piece]:
+def _share_time(parts: Sequence[str], start: float, end: float, glued: Sequence[bool]) -> list[_Piece]:
     """The parts one after the other, each with time in proportion to its characters."""
-    ends = list(itertools.accumulate(len(part) for part in parts))
-    span = whole.end - whole.start
-    shares = [0.0, *(end / ends[-1] for end in ends)] if ends else []
-    return [
-        _Piece(
-            part,
-            whole.start + span * shares[index],
-            whole.start + span * shares[index + 1],
-            whole.glued if index == 0 else glued,
-        )
-        for index, part in enumerate(parts)
-    ]
+    ends = [0, *itertools.accumulate(map(len, parts))]
+    times = [start + (end - start) * (place / max(ends[-1], 1)) for place in ends]
+    return [_Piece(*piece) for piece in zip(parts, times, times[1:], glued, strict=False)]
 
 
 def _break_long(piece: _Piece, line_width: int) -> list[_Piece]:
-    """Scripts without spaces, and freaks: parts that fill a line; accents stay with their letter."""
+    """Break words that are wider than a line, such as unspaced scripts; accents stay with their letter."""
     if piece.width <= line_width:
         return [piece]
     parts = [""]
@@ -240,7 +207,7 @@ def _break_long(piece: _Piece, line_width: int) -> list[_Piece]:
             parts.append("")
             width = _character_width(character)
         parts[-1] += character
-    return _share_time(piece, parts, glued=True)
+    return _share_time(parts, piece.start, piece.end, [piece.glued, *[True] * (len(parts) - 1)])
 
 
 # --- division -----------------------------------------------------------------------------------
@@ -267,7 +234,7 @@ def _divide(pieces: Sequence[_Piece], config: SubtitlesConfig) -> list[list[_Pie
 
 
 def _fits(group: Sequence[_Piece], config: SubtitlesConfig) -> bool:
-    if max(piece.end for piece in group) - group[0].start > config.max_seconds:
+    if max(piece.end for piece in group) - group[0].start > MAX_SECONDS:
         return False
     if any(after.start - before.end > MAX_PAUSE_SECONDS for before, after in itertools.pairwise(group)):
         return False
@@ -301,12 +268,6 @@ def _fill(group: Sequence[_Piece], line_width: int) -> list[str]:
 
 def _balance(group: Sequence[_Piece], config: SubtitlesConfig) -> list[str]:
     """Break into as few lines as can be, of nearly one length: of the narrowest width that will do."""
-    lines = _fill(group, config.line_width)
-    low, high = max(piece.width for piece in group), config.line_width
-    while low < high:
-        middle = (low + high) // 2
-        if len(_fill(group, middle)) <= len(lines):
-            high = middle
-        else:
-            low = middle + 1
-    return _fill(group, low)
+    fewest = len(_fill(group, config.line_width))
+    widths = range(max(piece.width for piece in group), config.line_width + 1)
+    return next(lines for width in widths if len(lines := _fill(group, width)) <= fewest)

@@ -1,9 +1,11 @@
-"""Transcripts with times: plain records that decoding makes and writers and scoring read."""
+"""Transcripts with times, and the JSON that describes them: see docs/json.md."""
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ class Word:
     @property
     def middle(self) -> float:
         return (self.start + self.end) / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "start": round_seconds(self.start),
+            "end": round_seconds(self.end),
+            "confidence": round_score(self.confidence),
+        }
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,24 @@ class Segment:
     @property
     def speaker(self) -> str | None:
         return None if self.channel is None else f"speaker{self.channel}"
+
+    def to_dict(self) -> dict[str, Any]:
+        speaker = {} if self.channel is None else {"speaker": self.speaker, "channel": self.channel}
+        return {
+            **speaker,
+            "start": round_seconds(self.start),
+            "end": round_seconds(self.end),
+            "text": self.text,
+            "confidence": round_score(self.confidence),
+            "average_log_probability": round_score(self.average_log_probability),
+            "no_speech_probability": round_score(self.no_speech_probability),
+            "temperature": round_score(self.temperature),
+            "compression_ratio": round_score(self.compression_ratio),
+            "decoding": self.decoding,
+            "warnings": list(self.warnings),
+            "words": [word.to_dict() for word in self.words],
+            **({"tokens": list(self.tokens)} if self.tokens else {}),
+        }
 
 
 def measure_compression(text: str) -> float:
@@ -108,7 +136,47 @@ class Transcript:
         return tuple(word for segment in self.segments for word in segment.words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Build the record of the formats json and jsonl: see docs/json.md."""
-        from asr.transcripts.writers import describe
+        """Build the record of the formats json and jsonl; what is not known is left out."""
+        record: dict[str, Any] = {
+            "id": self.id,
+            "audio": self.audio,
+            "duration": round_seconds(self.duration),
+            "text": self.text,
+        }
+        if self.speaker is not None:
+            record["speaker"] = self.speaker
+        if self.language is not None:
+            record["language"] = self.language
+            record["language_probability"] = round_score(self.language_probability)
+        for name in ("model", "out_of_domain", "arithmetic"):
+            if value := getattr(self, name):
+                record[name] = value
+        if self.incomplete is not None:
+            record["incomplete"] = _describe_damage(self.incomplete)
+        if self.warnings:
+            record["warnings"] = list(self.warnings)
+        return record | {"segments": [segment.to_dict() for segment in self.segments]}
 
-        return describe(self)
+
+def _describe_damage(damage: Damage) -> dict[str, Any]:
+    """Seconds that the file promises, that were found, and the spans that are missing; null: unknown."""
+
+    def known(seconds: float | None) -> float | None:
+        return None if seconds is None else round_seconds(seconds)
+
+    missing = [[known(start), known(end)] for start, end in damage.missing]
+    return {"promised": known(damage.promised), "found": known(damage.found), "missing": missing}
+
+
+def to_milliseconds(seconds: float) -> int:
+    """The nearest; never below 0. The product of two floats would be rounded twice."""
+    return max(0, round(Fraction(seconds) * 1000))
+
+
+def round_seconds(seconds: float) -> float:
+    return to_milliseconds(seconds) / 1000
+
+
+def round_score(value: float | None) -> float | None:
+    """Round a confidence or score to four digits; None where there is none."""
+    return round(value, 4) if value is not None and math.isfinite(value) else None
