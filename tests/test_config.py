@@ -245,7 +245,7 @@ def test_the_example_in_an_error_is_a_setting(settings: type) -> None:
 
 def test_info_knows_the_choices_of_every_choice() -> None:
     choices = describe_choices(RunConfig)
-    assert choices["optim.schedule"] == ["inverse_sqrt", "cosine", "tri_stage", "constant"]
+    assert choices["optim.schedule"] == ["inverse_sqrt", "cosine", "constant"]
     assert choices["model.encoder.type"][:3] == ["transformer", "conformer", "lstm"]
     assert {"type: transformer", "type: mask_ctc", "null"} <= set(choices["model.decoder"])
     assert (

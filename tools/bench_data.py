@@ -33,7 +33,6 @@ from asr.text import TextConfig, Tokenizer, TokenizerConfig, normalize_for_train
 AUGMENT = AugmentConfig(
     speed=(0.9, 1.0, 1.1),
     noise=NoiseConfig(probability=0.3, kinds=("white", "pink")),
-    gain_db=(-6.0, 6.0),
     spec_augment=SpecAugmentConfig(time_warp=40, num_frequency_masks=2, num_time_masks=2),
 )
 
@@ -44,7 +43,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=10, help="for each number of workers (default: 10)")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="default: 0 1 2")
     parser.add_argument("--max-seconds", type=float, default=100.0, help="of a padded batch (default: 100)")
-    parser.add_argument("--augment", action="store_true", help="speed, noise, gain, SpecAugment")
+    parser.add_argument("--augment", action="store_true", help="speed, noise, SpecAugment")
     parser.add_argument("--plan", type=int, default=1_000_000, help="utterances to plan (default: a million)")
     arguments = parser.parse_args()
     try:
@@ -97,7 +96,7 @@ def run_epoch(loader: BatchLoader, epoch: int) -> Epoch:
     started = time.perf_counter()
     num_batches = frames = padded_frames = 0
     audio_seconds = size = 0.0
-    num_steps = loader.num_steps(epoch)
+    num_steps = len(loader.plan_epoch(epoch))
     for batch in loader.epoch_batches(epoch):
         num_batches += 1
         audio_seconds += batch.audio_seconds
@@ -125,8 +124,8 @@ def bench_planning(num_utterances: int, max_seconds: float) -> None:
     plan = plan_epoch(seconds_N, BatchConfig(max_seconds=max_seconds), seed=0, epoch=0, world_size=8)
     seconds = time.perf_counter() - started
     print(
-        f"planning {num_utterances:,} utterances, {len(plan.batches):,} batches: {seconds:.2f} s, "
-        f"padding {plan.padding:.1%}"
+        f"planning {num_utterances:,} utterances, {len(plan):,} batches: {seconds:.2f} s, "
+        f"padding {1 - seconds_N.sum() / sum(len(group) * seconds_N[group].max() for group in plan):.1%}"
     )
 
 

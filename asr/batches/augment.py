@@ -1,4 +1,4 @@
-"""Vary the training audio: speed, noise, gain, SpecAugment; every choice is reproducible and recorded.
+"""Vary the training audio: speed, noise, SpecAugment. Every choice is reproducible.
 
 A choice depends on (seed, epoch, stage, utterance id) and on nothing else: not on the number of workers, not
 on the other utterances of a batch, not on which other stages are switched on.
@@ -9,7 +9,6 @@ Shapes: N utterances of a corpus, B utterances of a batch, T frames, F features.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,13 +28,7 @@ RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", 
 # Power of coloured noise falls with frequency f as f ** -exponent.
 NOISE_EXPONENTS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
 LOWEST_NOISE_HZ = 20.0  # of coloured noise: what nobody hears would be most of its power
-
-
-def _check_range(name: str, bounds: tuple[float, float], least: float, greatest: float) -> None:
-    if not least <= bounds[0] <= bounds[1] <= greatest:
-        raise ValueError(
-            f"{name} = {list(bounds)}: expected [low, high] with {least} <= low <= high <= {greatest}"
-        )
+MAX_TIME_MASK_SHARE = 0.2  # of the frames of an utterance, under one mask
 
 
 class NoiseConfig(Config):
@@ -53,7 +46,8 @@ class NoiseConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> NoiseConfig:
-        _check_range("snr_db", self.snr_db, -30.0, 100.0)
+        if not -30 <= self.snr_db[0] <= self.snr_db[1] <= 100:
+            raise ValueError(f"snr_db = {list(self.snr_db)}: expected [low, high], from -30 to 100")
         if not self.kinds or len(set(self.kinds)) < len(self.kinds):
             raise ValueError(f"kinds = {list(self.kinds)}: expected at least one kind, and each only once")
         if ("recorded" in self.kinds) != (self.recordings is not None):
@@ -76,26 +70,15 @@ class SpecAugmentConfig(Config):
     frequency_mask_width: int = pydantic.Field(default=27, ge=1)
     """Greatest width of a band, in features; the width is drawn evenly from 0 to this."""
     num_time_masks: int = pydantic.Field(default=0, ge=0, le=1000)
-    """Stretches of frames that are masked in each utterance; with `time_masks_per_frame` the upper limit."""
-    time_masks_per_frame: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """Adapts the number of time masks to the utterance: this times its frames; 0: `num_time_masks` for all.
-    LibriFullAdapt (Park et al. 2020, arXiv 1912.05533): 0.04, at most 20 masks, time_mask_share 0.04."""
+    """Stretches of frames that are masked in each utterance; they may overlap."""
     time_mask_width: int | None = pydantic.Field(default=None, ge=1)
-    """Greatest width of a stretch in frames; null: only `time_mask_share` limits it."""
-    time_mask_share: float = pydantic.Field(default=0.2, gt=0, le=1)
-    """Greatest width of a stretch as a share of the frames of the utterance."""
+    """Greatest width of a stretch in frames, at most a fifth of the utterance; null: a fifth."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SpecAugmentConfig:
-        if self.time_masks_per_frame and not self.num_time_masks:
-            raise ValueError("time_masks_per_frame needs num_time_masks, the upper limit, which is 0")
         self.refuse_idle(self.num_frequency_masks > 0, "num_frequency_masks", "frequency_mask_width")
-        self.refuse_idle(self.num_time_masks > 0, "num_time_masks", "time_mask_width", "time_mask_share")
+        self.refuse_idle(self.num_time_masks > 0, "num_time_masks", "time_mask_width")
         return self
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self.time_warp or self.num_frequency_masks or self.num_time_masks)
 
 
 class AugmentConfig(Config):
@@ -105,8 +88,6 @@ class AugmentConfig(Config):
     """Factors of tempo and pitch such as [0.9, 1.0, 1.1]: one is drawn for each utterance and epoch."""
     noise: NoiseConfig = NoiseConfig()
     """Noise added to the waveform."""
-    gain_db: tuple[float, float] = (0.0, 0.0)
-    """Lowest and highest change of loudness in dB, drawn evenly, after the noise; [0.0, 0.0]: none."""
     spec_augment: SpecAugmentConfig = SpecAugmentConfig()
     """Masks and time warp on the features."""
 
@@ -114,23 +95,7 @@ class AugmentConfig(Config):
     def _check(self) -> AugmentConfig:
         if len(set(self.speed)) < len(self.speed) or any(not 0.5 <= factor <= 2.0 for factor in self.speed):
             raise ValueError(f"speed = {list(self.speed)}: expected factors from 0.5 to 2.0, each only once")
-        _check_range("gain_db", self.gain_db, -60.0, 60.0)
         return self
-
-
-@dataclass(frozen=True)
-class Applied:
-    """Augmentation that was applied to one utterance in one epoch."""
-
-    speed: float = 1.0
-    snr_db: float | None = None  # none: no noise
-    gain_db: float = 0.0
-    time_warp: int = 0  # shift in frames
-    time_masked: float = 0.0  # share of the frames
-    frequency_masked: float = 0.0  # share of the features
-
-
-NOTHING_APPLIED = Applied()
 
 
 class Augmenter:
@@ -146,7 +111,6 @@ class Augmenter:
         self._config = config
         self._seed = seed
         self._sample_rate = sample_rate
-        self._spec_augment = SpecAugment(config.spec_augment, seed)
         path = config.noise.recordings
         self._recordings = list_recordings(path) if path is not None and config.noise.probability else []
 
@@ -155,43 +119,33 @@ class Augmenter:
         speeds = np.array(self._config.speed or (1.0,))
         return speeds[choose(id_hashes_N, len(speeds), self._seed, epoch, "speed")]
 
-    def augment_audio(self, audio: np.ndarray, utterance_id: str, epoch: int) -> tuple[np.ndarray, Applied]:
-        """Speed, noise and gain, in this order. The result may leave [-1, 1]; nothing is clipped."""
-        config, speed = self._config, float(self.choose_speeds(hash_names([utterance_id]), epoch)[0])
-        snr_db, gain_db = None, 0.0
+    def augment_audio(self, audio: np.ndarray, utterance_id: str, epoch: int) -> tuple[np.ndarray, float]:
+        """Change the speed, then add noise. Returns the speed too. Samples may leave [-1, 1]."""
+        speed = float(self.choose_speeds(hash_names([utterance_id]), epoch)[0])
         if speed != 1.0:
             audio = audio_files.change_speed(audio, speed, self._sample_rate)
-        if config.noise.probability:
-            audio, snr_db = self._add_noise(audio, self.stream("noise", utterance_id, epoch))
-        if config.gain_db != (0.0, 0.0):
-            gain_db = float(self.stream("gain", utterance_id, epoch).uniform(*config.gain_db))
-            audio = audio * np.float32(10 ** (gain_db / 20))
-        return audio, Applied(speed=speed, snr_db=snr_db, gain_db=gain_db)
+        if self._config.noise.probability:
+            audio = self._add_noise(audio, self.stream("noise", utterance_id, epoch))
+        return audio, speed
 
     def augment_features(
-        self,
-        features_BTF: Tensor,
-        feature_lengths_B: Tensor,
-        applied: Sequence[Applied],
-        ids: Sequence[str],
-        epoch: int,
-    ) -> tuple[Tensor, tuple[Applied, ...], Tensor | None]:
-        """SpecAugment; `applied`, the records so far, come back with what it did, and the spans of speech."""
-        if not self._config.spec_augment.is_on or not len(ids):
-            return features_BTF, tuple(applied), None
-        features_BTF, masked, spans_B2 = self._spec_augment.apply(features_BTF, feature_lengths_B, ids, epoch)
-        records = zip(applied, masked, strict=True)
-        return features_BTF, tuple(replace(before, **after._asdict()) for before, after in records), spans_B2
+        self, features_BTF: Tensor, feature_lengths_B: Tensor, ids: Sequence[str], epoch: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply SpecAugment. Returns the spans of speech too, where it hid any."""
+        config = self._config.spec_augment
+        is_on = config.time_warp or config.num_frequency_masks or config.num_time_masks
+        if not is_on or not len(ids):
+            return features_BTF, None
+        return apply_spec_augment(config, self._seed, features_BTF, feature_lengths_B, ids, epoch)
 
     def stream(self, stage: str, utterance_id: str, epoch: int) -> np.random.Generator:
         """The random numbers of one stage for one utterance."""
         return random_stream(self._seed, epoch, stage, utterance_id)
 
-    def _add_noise(self, audio: np.ndarray, stream: np.random.Generator) -> tuple[np.ndarray, float | None]:
-        """The audio with noise, and the ratio in dB; none if this utterance gets no noise."""
+    def _add_noise(self, audio: np.ndarray, stream: np.random.Generator) -> np.ndarray:
         config = self._config.noise
         if stream.random() >= config.probability:
-            return audio, None
+            return audio
         snr_db = float(stream.uniform(*config.snr_db))
         kind = config.kinds[stream.integers(len(config.kinds))]
         if kind == "recorded":
@@ -201,9 +155,9 @@ class Augmenter:
         speech_power = np.mean(np.square(audio, dtype=np.float64))
         noise_power = np.mean(np.square(noise, dtype=np.float64))
         if not speech_power or not noise_power:
-            return audio, None  # a silent excerpt cannot be brought to any ratio
+            return audio  # a silent excerpt cannot be brought to any ratio
         scale = np.sqrt(speech_power / noise_power) * 10 ** (-snr_db / 20)
-        return audio + noise * np.float32(scale), snr_db
+        return audio + noise * np.float32(scale)
 
     def _read_noise(self, num_samples: int, stream: np.random.Generator) -> np.ndarray:
         """An excerpt from a random place of a random recording; a recording that is too short is repeated."""
@@ -268,73 +222,42 @@ def make_noise(
 # --- SpecAugment (B utterances, T frames, F features, M masks) ----------------------------------
 
 
-class Masked(NamedTuple):
-    """Masks of one utterance."""
+def apply_spec_augment(
+    config: SpecAugmentConfig,
+    seed: int,
+    features_BTF: Tensor,
+    feature_lengths_B: Tensor,
+    ids: Sequence[str],
+    epoch: int,
+) -> tuple[Tensor, Tensor]:
+    """Warp, find the spans of speech, then mask. Padding stays as it is."""
+    num_frames, num_features = features_BTF.shape[1:]
+    warps, time_masks, bands = [], [], []
+    for name, length in zip(ids, feature_lengths_B.tolist(), strict=True):
+        warps.append(_draw_warp(config.time_warp, length, (seed, epoch, "time_warp", name)))
+        width = min(int(MAX_TIME_MASK_SHARE * length), config.time_mask_width or length)
+        stream = random_stream(seed, epoch, "time_masks", name)
+        time_masks.append(draw_masks(config.num_time_masks, width, length, stream))
+        stream = random_stream(seed, epoch, "frequency_masks", name)
+        width = config.frequency_mask_width
+        bands.append(draw_masks(config.num_frequency_masks, width, num_features, stream))
 
-    time_warp: int  # shift in frames
-    time_masked: float  # share of the frames
-    frequency_masked: float  # share of the features
+    valid_BT1 = valid_frames(features_BTF, feature_lengths_B)
+    fill_B11 = _mean(features_BTF, valid_BT1)
+    features_BTF = warp_time(features_BTF, feature_lengths_B, np.array(warps))
+    spans_B2 = speech_spans(features_BTF, feature_lengths_B)
+    time_mask_BT = build_mask(time_masks, num_frames).to(features_BTF.device)
+    band_mask_BF = build_mask(bands, num_features).to(features_BTF.device)
+    mask_BTF = (time_mask_BT[:, :, None] | band_mask_BF[:, None, :]) & valid_BT1
+    return torch.where(mask_BTF, fill_B11, features_BTF), spans_B2
 
 
-class SpecAugment:
-    """SpecAugment; what it draws depends on seed, epoch, id and length of an utterance alone."""
-
-    def __init__(self, config: SpecAugmentConfig, seed: int) -> None:
-        self._config = config
-        self._seed = seed
-
-    def apply(
-        self,
-        features_BTF: Tensor,
-        feature_lengths_B: Tensor,
-        ids: Sequence[str],
-        epoch: int,
-    ) -> tuple[Tensor, list[Masked], Tensor]:
-        """Warp, find the spans of speech, then mask. Padding stays as it is."""
-        num_frames, num_features = features_BTF.shape[1:]
-        lengths = feature_lengths_B.tolist()
-        rows = list(zip(ids, lengths, strict=True))
-        warps_B2 = np.array([self._draw_warp(*row, epoch) for row in rows])
-        time_masks = [self._draw_time_masks(*row, epoch) for row in rows]
-        bands = [self._draw_bands(name, num_features, epoch) for name in ids]
-
-        valid_BT1 = valid_frames(features_BTF, feature_lengths_B)
-        fill_B11 = _mean(features_BTF, valid_BT1)
-        features_BTF = warp_time(features_BTF, feature_lengths_B, warps_B2)
-        spans_B2 = speech_spans(features_BTF, feature_lengths_B)
-        time_mask_BT = build_mask(time_masks, num_frames).to(features_BTF.device)
-        band_mask_BF = build_mask(bands, num_features).to(features_BTF.device)
-        mask_BTF = (time_mask_BT[:, :, None] | band_mask_BF[:, None, :]) & valid_BT1
-        features_BTF = torch.where(mask_BTF, fill_B11, features_BTF)
-
-        time_masked = (time_mask_BT.sum(1) / feature_lengths_B.clamp(min=1)).tolist()
-        frequency_masked = band_mask_BF.float().mean(1).tolist()
-        shares = zip(warps_B2[:, 1].tolist(), time_masked, frequency_masked, strict=True)
-        return features_BTF, [Masked(*share) for share in shares], spans_B2
-
-    def _draw_warp(self, utterance_id: str, length: int, epoch: int) -> tuple[int, int]:
-        """A frame and its shift. Both ends of the utterance stay in place, so the frame keeps off them."""
-        limit = self._config.time_warp
-        if not limit or length < 2 * limit + 3:
-            return 0, 0
-        stream = random_stream(self._seed, epoch, "time_warp", utterance_id)
-        return int(stream.integers(limit + 1, length - limit - 1)), int(stream.integers(-limit, limit + 1))
-
-    def _draw_time_masks(self, utterance_id: str, length: int, epoch: int) -> np.ndarray:
-        config = self._config
-        num_masks, width = config.num_time_masks, int(config.time_mask_share * length)
-        if config.time_masks_per_frame:
-            num_masks = min(num_masks, int(config.time_masks_per_frame * length))
-        if config.time_mask_width is not None:
-            width = min(width, config.time_mask_width)
-        stream = random_stream(self._seed, epoch, "time_masks", utterance_id)
-        return draw_masks(num_masks, width, length, stream)
-
-    def _draw_bands(self, utterance_id: str, num_features: int, epoch: int) -> np.ndarray:
-        stream = random_stream(self._seed, epoch, "frequency_masks", utterance_id)
-        return draw_masks(
-            self._config.num_frequency_masks, self._config.frequency_mask_width, num_features, stream
-        )
+def _draw_warp(limit: int, length: int, keys: tuple[str | int, ...]) -> tuple[int, int]:
+    """A frame and its shift. Both ends of the utterance stay in place, so the frame keeps off them."""
+    if not limit or length < 2 * limit + 3:
+        return 0, 0
+    stream = random_stream(*keys)
+    return int(stream.integers(limit + 1, length - limit - 1)), int(stream.integers(-limit, limit + 1))
 
 
 def draw_masks(num_masks: int, max_width: int, size: int, stream: np.random.Generator) -> np.ndarray:

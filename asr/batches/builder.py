@@ -9,7 +9,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asr.batches.augment import NOTHING_APPLIED, Applied, AugmentConfig, Augmenter
+from asr.batches.augment import AugmentConfig, Augmenter
 from asr.data.labels import Labels, encode_labels
 from asr.data.manifest import Utterance
 from asr.data.packed import Content, fetch, read_audio
@@ -48,7 +48,6 @@ class Batch:
     texts: tuple[str, ...]  # as in the manifest
     audio_seconds: float  # without padding, after the change of speed
     skipped: tuple[Skipped, ...] = ()
-    applied: tuple[Applied, ...] = ()
     speech_spans_B2: Tensor | None = None
     """First and one past the last loud frame, before masks hid any; None: nothing is masked."""
 
@@ -67,7 +66,6 @@ class Batch:
             self,
             ids=tuple(self.ids[row] for row in rows),
             texts=tuple(self.texts[row] for row in rows),
-            applied=tuple(self.applied[row] for row in rows) if self.applied else (),
             skipped=(),
             audio_seconds=share * self.audio_seconds,
             features_BTF=self.features_BTF[rows, : int(self.feature_lengths_B[rows].max())],
@@ -128,7 +126,6 @@ class Example(NamedTuple):
     tokens: list[int]
     audio_S: np.ndarray
     seconds: float
-    applied: Applied
 
 
 @contextlib.contextmanager
@@ -143,19 +140,14 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class SupportsUtterances(Protocol):
-    """A manifest by positions, or anything else that has utterances by keys."""
-
-    def __getitem__(self, key: Any) -> Utterance: ...
-
-
 class BatchBuilder(Dataset["Batch | UserError"]):
     """Builds the batch of (epoch, keys of utterances). Without an epoch nothing is augmented.
 
-    It keeps no state between batches: it does not matter which process builds which of them.
+    `utterances`: a manifest by positions, or anything else that has utterances by keys. No state is kept
+    between batches: it does not matter which process builds which of them.
     """
 
-    def __init__(self, utterances: SupportsUtterances, inputs: Inputs, augmenter: Augmenter) -> None:
+    def __init__(self, utterances: Any, inputs: Inputs, augmenter: Augmenter) -> None:
         self._utterances = utterances
         self._inputs = inputs
         self._augmenter = augmenter
@@ -179,11 +171,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         audio_seconds = sum(example.seconds for example in examples)
         features_BTF, feature_lengths_B = self._compute_features(examples, epoch)
         ids = tuple(example.utterance.id for example in examples)
-        applied = tuple(example.applied for example in examples)
         spans_B2 = None
         if epoch is not None:
-            features_BTF, applied, spans_B2 = self._augmenter.augment_features(
-                features_BTF, feature_lengths_B, applied, ids, epoch
+            features_BTF, spans_B2 = self._augmenter.augment_features(
+                features_BTF, feature_lengths_B, ids, epoch
             )
         tokens = [np.array(example.tokens, np.int64) for example in examples]
         tokens_BU, token_lengths_B = pad_rows(tokens, np.int64, self._inputs.tokenizer.pad_id)
@@ -196,7 +187,6 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             texts=tuple(example.utterance.text or "" for example in examples),
             audio_seconds=audio_seconds,
             skipped=tuple(skipped),
-            applied=applied,
             speech_spans_B2=spans_B2,
         )
 
@@ -204,7 +194,9 @@ class BatchBuilder(Dataset["Batch | UserError"]):
         """Prepare an utterance; raise a `UserError` if it cannot be used."""
         front_end = self._inputs.front_end
         tokens = encode_text(utterance, self._inputs)
-        audio_S, applied = self._read_audio(utterance, content, epoch)
+        audio_S, speed = read_audio(utterance, front_end.config.sample_rate, content), 1.0
+        if epoch is not None:
+            audio_S, speed = self._augmenter.augment_audio(audio_S, utterance.id, epoch)
         seconds = len(audio_S) / front_end.config.sample_rate
         num_frames = front_end.num_frames(len(audio_S))
         num_needed = 1 if epoch is None or not self._inputs.has_ctc else needed_frames(tokens)
@@ -216,18 +208,10 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             )
         if self._inputs.labels is not None:
             assert self._inputs.step_times is not None
-            times_T = applied.speed * self._inputs.step_times(num_encoded)  # in the audio before its change
+            times_T = speed * self._inputs.step_times(num_encoded)  # in the audio before its change
             names = self._inputs.labels.at(utterance, times_T)
             tokens = encode_labels(names, self._inputs.tokenizer)
-        return Example(utterance, tokens, audio_S, seconds, applied)
-
-    def _read_audio(
-        self, utterance: Utterance, content: Content, epoch: int | None
-    ) -> tuple[np.ndarray, Applied]:
-        audio = read_audio(utterance, self._inputs.front_end.config.sample_rate, content)
-        if epoch is None:
-            return audio, NOTHING_APPLIED
-        return self._augmenter.augment_audio(audio, utterance.id, epoch)
+        return Example(utterance, tokens, audio_S, seconds)
 
     def _compute_features(self, examples: list[Example], epoch: int | None) -> tuple[Tensor, Tensor]:
         front_end = self._inputs.front_end

@@ -9,10 +9,10 @@ import multiprocessing
 import signal
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from asr.batches.builder import (
     BatchBuilder,
     Inputs,
     Skipped,
-    SupportsUtterances,
     encode_text,
     needed_frames,
     pad_rows,
@@ -32,7 +31,6 @@ from asr.batches.builder import (
 from asr.batches.order import (
     WHOLE,
     BatchConfig,
-    EpochPlan,
     ProcessShare,
     group_by_length,
     hash_names,
@@ -60,7 +58,7 @@ class UtteranceLoader:
     def __init__(
         self,
         name: str,
-        utterances: SupportsUtterances,
+        utterances: Any,
         num_utterances: int,
         inputs: Inputs,
         config: BatchConfig,
@@ -84,7 +82,12 @@ class UtteranceLoader:
         features = inputs.front_end.config
         self._augmenter = Augmenter(inputs.augment, seed, features.sample_rate, features.num_features)
         self._builder = BatchBuilder(utterances, inputs, self._augmenter)
-        self.skip_log = SkipLog(name, num_utterances, skipped_path)
+        self._num_utterances = num_utterances
+        self._skipped_path = skipped_path
+        self._skipped: dict[str, str] = {}
+        """The messages of all that was skipped so far, by id."""
+        self.num_skipped = 0
+        """Utterances that could not be used, in the pass over the data that is in progress."""
 
     def _load(
         self, planned: Iterable[list[Any]], epoch: int | None, num_workers: int | None = None
@@ -99,18 +102,50 @@ class UtteranceLoader:
             pin_memory=torch.cuda.is_initialized(),  # where a GPU is in use, to copy beside its computation
             generator=torch.Generator(),  # the global one is for dropout, which must not change by a resume
         )
-        self.skip_log.num_skipped = 0
-        with explain_dead_workers():
-            with hold_signals_back():
-                results = iter(loader)
+        self.num_skipped = 0
+        with hold_signals_back():
+            results = iter(loader)
+        try:
+            for result in results:
+                if isinstance(result, UserError):
+                    raise result
+                self._note_skipped(result.skipped)
+                yield result
+        finally:
+            del results  # ends the workers, also while an error still holds on to this frame
+
+    def _note_skipped(self, skipped: Sequence[Skipped]) -> None:
+        """Note utterances that cannot be used, each once. All processes write to one file."""
+        self.num_skipped += len(skipped)
+        new = {item.id: item for item in skipped if item.id not in self._skipped}
+        for item in new.values():
+            self._skipped[item.id] = item.message
+            logger.warning("utterance %s is left out: %s", item.id, item.message)
+        if new and self._skipped_path is not None:
+            lines = (json.dumps(item._asdict(), ensure_ascii=False) + "\n" for item in new.values())
             try:
-                for result in results:
-                    if isinstance(result, UserError):
-                        raise result
-                    self.skip_log.add(result.skipped)
-                    yield result
-            finally:
-                del results  # ends the workers, also while an error still holds on to this frame
+                self._skipped_path.parent.mkdir(parents=True, exist_ok=True)
+                with self._skipped_path.open("a", encoding="utf-8") as file:
+                    file.write("".join(lines))
+            except OSError as error:
+                raise UserError(f"{self._skipped_path}: cannot write to it ({error.strerror})") from None
+        self.require_few_skipped(self.num_skipped)
+
+    def require_few_skipped(self, num_skipped: float) -> None:
+        """Stop the run if so many utterances that could not be used are too many."""
+        allowed = count_allowed(self._num_utterances)
+        if num_skipped > allowed:
+            place = f"; all of them: {self._skipped_path}" if self._skipped_path else ""
+            raise UserError(
+                f"{self.name}: {num_skipped:.0f} of {self._num_utterances} utterances cannot be used, more "
+                f"than {allowed}; fix or remove them. The first: "
+                f"{'; '.join(list(self._skipped.values())[:5])}{place}"
+            )
+
+
+def count_allowed(num_utterances: int) -> int:
+    """How many utterances of so many may be broken."""
+    return max(int(MAX_BROKEN_SHARE * num_utterances), min(MAX_BROKEN, num_utterances // 2))
 
 
 class BatchLoader(UtteranceLoader):
@@ -120,45 +155,28 @@ class BatchLoader(UtteranceLoader):
         super().__init__(manifest.name, manifest, len(manifest), inputs, config, **options)
         self._manifest = manifest
 
-    def __len__(self) -> int:
-        return len(self._manifest)
-
     @cached_property
     def training_set(self) -> TrainingSet:
         chosen = select_training_set(self._manifest, self._inputs, self._config, self._share)
-        report_left_out(self._manifest.name, self._manifest, chosen)
+        report_left_out(self.name, self._manifest, chosen)
         if not len(chosen.positions_N):
-            raise UserError(
-                f"{self._manifest.name}: none of the {len(self._manifest)} utterances can be trained on"
-            )
+            raise UserError(f"{self.name}: none of the {len(self._manifest)} utterances can be trained on")
         return chosen
 
-    def plan_epoch(self, epoch: int) -> EpochPlan:
+    def plan_epoch(self, epoch: int) -> list[np.ndarray]:
         """Batches of an epoch for all processes together, as positions in the manifest."""
-        chosen = self.training_set
+        chosen, multiple = self.training_set, self._share.multiple
         seconds_N = chosen.seconds_N / self._augmenter.choose_speeds(chosen.id_hashes_N, epoch)
-        plan = plan_epoch(
-            seconds_N, self._config, self._seed, epoch, self._share.multiple, chosen.tokens_N
-        )  # fmt: skip
-        return replace(
-            plan,
-            batches=[chosen.positions_N[group] for group in plan.batches],
-            left_over=[chosen.positions_N[group] for group in plan.left_over],
-        )
-
-    def num_steps(self, epoch: int) -> int:
-        """Batches of each process; not the same in all epochs."""
-        return len(list(self._share.take(self.plan_epoch(epoch).batches)))
+        groups = plan_epoch(seconds_N, self._config, self._seed, epoch, multiple, chosen.tokens_N)
+        return [chosen.positions_N[group] for group in groups]
 
     def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, but for the first `start` of all processes: as if these had come too."""
-        plan = self.plan_epoch(epoch)
-        logger.info(
-            "epoch %d: %d utterances in %d batches, %.1f%% padding",
-            epoch, sum(map(len, plan.batches)), len(plan.batches), 100 * plan.padding,
-        )  # fmt: skip
-        report_left_over(epoch, plan.left_over, self._share.multiple)
-        yield from self._load_groups(self._share.take(plan.batches, start), epoch)
+        groups = self.plan_epoch(epoch)
+        num_used = sum(map(len, groups))
+        logger.info("epoch %d: %d utterances in %d batches", epoch, num_used, len(groups))
+        report_left_over(epoch, len(self.training_set.positions_N) - num_used, self._share.multiple)
+        yield from self._load_groups(self._share.take(groups, start), epoch)
 
     def evaluation_batches(self) -> Iterator[Batch]:
         """Every utterance of the manifest once in all processes together, as it is, the longest first."""
@@ -176,7 +194,7 @@ class BatchLoader(UtteranceLoader):
     def largest_batch(self) -> Batch:
         """The largest one of the first epoch, padding included, to try out whether memory is enough."""
         seconds_N = self._manifest.durations
-        largest = max(self.plan_epoch(0).batches, key=lambda group: len(group) * seconds_N[group].max())
+        largest = max(self.plan_epoch(0), key=lambda group: len(group) * seconds_N[group].max())
         return next(self._load_groups([largest], 0))
 
     def _load_groups(self, planned: Iterable[np.ndarray], epoch: int | None) -> Iterator[Batch]:
@@ -196,23 +214,8 @@ class TrainingSet:
     """Positions of the others, by the reason."""
 
 
-class SupportsParts(Protocol):
-    """A manifest, or the utterances of some shards."""
-
-    def part(self, rank: int, count: int) -> Iterator[Utterance]: ...
-
-
-class Measures(NamedTuple):
-    """What planning needs of each utterance."""
-
-    seconds_N: np.ndarray
-    needed_N: np.ndarray
-    """Frames that its tokens need."""
-    tokens_N: np.ndarray
-    id_hashes_N: np.ndarray
-
-
-def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> Measures:
+def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> list[np.ndarray]:
+    """For each utterance: seconds, frames that its tokens need, tokens, hash of the id."""
     seconds, needed, lengths, id_hashes = array("d"), array("q"), array("q"), array("Q")
     for utterance in utterances:
         tokens = encode_text(utterance, inputs)
@@ -220,10 +223,10 @@ def measure_utterances(utterances: Iterable[Utterance], inputs: Inputs) -> Measu
         needed.append(needed_frames(tokens) if inputs.has_ctc else 1)
         lengths.append(len(tokens))
         id_hashes.append(int(hash_names([utterance.id])[0]))
-    return Measures(*map(np.array, (seconds, needed, lengths, id_hashes)))
+    return [np.array(column) for column in (seconds, needed, lengths, id_hashes)]
 
 
-def measure_together(utterances: SupportsParts, inputs: Inputs, share: ProcessShare) -> Measures:
+def measure_together(utterances: Any, inputs: Inputs, share: ProcessShare) -> list[np.ndarray]:
     """Measure a part in each process, and gather the others'."""
     if share.gather is None:
         return measure_utterances(utterances.part(0, 1), inputs)
@@ -233,15 +236,16 @@ def measure_together(utterances: SupportsParts, inputs: Inputs, share: ProcessSh
         columns.append(np.empty(sum(map(len, arrays)), arrays[0].dtype))
         for rank, values in enumerate(arrays):
             columns[-1][rank :: share.world_size] = values
-    return Measures(*columns)
+    return columns
 
 
 def select_training_set(
-    utterances: SupportsParts, inputs: Inputs, config: BatchConfig, share: ProcessShare = WHOLE
+    utterances: Any, inputs: Inputs, config: BatchConfig, share: ProcessShare = WHOLE
 ) -> TrainingSet:
     """Leave out what is too short, too long or, with CTC, has too many tokens.
 
-    Frames are counted at the fastest speed, so that the same utterances are left out in every epoch.
+    `utterances`: a manifest, or a window of shards. Frames are counted at the fastest speed, so that the same
+    utterances are left out in every epoch.
     """
     seconds_N, needed_N, tokens_N, id_hashes_N = measure_together(utterances, inputs, share)
     samples_N = seconds_N * inputs.front_end.config.sample_rate / max(inputs.augment.speed, default=1.0)
@@ -287,7 +291,7 @@ def _as_it_is(result: Any) -> Any:
 
 @contextlib.contextmanager
 def hold_signals_back() -> Iterator[None]:
-    """Processes started within never see Ctrl-C or a scheduler's SIGTERM, which reach all processes.
+    """Start processes within that never see Ctrl-C or a scheduler's SIGTERM, which reach all processes.
 
     The main one still needs its workers to finish the update in progress, and ends them itself. It gets
     a signal of this moment a little later.
@@ -301,7 +305,7 @@ def hold_signals_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def explain_dead_workers() -> Iterator[None]:
-    """PyTorch tells of a worker's death wherever the main process is just then: wrap all that goes on."""
+    """Report a dead worker as a UserError. PyTorch raises wherever the main process is just then."""
     try:
         yield
     except RuntimeError as error:
@@ -317,61 +321,9 @@ def explain_dead_workers() -> Iterator[None]:
         ) from None
 
 
-def count_allowed(num_utterances: int) -> int:
-    """How many utterances of so many may be broken."""
-    return max(int(MAX_BROKEN_SHARE * num_utterances), min(MAX_BROKEN, num_utterances // 2))
-
-
-class SkipLog:
-    """Notes the utterances that cannot be used, each once, and stops the run when they are too many.
-
-    All processes write to one file.
-    """
-
-    def __init__(self, name: str, num_utterances: int, path: Path | None) -> None:
-        self._name = name
-        self._num_utterances = num_utterances
-        self._path = path
-        self._messages: dict[str, str] = {}
-        self.num_skipped = 0
-        """In the pass over the data that is in progress, by this process."""
-
-    def add(self, skipped: Sequence[Skipped]) -> None:
-        self.num_skipped += len(skipped)
-        new = {item.id: item for item in skipped if item.id not in self._messages}
-        for item in new.values():
-            self._messages[item.id] = item.message
-            logger.warning("utterance %s is left out: %s", item.id, item.message)
-        if new and self._path is not None:
-            self._write(self._path, [json.dumps(item._asdict(), ensure_ascii=False) for item in new.values()])
-        self.require_few(self.num_skipped)
-
-    def require_few(self, num_skipped: float) -> None:
-        """Stop the run if so many are too many."""
-        if num_skipped > count_allowed(self._num_utterances):
-            first = "; ".join(list(self._messages.values())[:5])
-            place = f"; all of them: {self._path}" if self._path is not None else ""
-            raise UserError(
-                f"{self._name}: {num_skipped:.0f} of {self._num_utterances} utterances cannot be "
-                f"used, more than {count_allowed(self._num_utterances)}; fix or remove them. The first: "
-                f"{first}{place}"
-            )
-
-    def _write(self, path: Path, lines: list[str]) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write("".join(f"{line}\n" for line in lines))
-        except OSError as error:
-            raise UserError(f"{path}: cannot write to it ({error.strerror})") from None
-
+# --- sentences for a language model (N sentences, B of a batch, U tokens) ------------------------
 
 DEFAULT_MAX_TOKENS = 4000
-
-# N sentences, B of a batch, U tokens
-
-
-# --- sentences for a language model -------------------------------------------------------------
 
 
 class TextLoader:
@@ -435,8 +387,8 @@ class TextLoader:
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
         lengths = self._lengths_N[self._fitting_N]
-        plan = plan_epoch(lengths, self._config, self._seed, epoch, self._share.multiple)
-        return [self._fitting_N[group] for group in plan.batches]
+        groups = plan_epoch(lengths, self._config, self._seed, epoch, self._share.multiple)
+        return [self._fitting_N[group] for group in groups]
 
     def _build(self, group_B: np.ndarray) -> Batch:
         rows = [self._tokens[self._ends[n] : self._ends[n + 1]] for n in group_B]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import pydantic
@@ -45,6 +45,9 @@ def _hash(text: str, num_bytes: int) -> int:
 # --- grouping into batches ----------------------------------------------------------------------
 
 
+MAX_PADDING = 0.1  # of a batch; the mean is about half. More of it would mix lengths better
+
+
 class BatchConfig(Config):
     """Grouping of utterances into batches."""
 
@@ -56,8 +59,6 @@ class BatchConfig(Config):
     language model."""
     max_utterances: int = pydantic.Field(default=64, ge=1)
     """Greatest number of utterances in a batch."""
-    max_padding: float = pydantic.Field(default=0.1, gt=0, le=1)
-    """Greatest share of padding in a batch; the mean is about half. More of it mixes lengths better."""
     min_seconds: float = pydantic.Field(default=0.1, ge=0)
     """Shorter utterances are left out of training."""
     max_utterance_seconds: float = pydantic.Field(default=30.0, gt=0)
@@ -78,13 +79,6 @@ class BatchConfig(Config):
         return self
 
 
-class SupportsSlices(Sized, Protocol):
-    def __getitem__(self, part: slice, /) -> Any: ...
-
-
-Planned = TypeVar("Planned", bound=SupportsSlices)
-
-
 @dataclass(frozen=True)
 class ProcessShare:
     """Share of one process in the global batches: of each W of them in a row, rank r takes the r-th."""
@@ -103,33 +97,16 @@ class ProcessShare:
         """An epoch has a multiple of so many batches."""
         return self.first_world_size or self.world_size
 
-    @property
-    def update_size(self) -> int:
-        """Batches that all processes share out among them at a time."""
-        return self.batches_per_update or self.world_size
-
-    def take(self, batches: Iterable[Planned], start: int = 0) -> Iterator[Planned]:
+    def take(self, batches: Iterable[Any], start: int = 0) -> Iterator[Any]:
         """This process's batches behind the first `start`: as many as others have, some perhaps empty."""
         left = itertools.islice(batches, start, None)
-        while True:
-            update = list(itertools.islice(left, self.update_size))
-            if not update:
-                return
+        while update := list(itertools.islice(left, self.batches_per_update or self.world_size)):
             num_lacking = -len(update) % self.world_size
             update += [update[0][:0]] * num_lacking
             yield from update[self.rank :: self.world_size]
 
 
 WHOLE = ProcessShare()  # a single process takes all
-
-
-@dataclass(frozen=True)
-class EpochPlan:
-    """The global batches of an epoch, each an array of positions, in their order."""
-
-    batches: list[np.ndarray]
-    left_over: list[np.ndarray]  # batches that do not fill a step of all processes; not used
-    padding: float  # share of the padded seconds
 
 
 def plan_epoch(
@@ -139,13 +116,13 @@ def plan_epoch(
     epoch: int,
     world_size: int,
     tokens_N: np.ndarray | None = None,
-) -> EpochPlan:
-    """The order does not depend on `world_size`, only what is left over."""
+) -> list[np.ndarray]:
+    """The batches of all processes together, as positions. Only their number depends on `world_size`."""
     groups = order_batches(seconds_N, config, seed, epoch, tokens_N=tokens_N)
     num_used = len(groups) - len(groups) % world_size
     if not num_used:
         raise too_few_batches(len(groups), world_size)
-    return EpochPlan(groups[:num_used], groups[num_used:], padding_share(seconds_N, groups))
+    return groups[:num_used]
 
 
 def too_few_batches(count: int, world_size: int) -> UserError:
@@ -155,12 +132,12 @@ def too_few_batches(count: int, world_size: int) -> UserError:
     )
 
 
-def report_left_over(epoch: int, batches: Sequence[Sized], world_size: int) -> None:
-    """Log the batches at the end of an epoch that are too few for all processes."""
-    if batches:
+def report_left_over(epoch: int, num_utterances: int, world_size: int) -> None:
+    """Log the utterances at the end of an epoch whose batches are too few for all processes."""
+    if num_utterances:
         logger.info(
-            "epoch %d: %d more utterances are not used; their %d batches are too few for %d processes",
-            epoch, sum(map(len, batches)), len(batches), world_size,
+            "epoch %d: %d more utterances are not used; their batches are too few for %d processes",
+            epoch, num_utterances, world_size,
         )  # fmt: skip
 
 
@@ -212,11 +189,11 @@ def group_by_length(
     """Groups of similar length within the limits, from short to long; `max_tokens` holds with `tokens_N`.
 
     With a stream of random numbers the groups differ each time: the lengths are changed a little, as far as
-    `max_padding` allows, before they are sorted. An utterance over the limit is a group of its own.
+    MAX_PADDING allows, before they are sorted. An utterance over the limit is a group of its own.
     """
     keys_N = seconds_N
     if stream is not None:
-        keys_N = seconds_N * (1 + config.max_padding * stream.uniform(-0.5, 0.5, len(seconds_N)))
+        keys_N = seconds_N * (1 + MAX_PADDING * stream.uniform(-0.5, 0.5, len(seconds_N)))
     order_N = np.argsort(keys_N, kind="stable")
     sorted_N = seconds_N[order_N]
     sorted_tokens_N = None if tokens_N is None or config.max_tokens is None else tokens_N[order_N]
@@ -232,14 +209,9 @@ def group_by_length(
 def _count_fitting(seconds: np.ndarray, config: BatchConfig, tokens: np.ndarray | None = None) -> int:
     """Count how many of the next utterances make a batch; at least one."""
     padded = np.maximum.accumulate(seconds) * np.arange(1, len(seconds) + 1)
-    is_over = (padded > config.max_seconds) | (np.cumsum(seconds) < (1 - config.max_padding) * padded)
+    is_over = (padded > config.max_seconds) | (np.cumsum(seconds) < (1 - MAX_PADDING) * padded)
     if tokens is not None:
         assert config.max_tokens is not None
         is_over |= np.maximum.accumulate(tokens) * np.arange(1, len(tokens) + 1) > config.max_tokens
     is_over[0] = False
     return int(is_over.argmax()) if is_over.any() else len(seconds)
-
-
-def padding_share(seconds_N: np.ndarray, groups: Sequence[np.ndarray]) -> float:
-    padded = sum(len(group) * seconds_N[group].max() for group in groups)
-    return float(1 - sum(seconds_N[group].sum() for group in groups) / padded)

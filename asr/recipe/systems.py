@@ -39,7 +39,6 @@ _SMOKE_CAPS = {
     "train.keep_best": 2,
     "train.plot_every": 4,
     "optim.warmup_steps": 1,
-    "optim.hold_steps": 1,
     "batches.num_workers": 0,
     "batches.max_utterances": 8,
 }

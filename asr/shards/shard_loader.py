@@ -173,7 +173,7 @@ class ShardLoader(UtteranceLoader):
         if count < multiple:
             raise too_few_batches(count, multiple) if count else self._nothing_to_learn()
         logger.info("epoch %d: %d batches in %d windows", epoch, count - len(waiting), numbers.stop)
-        report_left_over(epoch, waiting, multiple)
+        report_left_over(epoch, sum(map(len, waiting)), multiple)
 
     def _plan_window(self, epoch: int, number: int, shards: np.ndarray) -> list[PlannedBatch]:
         window = OpenedWindow(self._folders, shards)

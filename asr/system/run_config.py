@@ -75,31 +75,12 @@ class OptimConfig(Config):
 
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
     """At the peak, after the warm-up."""
-    schedule: Literal["inverse_sqrt", "cosine", "tri_stage", "constant"] = "inverse_sqrt"
-    """After the warm-up: falls as 1 / sqrt(update); as half a cosine; holds, then falls; or holds."""
+    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
+    """After the warm-up: falls as 1 / sqrt(update); as half a cosine to a hundredth; or stays."""
     warmup_steps: int = pydantic.Field(default=1000, ge=0)
     """Updates over which the learning rate rises from near zero."""
-    hold_steps: int = pydantic.Field(default=0, ge=0)
-    """Updates at the peak, with the tri_stage schedule only."""
-    final_scale: float = pydantic.Field(default=0.01, ge=0, le=1)
-    """Learning rate at the last update as a share of the peak, with cosine and tri_stage."""
     weight_decay: float = pydantic.Field(default=0.01, ge=0)
-    """Of weight matrices; norms, biases and embeddings have none."""
-    betas: tuple[float, float] = (0.9, 0.98)
-    """Memory of the two moving averages of Adam."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> OptimConfig:
-        falls = self.schedule in ("cosine", "tri_stage")
-        self.refuse_idle(self.schedule == "tri_stage", "schedule = tri_stage", "hold_steps")
-        self.refuse_idle(falls, "schedule = cosine or tri_stage", "final_scale")
-        if self.schedule == "tri_stage" and self.final_scale == 0:
-            raise ValueError(
-                "final_scale = 0.0: tri_stage falls exponentially, which never reaches 0; try 0.01"
-            )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas = {list(self.betas)}: expected two numbers from 0 to below 1")
-        return self
+    """Weight decay of matrices; norms, biases and embeddings have none."""
 
 
 HIGHER_IS_BETTER = {"token_accuracy", "accuracy", "bleu", "updates"}  # of what training may select by
@@ -148,8 +129,6 @@ class TrainConfig(Config):
     """How many of the best checkpoints are kept, and averaged at the end."""
     patience: int | None = pydantic.Field(default=None, gt=0)
     """Stop after so many validations without a new best one; null: never."""
-    max_bad_updates: int = pydantic.Field(default=20, gt=0)
-    """Stop after so many updates in a row whose loss or gradient was not finite; each is skipped."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = pydantic.Field(default=(), strict=False)
     """Trackers that show what log.jsonl has (extra `tracking`); one that fails stops nothing."""
 

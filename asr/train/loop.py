@@ -58,6 +58,7 @@ from asr.train.preparation import TrainingData, hash_data, prepare_system
 logger = logging.getLogger(__name__)
 
 HOPELESS_WER = 0.9
+MAX_BAD_UPDATES = 20  # in a row whose loss or gradient was not finite; each is skipped
 
 
 class Ranked(NamedTuple):
@@ -161,7 +162,7 @@ def _train(config: RunConfig, process: Process) -> Path:
                 if not outcome.is_finite:
                     names = [name for batch in batches for name in batch.ids]
                     names = list(itertools.chain(*gather_over_processes(names, process)))
-                    report_bad_update(names, outcome, state, settings.max_bad_updates)
+                    report_bad_update(names, outcome, state)
                 log.add(outcome, time.monotonic() - started)
                 monitor.advance()
 
@@ -242,7 +243,7 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
     then, now = (
         learning_rate_at(state.step, config.optim, steps) for steps in (steps_before, config.train.steps)
     )
-    if config.optim.schedule in ("cosine", "tri_stage"):
+    if config.optim.schedule == "cosine":
         logger.warning(
             "optim.schedule = %s falls until the last update: stretched to %d updates, it goes on with a "
             "learning rate of %.3g, which would have been %.3g",
@@ -259,7 +260,7 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
 FREE_SETTINGS = {
     "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads", "train.sharded",
     "train.loggers", "train.log_every", "train.validate_every", "train.save_every", "train.plot_every",
-    "train.keep_best", "train.patience", "train.max_bad_updates",
+    "train.keep_best", "train.patience",
 }  # fmt: skip
 
 
@@ -422,14 +423,14 @@ class StopSignal:
             os.write(2, b"\nsaving after this update; Ctrl-C again stops at once\n")
 
 
-def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState, limit: int) -> None:
+def report_bad_update(names: list[str], outcome: Outcome, state: TrainingState) -> None:
     logger.warning(
         "update %d skipped: loss %s, gradient norm %s; utterances: %s",
         state.step, outcome.sums.get("total"), outcome.gradient_norm, " ".join(names),
     )  # fmt: skip
-    if state.bad_updates >= limit:
+    if state.bad_updates >= MAX_BAD_UPDATES:
         raise UserError(
-            f"{limit} updates in a row had no finite loss or gradient (train.max_bad_updates); "
+            f"{MAX_BAD_UPDATES} updates in a row had no finite loss or gradient; "
             "the log names their utterances. Lower optim.learning_rate, or set train.precision=float32"
         )
 

@@ -12,6 +12,12 @@ from asr.system.run_config import OptimConfig
 
 logger = logging.getLogger(__name__)
 
+FINAL_SCALE = 0.01  # learning rate at the end of a cosine, as a share of the peak
+BETAS = (
+    0.9,
+    0.98,
+)  # memory of Adam's two moving averages: the second shorter than usual, as for Transformers
+
 
 def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
     """The learning rate of update `step`, which counts from 0."""
@@ -22,31 +28,18 @@ def learning_rate_at(step: int, config: OptimConfig, max_steps: int) -> float:
         return peak
     if config.schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / max(step, 1))
-    decay_start = warmup + config.hold_steps
-    if step < decay_start:
-        return peak
-    progress = min((step - decay_start) / max(max_steps - 1 - decay_start, 1), 1.0)
-    if config.schedule == "cosine":
-        return peak * (
-            config.final_scale + (1 - config.final_scale) * 0.5 * (1 + math.cos(math.pi * progress))
-        )
-    return peak * config.final_scale**progress
+    progress = min((step - warmup) / max(max_steps - 1 - warmup, 1), 1.0)
+    return peak * (FINAL_SCALE + (1 - FINAL_SCALE) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def warn_of_short_training(config: OptimConfig, max_steps: int) -> None:
-    """Warn where training ends before the learning rate is at its peak, or before it falls."""
-    before_fall = config.warmup_steps + config.hold_steps
+    """Warn where training ends before the learning rate is at its peak."""
     if config.warmup_steps >= max_steps:
         logger.warning(
             "optim.warmup_steps = %d, but train.steps = %d: the learning rate comes to %.3g in the end, "
             "never to its peak of %.3g",
             config.warmup_steps, max_steps, learning_rate_at(max_steps - 1, config, max_steps),
             config.learning_rate,
-        )  # fmt: skip
-    elif config.schedule == "tri_stage" and before_fall >= max_steps:
-        logger.warning(
-            "optim.warmup_steps + optim.hold_steps = %d, but train.steps = %d: the learning rate never falls",
-            before_fall, max_steps,
         )  # fmt: skip
 
 
@@ -61,7 +54,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         {"params": others, "weight_decay": 0.0},
     ]
     # The fused kernel updates all parameters in one pass, on a CPU as on a GPU.
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
 
 
 class MovingAverage:

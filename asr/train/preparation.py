@@ -122,12 +122,12 @@ class TrainingData:
     @property
     def num_skipped(self) -> int:
         """Utterances of this epoch that this process could not use."""
-        return 0 if isinstance(self._train, TextLoader) else self._train.skip_log.num_skipped
+        return 0 if isinstance(self._train, TextLoader) else self._train.num_skipped
 
     def require_few_skipped(self, num_skipped: float) -> None:
         """Stop where all processes together could not use too many."""
         if not isinstance(self._train, TextLoader):
-            self._train.skip_log.require_few(num_skipped)
+            self._train.require_few_skipped(num_skipped)
 
     def dev_batches(self) -> Iterator[Batch]:
         return self._dev.evaluation_batches()

@@ -1,4 +1,4 @@
-"""Augmentation: reproducible, independent of the batch, as strong as configured, and honestly reported."""
+"""Augmentation: reproducible, independent of the batch, as strong as configured."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ import pytest
 import soundfile
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import (
-    NOTHING_APPLIED,
-    Applied,
-    AugmentConfig,
-    Augmenter,
-    NoiseConfig,
-    SpecAugmentConfig,
-    hash_names,
-)
+from asr.batches import AugmentConfig, Augmenter, NoiseConfig, SpecAugmentConfig, hash_names
 from asr.data import Utterance, write_manifest
 from asr.errors import UserError
 
@@ -25,7 +17,6 @@ RATE = 16_000
 EVERYTHING = AugmentConfig(
     speed=(0.9, 1.0, 1.1),
     noise=NoiseConfig(probability=0.5, kinds=("white", "pink", "brown")),
-    gain_db=(-6.0, 6.0),
     spec_augment=SpecAugmentConfig(
         time_warp=5, num_frequency_masks=2, num_time_masks=2, frequency_mask_width=8
     ),
@@ -38,6 +29,11 @@ def build(config: AugmentConfig, seed: int = 0) -> Augmenter:
 
 def tone(seconds: float = 1.0, hz: float = 440.0) -> np.ndarray:
     return (0.1 * np.sin(2 * np.pi * hz * np.arange(int(RATE * seconds)) / RATE)).astype(np.float32)
+
+
+def measure_ratio(audio: np.ndarray, speech: np.ndarray) -> float:
+    """The ratio of speech and noise in dB."""
+    return 10 * np.log10(power(speech) / power(audio - speech))
 
 
 def power(audio: np.ndarray) -> float:
@@ -53,8 +49,6 @@ def power(audio: np.ndarray) -> float:
         (AugmentConfig, {"speed": (0.9, 0.9)}, "each only once"),
         (AugmentConfig, {"speed": (0.0, 1.0)}, "0.5 to 2.0"),
         (AugmentConfig, {"speed": (90.0, 110.0)}, "0.5 to 2.0"),
-        (AugmentConfig, {"gain_db": (6.0, -6.0)}, r"\[low, high\]"),
-        (AugmentConfig, {"gain_db": (0.0, 1000.0)}, r"\[low, high\]"),
         (NoiseConfig, {"probability": 1.5}, "less than or equal to 1"),
         (NoiseConfig, {"snr_db": (20.0, 10.0)}, r"\[low, high\]"),
         (NoiseConfig, {"kinds": ()}, "at least one kind"),
@@ -62,8 +56,6 @@ def power(audio: np.ndarray) -> float:
         (NoiseConfig, {"kinds": ("recorded",)}, "recordings"),
         (NoiseConfig, {"recordings": "noise"}, "recordings"),
         (SpecAugmentConfig, {"num_time_masks": -1}, "greater than or equal to 0"),
-        (SpecAugmentConfig, {"time_mask_share": 0.0}, "greater than 0"),
-        (SpecAugmentConfig, {"time_masks_per_frame": 0.04}, "num_time_masks"),
     ],
 )
 def test_nonsense_is_refused(section: type, settings: dict, message: str) -> None:
@@ -78,51 +70,54 @@ def test_masks_wider_than_the_features_are_refused() -> None:
 
 
 def test_nothing_is_on_by_default() -> None:
-    audio, applied = build(AugmentConfig()).augment_audio(tone(), "a", epoch=0)
-    assert np.array_equal(audio, tone())
-    assert applied == NOTHING_APPLIED
+    audio, speed = build(AugmentConfig()).augment_audio(tone(), "a", epoch=0)
+    assert np.array_equal(audio, tone()) and speed == 1.0
 
 
 # --- choices ------------------------------------------------------------------------------------
 
 
 def test_audio_depends_on_seed_epoch_and_id_only() -> None:
-    first, applied = build(EVERYTHING).augment_audio(tone(), "a", epoch=3)
+    first, speed = build(EVERYTHING).augment_audio(tone(), "a", epoch=3)
     other = build(EVERYTHING)
     for epoch, name in [(0, "b"), (3, "c"), (1, "a")]:  # earlier calls leave no trace
         other.augment_audio(tone(), name, epoch)
-    again, applied_again = other.augment_audio(tone(), "a", epoch=3)
-    assert np.array_equal(first, again) and applied == applied_again
-    for seed, epoch, name in [(1, 3, "a"), (0, 4, "a"), (0, 3, "b")]:
-        assert build(EVERYTHING, seed).augment_audio(tone(), name, epoch)[1] != applied
+    again, speed_again = other.augment_audio(tone(), "a", epoch=3)
+    assert np.array_equal(first, again) and speed == speed_again
+    noisy = EVERYTHING.model_copy(update={"noise": NoiseConfig(probability=1.0)})
+    heard = [(0, 3, "a"), (1, 3, "a"), (0, 4, "a"), (0, 3, "b")]
+    assert (
+        len({build(noisy, seed).augment_audio(tone(), *rest[::-1])[0].tobytes() for seed, *rest in heard})
+        == 4
+    )
 
 
-@pytest.mark.parametrize("without", ["speed", "noise", "gain_db"])
-def test_stages_do_not_disturb_each_other(without: str) -> None:
+def test_stages_do_not_disturb_each_other() -> None:
     """Switching one stage off leaves what the others draw as it was."""
-    reduced = EVERYTHING.model_copy(update={without: getattr(AugmentConfig(), without)})
+    slower, noisier = AugmentConfig(speed=EVERYTHING.speed), AugmentConfig(noise=EVERYTHING.noise)
     for name in "abcdefgh":
-        full = vars(build(EVERYTHING).augment_audio(tone(), name, 0)[1])
-        rest = vars(build(reduced).augment_audio(tone(), name, 0)[1])
-        changed = {field for field in full if full[field] != rest[field]}
-        assert changed <= {{"speed": "speed", "noise": "snr_db", "gain_db": "gain_db"}[without]}
+        full, speed = build(EVERYTHING).augment_audio(tone(), name, 0)
+        plain, speed_alone = build(slower).augment_audio(tone(), name, 0)
+        assert speed == speed_alone
+        noise = build(noisier).augment_audio(tone(), name, 0)[0] - tone()
+        assert noise.any() == (full - plain).any()
 
 
 def test_stages_draw_independently() -> None:
-    """What an utterance gets of one stage says nothing of what it gets of another."""
-    records = [build(EVERYTHING).augment_audio(tone(0.02), f"utterance-{n}", 0)[1] for n in range(1000)]
-    has_noise = np.array([record.snr_db is not None for record in records])
-    gains, speeds = (
-        np.array([getattr(record, field) for record in records]) for field in ("gain_db", "speed")
-    )
-    for first, second in [(has_noise, gains), (has_noise, speeds), (gains, speeds)]:
-        assert abs(np.corrcoef(first, second)[0, 1]) < 0.12
+    """The speed of an utterance says nothing of whether it gets noise."""
+    found = []
+    for name in (f"utterance-{n}" for n in range(1000)):
+        plain = build(AugmentConfig(speed=EVERYTHING.speed)).augment_audio(tone(0.02), name, 0)[0]
+        audio, speed = build(EVERYTHING).augment_audio(tone(0.02), name, 0)
+        found.append((speed, not np.array_equal(audio, plain)))
+    speeds, has_noise = map(np.array, zip(*found, strict=True))
+    assert abs(np.corrcoef(speeds, has_noise)[0, 1]) < 0.12
 
 
 def test_speeds_are_known_before_the_audio_is_read() -> None:
     augmenter, names = build(EVERYTHING), [f"utterance-{number}" for number in range(30)]
     planned = augmenter.choose_speeds(hash_names(names), epoch=2)
-    assert planned.tolist() == [augmenter.augment_audio(tone(0.1), name, 2)[1].speed for name in names]
+    assert planned.tolist() == [augmenter.augment_audio(tone(0.1), name, 2)[1] for name in names]
 
 
 def test_speeds_are_equally_likely_in_every_epoch() -> None:
@@ -140,20 +135,22 @@ def test_speeds_are_equally_likely_in_every_epoch() -> None:
 @pytest.mark.parametrize("speed", [0.5, 0.9, 1.1, 2.0])
 def test_speed_changes_duration_and_pitch(speed: float) -> None:
     audio, applied = build(AugmentConfig(speed=(speed,))).augment_audio(tone(2.0), "a", 0)
-    assert applied == Applied(speed=speed)
+    assert applied == speed
     assert abs(len(audio) - 2 * RATE / speed) <= 1
     loudest = np.abs(np.fft.rfft(audio * np.hanning(len(audio)))).argmax() * RATE / len(audio)
     assert loudest == pytest.approx(440 * speed, abs=1)
 
 
 @pytest.mark.parametrize("kind", ["white", "pink", "brown"])
-def test_noise_has_the_recorded_ratio(kind: str) -> None:
+def test_noise_has_a_ratio_within_the_limits(kind: str) -> None:
     config = AugmentConfig(noise=NoiseConfig(probability=1.0, snr_db=(-5.0, 25.0), kinds=(kind,)))
-    for name in "abcde":
-        audio, applied = build(config).augment_audio(tone(), name, 0)
-        assert audio.dtype == np.float32 and len(audio) == RATE
-        assert applied.snr_db is not None and -5 <= applied.snr_db <= 25
-        assert 10 * np.log10(power(tone()) / power(audio - tone())) == pytest.approx(applied.snr_db, abs=0.01)
+    ratios = []
+    for name in (f"utterance-{n}" for n in range(200)):
+        audio, _ = build(config).augment_audio(tone(0.1), name, 0)
+        assert audio.dtype == np.float32 and len(audio) == RATE // 10
+        ratios.append(measure_ratio(audio, tone(0.1)))
+    assert -5.01 <= min(ratios) < 0 and 20 < max(ratios) <= 25.01
+    assert np.mean(ratios) == pytest.approx(10, abs=2)
 
 
 @pytest.mark.parametrize(("kind", "decibels_per_octave"), [("white", 0.0), ("pink", -3.01), ("brown", -6.02)])
@@ -174,18 +171,9 @@ def test_coloured_noise_is_audible() -> None:
 
 
 def test_noise_comes_as_often_as_configured() -> None:
-    augmenter = build(AugmentConfig(noise=NoiseConfig(probability=0.3, snr_db=(10.0, 20.0))))
-    ratios = [augmenter.augment_audio(tone(0.02), f"utterance-{n}", 0)[1].snr_db for n in range(2000)]
-    noisy = [ratio for ratio in ratios if ratio is not None]
-    assert len(noisy) / len(ratios) == pytest.approx(0.3, abs=0.04)
-    assert np.mean(noisy) == pytest.approx(15, abs=0.5)
-
-
-def test_gain_is_the_recorded_one() -> None:
-    augmenter = build(AugmentConfig(gain_db=(-20.0, 20.0)))
-    for name in "abcde":
-        audio, applied = augmenter.augment_audio(tone(), name, 0)
-        assert 10 * np.log10(power(audio) / power(tone())) == pytest.approx(applied.gain_db, abs=0.01)
+    augmenter = build(AugmentConfig(noise=NoiseConfig(probability=0.3)))
+    heard = (augmenter.augment_audio(tone(0.02), f"utterance-{n}", 0)[0] for n in range(2000))
+    assert np.mean([not np.array_equal(audio, tone(0.02)) for audio in heard]) == pytest.approx(0.3, abs=0.04)
 
 
 # --- recorded noise -----------------------------------------------------------------------------
@@ -209,8 +197,7 @@ def test_recorded_noise(tmp_path: Path, kind: str, seconds: float) -> None:
         write_manifest(
             source, [Utterance(id="hum", audio=str(tmp_path / "deeper/hum.wav"), duration=seconds)]
         )
-    audio, applied = build(recorded(source)).augment_audio(tone(hz=3000.0), "a", 0)
-    assert applied.snr_db == 0.0
+    audio, _ = build(recorded(source)).augment_audio(tone(hz=3000.0), "a", 0)
     noise = audio - tone(hz=3000.0)
     assert power(noise) == pytest.approx(power(tone()), rel=1e-3)
     assert np.abs(np.fft.rfft(noise)).argmax() == pytest.approx(100, abs=2)
@@ -218,9 +205,7 @@ def test_recorded_noise(tmp_path: Path, kind: str, seconds: float) -> None:
 
 def test_a_silent_recording_is_not_counted_as_noise(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "silence.wav", np.zeros(RATE), RATE)
-    audio, applied = build(recorded(tmp_path)).augment_audio(tone(), "a", 0)
-    assert np.array_equal(audio, tone())
-    assert applied.snr_db is None
+    assert np.array_equal(build(recorded(tmp_path)).augment_audio(tone(), "a", 0)[0], tone())
 
 
 def test_faults_of_recordings_name_them(tmp_path: Path) -> None:
@@ -242,6 +227,6 @@ def test_faults_of_recordings_name_them(tmp_path: Path) -> None:
 )
 def test_any_audio_stays_finite(seconds: float, level: float, name: str, epoch: int) -> None:
     audio = (level * tone(seconds)).astype(np.float32)
-    augmented, applied = build(EVERYTHING).augment_audio(audio, name, epoch)
+    augmented, speed = build(EVERYTHING).augment_audio(audio, name, epoch)
     assert augmented.dtype == np.float32 and np.isfinite(augmented).all()
-    assert abs(len(augmented) - len(audio) / applied.speed) <= 1
+    assert abs(len(augmented) - len(audio) / speed) <= 1

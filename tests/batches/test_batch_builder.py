@@ -36,7 +36,7 @@ def test_builder_can_be_sent_to_another_process(tmp_path: Path) -> None:
     utterance = Utterance(id="a", audio=str(tmp_path / "a.wav"), duration=0.5, text="ONE")
     write_manifest(tmp_path / "train.jsonl", [utterance])
     tokenizer = Tokenizer.train(TokenizerConfig(), ["ONE"])
-    augment = AugmentConfig(speed=(0.9, 1.1), gain_db=(-6.0, 6.0))
+    augment = AugmentConfig(speed=(0.9, 1.1))
     half = partial(torch.floor_divide, other=2)
     inputs = Inputs(FrontEnd(FeaturesConfig()), tokenizer, TextConfig(), augment, half)
     builder = BatchBuilder(Manifest.open(tmp_path / "train.jsonl"), inputs, Augmenter(augment, 0, 16_000, 80))

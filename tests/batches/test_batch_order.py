@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from asr.batches import BatchConfig, ProcessShare, group_by_length, padding_share, plan_epoch, random_stream
+from asr.batches import BatchConfig, ProcessShare, group_by_length, plan_epoch, random_stream
+from asr.batches.order import MAX_PADDING
 from asr.errors import UserError
 
-CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_padding=0.1, max_utterance_seconds=20.0)
+CONFIG = BatchConfig(max_seconds=60.0, max_utterances=16, max_utterance_seconds=20.0)
 
 
 def draw_seconds(num_utterances: int) -> np.ndarray:
@@ -24,7 +25,6 @@ def draw_seconds(num_utterances: int) -> np.ndarray:
     [
         {"max_seconds": 20.0, "max_utterance_seconds": 30.0},
         {"min_seconds": 30.0},
-        {"max_padding": 0.0},
         {"max_utterances": 0},
         {"num_workers": -1},
     ],
@@ -39,26 +39,20 @@ def test_nonsense_is_refused(values: dict) -> None:
     seconds=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=200),
     max_seconds=st.floats(20.0, 100.0),
     max_utterances=st.integers(1, 30),
-    max_padding=st.floats(0.01, 1.0),
     seed=st.integers(0, 100) | st.none(),
 )
 def test_groups_keep_the_limits_and_hold_each_utterance_once(
-    seconds: list[float], max_seconds: float, max_utterances: int, max_padding: float, seed: int | None
+    seconds: list[float], max_seconds: float, max_utterances: int, seed: int | None
 ) -> None:
     seconds_N = np.array(seconds)
-    config = BatchConfig(
-        max_seconds=max_seconds,
-        max_utterances=max_utterances,
-        max_padding=max_padding,
-        max_utterance_seconds=20.0,
-    )
+    config = BatchConfig(max_seconds=max_seconds, max_utterances=max_utterances, max_utterance_seconds=20.0)
     groups = group_by_length(seconds_N, config, None if seed is None else random_stream(seed))
     assert sorted(np.concatenate(groups)) == list(range(len(seconds)))
     for group in groups:
         padded = len(group) * seconds_N[group].max()
         assert len(group) == 1 or padded <= max_seconds
         assert len(group) <= max_utterances
-        assert len(group) == 1 or 1 - seconds_N[group].sum() / padded <= max_padding + 1e-9
+        assert len(group) == 1 or 1 - seconds_N[group].sum() / padded <= MAX_PADDING + 1e-9
 
 
 def test_groups_by_hand() -> None:
@@ -84,7 +78,7 @@ def test_batches_keep_the_limit_of_tokens_beside_that_of_seconds(
 ) -> None:
     seconds_N, tokens_N = (np.array(values) for values in zip(*lengths, strict=True))
     config = CONFIG.model_copy(update={"max_tokens": max_tokens})
-    batches = plan_epoch(seconds_N, config, 0, 1, 1, tokens_N).batches
+    batches = plan_epoch(seconds_N, config, 0, 1, 1, tokens_N)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) * tokens_N[batch].max() <= max_tokens
@@ -94,7 +88,7 @@ def test_batches_keep_the_limit_of_tokens_beside_that_of_seconds(
 def test_without_a_limit_tokens_change_nothing() -> None:
     seconds_N, tokens_N = draw_seconds(300), np.arange(300)
     plain, counted = (plan_epoch(seconds_N, CONFIG, 0, 1, 1, tokens) for tokens in (None, tokens_N))
-    assert [batch.tolist() for batch in plain.batches] == [batch.tolist() for batch in counted.batches]
+    assert [batch.tolist() for batch in plain] == [batch.tolist() for batch in counted]
 
 
 def test_what_exceeds_a_batch_is_one_of_its_own() -> None:
@@ -103,17 +97,15 @@ def test_what_exceeds_a_batch_is_one_of_its_own() -> None:
     assert [group.tolist() for group in groups] == [[1, 2], [0], [3]]
 
 
-@pytest.mark.parametrize("max_padding", [0.05, 0.1, 0.3])
-def test_padding_is_about_half_of_what_is_allowed(max_padding: float) -> None:
-    config = CONFIG.model_copy(update={"max_padding": max_padding})
-    plan = plan_epoch(draw_seconds(5000), config, 0, 0, 1)
-    assert plan.padding == pytest.approx(padding_share(draw_seconds(5000), plan.batches))
-    assert 0.3 * max_padding < plan.padding < 0.7 * max_padding
+def test_padding_is_about_half_of_what_is_allowed() -> None:
+    seconds_N = draw_seconds(5000)
+    padded = sum(len(group) * seconds_N[group].max() for group in plan_epoch(seconds_N, CONFIG, 0, 0, 1))
+    assert 0.3 * MAX_PADDING < 1 - seconds_N.sum() / padded < 0.7 * MAX_PADDING
 
 
 def test_order_depends_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[list[int]]:
-        return [group.tolist() for group in plan_epoch(draw_seconds(500), CONFIG, seed, epoch, 1).batches]
+        return [group.tolist() for group in plan_epoch(draw_seconds(500), CONFIG, seed, epoch, 1)]
 
     assert order(0, 1) == order(0, 1)
     assert order(0, 1) != order(0, 2) and order(0, 1) != order(1, 1)
@@ -124,23 +116,21 @@ def test_order_depends_on_seed_and_epoch() -> None:
 
 def test_batches_come_in_no_order_of_length() -> None:
     seconds_N = draw_seconds(2000)
-    longest = [seconds_N[group].max() for group in plan_epoch(seconds_N, CONFIG, 0, 0, 1).batches]
+    longest = [seconds_N[group].max() for group in plan_epoch(seconds_N, CONFIG, 0, 0, 1)]
     assert abs(np.corrcoef(range(len(longest)), longest)[0, 1]) < 0.2
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 def test_processes_share_the_same_global_batches(world_size: int) -> None:
     """Step s of all ranks together is the s-th group of world_size batches of a single process."""
-    alone = plan_epoch(draw_seconds(500), CONFIG, 0, 3, 1).batches
+    alone = plan_epoch(draw_seconds(500), CONFIG, 0, 3, 1)
     plan = plan_epoch(draw_seconds(500), CONFIG, 0, 3, world_size)
-    shards = [list(ProcessShare(rank, world_size).take(plan.batches)) for rank in range(world_size)]
+    shards = [list(ProcessShare(rank, world_size).take(plan)) for rank in range(world_size)]
     num_steps = len(alone) // world_size
     assert {len(shard) for shard in shards} == {num_steps}
     for step in range(num_steps):
         expected = alone[step * world_size : (step + 1) * world_size]
         assert [shard[step].tolist() for shard in shards] == [group.tolist() for group in expected]
-    left_over = alone[num_steps * world_size :]
-    assert [group.tolist() for group in plan.left_over] == [group.tolist() for group in left_over]
 
 
 def test_too_few_batches_for_the_processes() -> None:
@@ -155,4 +145,4 @@ def test_a_million_utterances_are_planned_in_seconds() -> None:
         seconds_N, CONFIG.model_copy(update={"max_seconds": 400.0, "max_utterances": 64}), 0, 0, 8
     )
     assert time.perf_counter() - started < 10  # under 2 s on an idle core
-    assert sum(map(len, plan.batches)) > 999_000
+    assert sum(map(len, plan)) > 999_000

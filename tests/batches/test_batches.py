@@ -18,7 +18,6 @@ import torch
 
 from asr.audio import reading as audio_files
 from asr.batches import (
-    NOTHING_APPLIED,
     AugmentConfig,
     Batch,
     BatchConfig,
@@ -28,6 +27,7 @@ from asr.batches import (
     ProcessShare,
     SpecAugmentConfig,
     count_allowed,
+    explain_dead_workers,
     needed_frames,
 )
 from asr.data import Manifest, Utterance, write_manifest
@@ -38,14 +38,11 @@ from asr.train import halve_largest
 
 RATE = 16_000
 WORDS = ["ZERO", "ONE", "TWO", "THREE", "FOUR"]
-CONFIG = BatchConfig(
-    max_seconds=4.0, max_utterances=6, max_padding=0.3, max_utterance_seconds=1.5, num_workers=0
-)
+CONFIG = BatchConfig(max_seconds=4.0, max_utterances=6, max_utterance_seconds=1.5, num_workers=0)
 SPEC_AUGMENT = SpecAugmentConfig(time_warp=3, num_frequency_masks=1, num_time_masks=2, frequency_mask_width=8)
 AUGMENT = AugmentConfig(
     speed=(0.9, 1.0, 1.1),
     noise=NoiseConfig(probability=0.5, kinds=("white", "pink")),
-    gain_db=(-3.0, 3.0),
     spec_augment=SPEC_AUGMENT,
 )
 
@@ -127,15 +124,9 @@ def test_batch_holds_the_utterances_it_names(manifest: Manifest) -> None:
     inputs = build_inputs(AugmentConfig())
     seen = []
     for batch in build(manifest, inputs).epoch_batches(0):
-        assert len(batch) == len(batch.ids) == len(batch.texts) == len(batch.applied) > 0
+        assert len(batch) == len(batch.ids) == len(batch.texts) > 0
         assert batch.features_BTF.shape == (len(batch), batch.feature_lengths_B.max(), 20)
         assert batch.tokens_BU.shape == (len(batch), batch.token_lengths_B.max())
-        assert (
-            batch.tokens_BU.dtype
-            == batch.token_lengths_B.dtype
-            == batch.feature_lengths_B.dtype
-            == torch.int64
-        )
         total = 0.0
         for row, name in enumerate(batch.ids):
             utterance = manifest[int(name[1:])]
@@ -181,13 +172,6 @@ def test_utterance_with_a_start(tmp_path: Path) -> None:
     assert torch.equal(batch.features_BTF, inputs.front_end(part[None], torch.tensor([RATE // 2]))[0])
 
 
-def test_to_moves_every_tensor(manifest: Manifest) -> None:
-    moved = next(build(manifest).epoch_batches(0)).to("meta")
-    assert {value.device.type for value in vars(moved).values() if isinstance(value, torch.Tensor)} == {
-        "meta"
-    }
-
-
 @pytest.mark.parametrize("is_used", [False, True])
 def test_batches_are_pinned_for_a_gpu(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch, is_used: bool
@@ -225,10 +209,10 @@ def test_workers_change_nothing(manifest: Manifest, num_workers: int) -> None:
 def test_resume_continues_exactly(manifest: Manifest, num_workers: int, rank: int) -> None:
     share = ProcessShare(rank, 2)
     whole = list(build(manifest, share=share).epoch_batches(2))
-    assert len(whole) == build(manifest, share=share).num_steps(2) > 3
+    assert len(whole) > 3
     resumed = build(manifest, share=share, num_workers=num_workers).epoch_batches(2, start=6)
     assert_equal(resumed, whole[3:])
-    assert list(build(manifest, share=share).epoch_batches(2, start=2 * len(whole))) == []
+    assert not list(build(manifest, share=share).epoch_batches(2, start=2 * len(whole)))
 
 
 def test_ranks_together_see_what_one_process_sees(manifest: Manifest) -> None:
@@ -238,24 +222,27 @@ def test_ranks_together_see_what_one_process_sees(manifest: Manifest) -> None:
 
 
 def test_the_batch_of_an_utterance_does_not_matter(manifest: Manifest) -> None:
-    """Other limits, so other batches, but the same augmented features and the same record for each utterance."""
+    """Other limits, so other batches, but the same augmented features for each utterance."""
 
-    def by_id(**config: Any) -> dict[str, tuple[torch.Tensor, Any]]:
+    def by_id(**config: Any) -> dict[str, torch.Tensor]:
         return {
-            name: (batch.features_BTF[row, : batch.feature_lengths_B[row]], batch.applied[row])
+            name: batch.features_BTF[row, : batch.feature_lengths_B[row]]
             for batch in build(manifest, **config).epoch_batches(0)
             for row, name in enumerate(batch.ids)
         }
 
     expected, found = by_id(), by_id(max_utterances=3, max_seconds=10.0)
     assert expected.keys() == found.keys()
-    for name, (features, applied) in expected.items():
-        assert torch.equal(features, found[name][0]) and applied == found[name][1]
+    assert all(torch.equal(features, found[name]) for name, features in expected.items())
 
 
 def test_epochs_differ(manifest: Manifest) -> None:
-    first, second = ([batch.applied for batch in build(manifest).epoch_batches(epoch)] for epoch in (0, 1))
-    assert first != second
+    first, second = (
+        {name: int(length) for batch in build(manifest).epoch_batches(epoch)
+         for name, length in zip(batch.ids, batch.feature_lengths_B, strict=True)}
+        for epoch in (0, 1)
+    )  # fmt: skip
+    assert first != second, "other speeds"
 
 
 def test_the_global_random_numbers_are_left_alone(manifest: Manifest) -> None:
@@ -275,16 +262,6 @@ def test_limits_hold_for_the_changed_durations(manifest: Manifest) -> None:
         )
 
 
-def test_largest_batch(manifest: Manifest) -> None:
-    sizes = [
-        batch.features_BTF.shape[:2].numel()
-        for batch in build(manifest, build_inputs(AugmentConfig())).epoch_batches(0)
-    ]
-    assert build(manifest, build_inputs(AugmentConfig())).largest_batch().features_BTF.shape[
-        :2
-    ].numel() == max(sizes)
-
-
 # --- evaluation ---------------------------------------------------------------------------------
 
 
@@ -299,7 +276,6 @@ def test_evaluation_has_each_utterance_once_and_unchanged(manifest: Manifest) ->
     assert sorted(name for name, _, _ in found) == sorted(expected)
     for name, batch, row in found:
         assert torch.equal(batch.features_BTF[row, : batch.feature_lengths_B[row]], expected[name])
-        assert batch.applied[row] == NOTHING_APPLIED
     for rank in ranks:
         longest = [int(batch.feature_lengths_B.max()) for batch in rank]
         assert longest == sorted(longest, reverse=True)
@@ -381,7 +357,7 @@ def test_incomplete_last_step_is_said(manifest: Manifest, caplog: pytest.LogCapt
     world_size = len(list(build(manifest).epoch_batches(0))) - 1
     batches = list(build(manifest, share=ProcessShare(0, world_size)).epoch_batches(0))
     assert len(batches) == 1
-    assert f"their 1 batches are too few for {world_size} processes" in caplog.text
+    assert f"their batches are too few for {world_size} processes" in caplog.text
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -393,18 +369,12 @@ def test_a_broken_file_costs_one_utterance(large_manifest: Manifest, num_workers
     loader = build(large_manifest, num_workers=num_workers)
     for epoch in (0, 1):
         batches = list(loader.epoch_batches(epoch))
-        assert len(batches) == loader.num_steps(epoch)
+        assert len(batches) == len(loader.plan_epoch(epoch))
         assert sum(map(len, batches)) == 119
         [skipped] = [item for batch in batches for item in batch.skipped]
         assert skipped.id == "u007" and skipped.audio.endswith("007.wav") and "007.wav" in skipped.message
     lines = large_manifest.paths[0].with_name("skipped.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [skipped._asdict()]
-
-
-def test_broken_files_are_written_down_at_once(large_manifest: Manifest) -> None:
-    break_files(large_manifest, 7)
-    any(batch.skipped for batch in build(large_manifest).epoch_batches(0))  # stops at the first
-    assert "u007" in large_manifest.paths[0].with_name("skipped.jsonl").read_text()
 
 
 def test_an_utterance_with_fewer_frames_than_planned_is_skipped(tmp_path: Path) -> None:
@@ -467,7 +437,7 @@ def test_a_dead_worker_is_a_clear_error(manifest: Manifest) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return lengths
 
-    with pytest.raises(UserError, match=r"has died.*batches\.num_workers"):
+    with pytest.raises(UserError, match=r"has died.*batches\.num_workers"), explain_dead_workers():
         list(build(manifest, build_inputs(num_encoded_frames=die), num_workers=2).epoch_batches(0))
 
 

@@ -229,7 +229,7 @@ def test_info_as_text_and_with_overrides(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["info", str(CONFS[0]), "seed=17"]) == 0
     shown = capsys.readouterr().out
     assert "seed: 17\n    Start of every random choice" in shown
-    assert "    One of: inverse_sqrt, cosine, tri_stage, constant\n" in shown
+    assert "    One of: inverse_sqrt, cosine, constant\n" in shown
 
 
 def test_info_of_a_trained_model(
