@@ -1,4 +1,4 @@
-"""The README is true: its list of packages, its commands and its Python."""
+"""The README and the map of packages are true: commands, output, results."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ def test_every_file_says_its_duty() -> None:
 
 
 def test_every_package_is_listed_with_its_duty() -> None:
-    assert package_table() in README, f"the list of packages in the README should be:\n{package_table()}"
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert package_table() in page, f"the list of packages in the page should be:\n{package_table()}"
 
 
 def code_blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    return [block for name, block in found if name == language]
 
 
-def test_every_command_is_shown_and_exists() -> None:
-    shown = {
-        line.split()[1] for block in code_blocks("") for line in block.splitlines() if line.startswith("asr ")
-    }
-    assert shown == set(COMMANDS)
+def split_command(line: str) -> list[str]:
+    return shlex.split(re.split(r"\s{2,}", line)[0])[1:]
 
 
 SHOWN_LINES = [line for block in code_blocks("") for line in block.splitlines() if line.startswith("asr ")]
@@ -58,7 +57,7 @@ def test_commands_take_the_arguments_shown(line: str, monkeypatch: pytest.Monkey
     """Each is parsed by the real parser; what it does is tested elsewhere."""
     import importlib
 
-    words = shlex.split(re.split(r"\s{2,}", line)[0])[1:]
+    words = split_command(line)
     module = importlib.import_module(f"asr.cli.{COMMANDS[words[0]][0]}")
     monkeypatch.setattr(module, "run", lambda args: 0)
     assert main(words) == 0
@@ -71,18 +70,37 @@ def test_commands_of_digits_run(
     """All that need no files of the reader's, on the data and models of the smoke test."""
     pytest.importorskip("espeakng_loader")
     monkeypatch.chdir(tmp_path)
-    commands = [shlex.split(re.split(r"\s{2,}", line)[0])[1:] for line in SHOWN_LINES if "digits" in line]
+    commands = [split_command(line) for line in SHOWN_LINES if "digits" in line and "score" not in line]
     assert commands.pop(0) == ["recipe", "run", "digits", "--smoke"]
     assert main(["recipe", "run", "digits", "--smoke"]) == 0
     for kind in ("data", "runs"):
         Path(kind, "digits").symlink_to("digits-smoke")
-    assert len(commands) > 8
     for words in commands:
-        if "*.mp3" in words:
-            words[words.index("*.mp3")] = str(next(Path("data/digits/audio/test").glob("*.wav")))
         if words[0] == "train":
             words += ["train.steps=2", "train.validate_every=2", "train.save_every=2", "optim.warmup_steps=1"]
         assert main(words) == 0, f"{words}: {capsys.readouterr().err}"
+
+
+def test_scoring_prints_what_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (block,) = (block for block in code_blocks("") if "asr score" in block)
+    command, *shown = filter(None, block.splitlines())
+    assert main(split_command(command)) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert set(shown) <= set(printed)
+
+
+def test_each_result_is_a_published_one() -> None:
+    rows = re.findall(r"^\| (.*?) ?\| .* \| (\d+\.\d+ \| \d+\.\d+ to \d+\.\d+) \|", README, re.MULTILINE)
+    assert len(rows) == 9
+    pages = (ROOT / "recipes" / "RESULTS.md").read_text(encoding="utf-8")
+    for corpus, rates in rows:
+        if link := re.search(r"\((.*?)\)", corpus):
+            page = pages + (ROOT / link[1]).read_text(encoding="utf-8").replace("**", "")
+        rate, interval = rates.split(" | ")
+        assert f"| {rates} |" in page or f"| {rate} ({interval}) |" in page, rates
 
 
 def test_python_blocks_compile_and_import() -> None:
@@ -101,5 +119,6 @@ def test_links_lead_to_files() -> None:
             assert (ROOT / target).exists(), target
 
 
-def test_the_first_command_stands_near_the_top() -> None:
-    assert "make demo" in "\n".join(README.splitlines()[:25])
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 130 and {"make demo", "make test"} <= {line[:9] for line in lines[:25]}
