@@ -191,7 +191,9 @@ def describe_action(action: argparse.Action) -> str:
 
 def describe_packages() -> str:
     """The first line of each module, in the order of docs/architecture.md."""
-    order = re.findall(r"^asr/(\w+) ", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), flags=re.M)
+    order = re.findall(
+        r"^asr/(\w+) ", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), flags=re.M
+    )
     lines = [
         "# Packages and modules",
         "",
