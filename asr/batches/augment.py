@@ -22,7 +22,7 @@ from asr.batches.order import choose, hash_names, random_stream
 from asr.config import Config
 from asr.data.manifest import read_manifest
 from asr.errors import UserError
-from asr.features.padded import speech_spans, valid_frames
+from asr.features.front_end import speech_spans, valid_frames
 
 RECORDING_SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".sph", ".aiff"}
 # Power of coloured noise falls with frequency f as f ** -exponent.

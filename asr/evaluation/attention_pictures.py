@@ -15,8 +15,7 @@ from asr.audio.sources import AudioFile, Recording, make_recording, read_recordi
 from asr.decoding.hypothesis import EncodedAudio
 from asr.errors import UserError
 from asr.evaluation.plots import END, Picture, Strip, draw
-from asr.features.front_end import FeaturesConfig, FrontEnd
-from asr.features.mel import compute_kaldi_filters
+from asr.features.front_end import FeaturesConfig, FrontEnd, compute_kaldi_filters
 from asr.models.decoders import AnyDecoder, WeightsOf
 from asr.models.encoders import make_frame_clock
 from asr.models.losses import Targets

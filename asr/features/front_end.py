@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -18,40 +18,14 @@ from pydantic import Field, model_validator
 
 from asr.config import Config
 from asr.errors import UserError
-from asr.features.mel import (
-    compute_cepstral_matrix,
-    compute_hann_window,
-    compute_kaldi_filters,
-    compute_povey_window,
-    compute_whisper_filters,
-)
-from asr.features.padded import (
-    MIN_DEVIATION,
-    ReductionConfig,
-    Subspace,
-    accumulate_moments,
-    add_noise,
-    append_deltas,
-    check_audio,
-    mirror_ends,
-    normalize_each,
-    scale_like_whisper,
-    split_batch,
-    zero_padding,
-)
+
+Lengths = TypeVar("Lengths", int, torch.Tensor)
 
 INT16_SCALE = 32768.0  # Kaldi's features, dither and floor are defined on 16-bit sample values
 KALDI_FLOOR = float(np.finfo(np.float32).eps)  # of a mel energy, before the logarithm
 WHISPER_FLOOR = 1e-10
-WHISPER_NEEDS: dict[str, Any] = {
-    "type": "log_mel",
-    "sample_rate": 16_000,
-    "window_ms": 25.0,
-    "shift_ms": 10.0,
-    "low_hz": 0.0,
-    "high_hz": None,
-    "pre_emphasis": 0.0,
-}
+MIN_DEVIATION = 1e-3  # in CMVN; a feature that never changes stays finite
+LIFTER = 22.0  # HTK's and Kaldi's weighting of the cepstra
 
 # Matrix products treat the last rows of a matrix, or of a thread's share of it, by other code than the rest,
 # with other rounding. Numbers of rows that the usual tile heights (2 to 16) divide, also after a split over
@@ -62,7 +36,22 @@ ROW_MULTIPLE = 48
 # calls, and of the threads' waiting for each other at the end of each; twenty seconds at a time do well.
 CPU_ROWS = 42 * ROW_MULTIPLE
 GPU_ROWS = 1024 * ROW_MULTIPLE
-BANDS_AT_ONCE = 32  # a mel filter covers few bins; products of a few neighbours skip most of the zeros
+BANDS_AT_ONCE = 32  # a mel filter covers few bins; products of a few neighbors skip most of the zeros
+
+
+class ReductionConfig(Config):
+    """Fewer, decorrelated features: projection on the directions that explain most of the variance."""
+
+    type: Literal["none", "pca", "smart_pca"] = "none"
+    """`pca`: eigenvectors of the covariance. `smart_pca`: their subspace, learned by a linear autoencoder."""
+    dim: int | None = Field(default=None, ge=1)
+    """Number of features to keep; only with a type other than `none`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ReductionConfig:
+        if (self.type == "none") != (self.dim is None):
+            raise ValueError(f"type is {self.type}, and dim {self.dim}: set both, or neither")
+        return self
 
 
 class FeaturesConfig(Config):
@@ -99,11 +88,11 @@ class FeaturesConfig(Config):
 
     @property
     def window_samples(self) -> int:
-        return _whole_samples(self.sample_rate, self.window_ms)
+        return int(self.sample_rate * self.window_ms / 1000)  # Kaldi drops the fraction of a sample too
 
     @property
     def shift_samples(self) -> int:
-        return _whole_samples(self.sample_rate, self.shift_ms)
+        return int(self.sample_rate * self.shift_ms / 1000)
 
     @property
     def fft_samples(self) -> int:
@@ -138,22 +127,18 @@ class FeaturesConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> FeaturesConfig:
         if self.convention == "whisper":
-            for name, needed in WHISPER_NEEDS.items():
+            fixed = {"low_hz": 0.0, "pre_emphasis": 0.0}
+            for name in ("type", "sample_rate", "window_ms", "shift_ms", "low_hz", "high_hz", "pre_emphasis"):
+                needed = fixed.get(name, type(self).model_fields[name].default)
                 if getattr(self, name) != needed:
                     raise ValueError(
-                        f"{name} is {getattr(self, name)}, but convention whisper needs {needed}; "
-                        f"leave {name} out, or set convention to kaldi"
+                        f"{name} is {getattr(self, name)}, but convention whisper needs {needed}"
                     )
         self.refuse_idle(self.type == "mfcc", "type = mfcc", "num_ceps")
-        if not 32 <= self.window_samples <= 16_384:
+        if not 32 <= self.window_samples <= 16_384 or not 1 <= self.shift_samples <= self.window_samples:
             raise ValueError(
-                f"window_ms {self.window_ms:g} at sample_rate {self.sample_rate} is a window of "
-                f"{self.window_samples} samples; expected 32 to 16384"
-            )
-        if self.shift_samples < 1 or self.shift_ms > self.window_ms:
-            raise ValueError(
-                f"shift_ms is {self.shift_ms:g} ({self.shift_samples} samples): expected at least one sample "
-                f"and at most window_ms, {self.window_ms:g}, or audio between the windows is lost"
+                f"window_ms {self.window_ms:g} and shift_ms {self.shift_ms:g} are {self.window_samples} and "
+                f"{self.shift_samples} samples: expected 32 to 16384, and 1 to the window"
             )
         if not self.low_hz < self.upper_hz <= self.sample_rate / 2:
             raise ValueError(
@@ -162,10 +147,9 @@ class FeaturesConfig(Config):
             )
         if self.type == "mfcc" and self.num_ceps > self.num_mels:
             raise ValueError(f"num_ceps is {self.num_ceps}, but num_mels {self.num_mels}; expected no more")
-        if self.reduction.dim is not None and self.reduction.dim > self.num_static:
-            source = "num_ceps" if self.type == "mfcc" else "num_mels"
+        if (self.reduction.dim or 0) > self.num_static:
             raise ValueError(
-                f"reduction.dim is {self.reduction.dim}, but {source} {self.num_static}; expected no more"
+                f"reduction.dim is {self.reduction.dim}, but there are {self.num_static} features"
             )
         empty = np.flatnonzero(_compute_mel_filters(self).sum(axis=0) == 0)
         if len(empty):
@@ -177,15 +161,11 @@ class FeaturesConfig(Config):
         return self
 
 
-def _whole_samples(sample_rate: int, milliseconds: float) -> int:
-    return int(sample_rate * milliseconds / 1000)  # Kaldi drops the fraction of a sample too
-
-
 class FrontEnd(torch.nn.Module):
     """Audio to features, for padded batches, on CPU and GPU. Not differentiable; always in float32.
 
     The steps: windows and spectra -> mel bands -> logarithm -> cepstra, reduction, deltas, CMVN as the
-    config asks. The reduction and the statistics of global CMVN are learnt from data by `fit_front_end` and
+    config asks. The reduction and the statistics of global CMVN are learned from data by `fit_front_end` and
     kept in buffers, so that they travel with a checkpoint.
 
     An utterance has the same features alone and in a batch, on an x86 CPU to the bit (see ROW_MULTIPLE):
@@ -218,34 +198,22 @@ class FrontEnd(torch.nn.Module):
         if config.type == "mfcc":
             self._register_constant("cepstra_MF", compute_cepstral_matrix(config.num_mels, config.num_ceps))
         if config.reduction.dim is not None:
-            self._register_learnt("reduction_mean_F", config.num_static)
-            self._register_learnt("reduction_FF", config.num_static, config.reduction.dim)
+            self._register_learned("reduction_mean_F", config.num_static)
+            self._register_learned("reduction_FF", config.num_static, config.reduction.dim)
         if config.cmvn == "global":
-            self._register_learnt("cmvn_mean_F", config.num_features)
-            self._register_learnt("cmvn_std_F", config.num_features)
-        self._learnt: set[str] = set()
+            self._register_learned("cmvn_mean_F", config.num_features)
+            self._register_learned("cmvn_std_F", config.num_features)
+        self._learned: set[str] = set()
         self._free_windows: list[torch.Tensor] = []
 
     def _register_constant(self, name: str, values: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(values).float(), persistent=False)
 
-    def _register_learnt(self, name: str, *shape: int) -> None:
-        self.register_buffer(name, torch.full(shape, math.nan))  # NaN: not learnt yet
+    def _register_learned(self, name: str, *shape: int) -> None:
+        self.register_buffer(name, torch.full(shape, math.nan))  # NaN: not learned yet
 
-    def set_reduction(self, subspace: Subspace) -> None:
-        self.reduction_mean_F.copy_(subspace.mean_F)
-        self.reduction_FF.copy_(subspace.directions_FK)
-
-    def set_cmvn(self, mean_F: torch.Tensor, std_F: torch.Tensor) -> None:
-        self.cmvn_mean_F.copy_(mean_F)
-        self.cmvn_std_F.copy_(std_F.clamp(min=MIN_DEVIATION))
-
-    @overload
-    def num_frames(self, audio_lengths: int) -> int: ...
-    @overload
-    def num_frames(self, audio_lengths: torch.Tensor) -> torch.Tensor: ...
-    def num_frames(self, audio_lengths: int | torch.Tensor) -> int | torch.Tensor:
-        """Frames of audio of so many samples, for one number or for a tensor of them."""
+    def num_frames(self, audio_lengths: Lengths) -> Lengths:
+        """Number of frames of audio of so many samples, for one number or for a tensor of them."""
         window, shift = self.config.window_samples, self.config.shift_samples
         if self.config.convention == "whisper":
             return audio_lengths // shift * (audio_lengths > window // 2)
@@ -268,7 +236,7 @@ class FrontEnd(torch.nn.Module):
         if self.config.cmvn == "none":
             return features_BTF, feature_lengths_B
         if self.config.cmvn == "global":
-            self._require_learnt("features.cmvn: global", self.cmvn_mean_F)
+            self._require_learned("features.cmvn: global", self.cmvn_mean_F)
             features_BTF = (features_BTF - self.cmvn_mean_F) / self.cmvn_std_F
         else:
             features_BTF = normalize_each(features_BTF, feature_lengths_B)
@@ -278,7 +246,7 @@ class FrontEnd(torch.nn.Module):
     def transform(self, features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
         """Reduce static features and append deltas, as the config asks."""
         if self.config.reduction.dim is not None:
-            self._require_learnt(f"features.reduction.type: {self.config.reduction.type}", self.reduction_FF)
+            self._require_learned("features.reduction", self.reduction_FF)
             features_BTF = _map_rows(features_BTF - self.reduction_mean_F, self.reduction_FF)
             features_BTF = zero_padding(features_BTF, feature_lengths_B)
         if self.config.deltas:
@@ -294,7 +262,6 @@ class FrontEnd(torch.nn.Module):
         generators: Sequence[torch.Generator] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The log-mel or MFCC alone, before reduction, deltas and CMVN."""
-        check_audio(audio_BS, audio_lengths_B)
         whisper = self.config.convention == "whisper"
         feature_lengths_B = self.num_frames(audio_lengths_B.to(audio_BS.device))
         num_frames = self.num_frames(audio_BS.shape[1])
@@ -322,7 +289,7 @@ class FrontEnd(torch.nn.Module):
         if self.config.convention == "whisper":
             take_log, floor = torch.log10, WHISPER_FLOOR
         with self._borrow_windows(audio_BS, num_frames) as windows_RN:
-            for utterances, frames in split_batch(feature_lengths_B, num_frames, len(windows_RN)):
+            for utterances, frames in _split_batch(feature_lengths_B, num_frames, len(windows_RN)):
                 into_BTM = log_mel_BTM[utterances, frames]
                 num_rows = into_BTM.shape[0] * into_BTM.shape[1]
                 windows_BTN = windows_RN[:num_rows].unflatten(0, into_BTM.shape[:2])
@@ -339,15 +306,15 @@ class FrontEnd(torch.nn.Module):
         if self.config.convention == "whisper":
             torch.mul(frames_BTW, self.window_W, out=windows_BTN)
             return
-        # Kaldi subtracts each frame's mean, then emphasises within the frame. Both are linear, so the
+        # Kaldi subtracts each frame's mean, then emphasizes within the frame. Both are linear, so the
         # emphasis can come first, once for all overlapping frames; (1 - pre_emphasis) of the mean are
         # left to subtract. A frame's first sample has no predecessor in the frame, but the window is 0
         # there: it is left out.
         pre_emphasis = self.config.pre_emphasis
         means_BT1 = frames_BTW.sum(dim=2, keepdim=True).mul_((1 - pre_emphasis) / window)
-        emphasised_BS = torch.sub(audio_BS[:, 1:], audio_BS[:, :-1], alpha=pre_emphasis)
+        emphasized_BS = torch.sub(audio_BS[:, 1:], audio_BS[:, :-1], alpha=pre_emphasis)
         into_BTW = windows_BTN[:, :, 1:window]
-        torch.sub(emphasised_BS.unfold(1, window - 1, shift), means_BT1, out=into_BTW)
+        torch.sub(emphasized_BS.unfold(1, window - 1, shift), means_BT1, out=into_BTW)
         into_BTW.mul_(self.window_W)
 
     def _compute_mel(self, windows_RN: torch.Tensor) -> torch.Tensor:
@@ -372,15 +339,17 @@ class FrontEnd(torch.nn.Module):
         if on_cpu:
             self._free_windows.append(windows_RN)
 
-    def _require_learnt(self, setting: str, values: torch.Tensor) -> None:
-        if setting in self._learnt:  # remembered, because looking at a GPU's values waits for the GPU
+    def _require_learned(self, setting: str, values: torch.Tensor) -> None:
+        if setting in self._learned:  # remembered, because looking at a GPU's values waits for the GPU
             return
         if bool(values.isnan().any()):
             raise UserError(
-                f"{setting} needs values that are learnt from data, and there are none yet: "
-                "run asr.features.front_end.fit_front_end on training audio, or load a checkpoint"
+                f"{setting} needs values learned from data: call fit_front_end, or load a checkpoint"
             )
-        self._learnt.add(setting)
+        self._learned.add(setting)
+
+
+# --- learning -----------------------------------------------------------------------------------
 
 
 def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -393,24 +362,93 @@ def fit_front_end(front_end: FrontEnd, batches: Iterable[tuple[torch.Tensor, tor
     if config.reduction.dim is not None:
         from asr.research.reduction import fit_reduction
 
-        moments = accumulate_moments(front_end.static_features(*batch) for batch in batches)
-        front_end.set_reduction(fit_reduction(config.reduction, moments))
+        mean_F, covariance_FF = measure_moments(front_end.static_features(*batch) for batch in batches)
+        front_end.reduction_mean_F.copy_(mean_F)
+        front_end.reduction_FF.copy_(fit_reduction(config.reduction, covariance_FF))
     if config.cmvn == "global":
         static = (front_end.static_features(*batch) for batch in batches)
-        moments = accumulate_moments((front_end.transform(*features), features[1]) for features in static)
-        front_end.set_cmvn(moments.mean_F, moments.std_F)
+        transformed = ((front_end.transform(*features), features[1]) for features in static)
+        mean_F, covariance_FF = measure_moments(transformed)
+        front_end.cmvn_mean_F.copy_(mean_F)
+        front_end.cmvn_std_F.copy_(covariance_FF.diagonal().sqrt().clamp(min=MIN_DEVIATION))
 
 
-def _round_up(num_rows: int) -> int:
-    return -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE
+def measure_moments(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and covariance of all frames of (features_BTF, feature_lengths_B), in one pass, in float64."""
+    count, mean_F, scatter_FF = 0, torch.zeros(1).double(), torch.zeros(1).double()
+    for features_BTF, feature_lengths_B in batches:
+        is_valid_BT = valid_frames(features_BTF, feature_lengths_B.to(features_BTF.device))[..., 0]
+        frames_NF = features_BTF[is_valid_BT].to("cpu", torch.float64)
+        if not len(frames_NF):
+            continue
+        # Each batch is centered on its own mean before the two are merged: sums of raw squares would
+        # cancel where a mean is large beside its deviation.
+        total = count + len(frames_NF)
+        batch_mean_F = frames_NF.mean(dim=0)
+        centered_NF = frames_NF - batch_mean_F
+        difference_F = batch_mean_F - mean_F
+        scatter_FF = scatter_FF + centered_NF.T @ centered_NF
+        scatter_FF += torch.outer(difference_F, difference_F) * (count * len(frames_NF) / total)
+        mean_F = mean_F + difference_F * (len(frames_NF) / total)
+        count = total
+    if count == 0:
+        raise UserError(
+            "no feature frames to learn from: there was no audio, or none as long as one window, or it "
+            "came from a generator that was used up; give a list or a DataLoader of audio"
+        )
+    return mean_F, scatter_FF / count
 
 
-def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tensor:
-    """features @ matrix, with so many rows that each comes out the same wherever it stands."""
-    rows_RF = features_BTF.flatten(0, 1)
-    num_rows = len(rows_RF)
-    mapped_RF = F.pad(rows_RF, (0, 0, 0, _round_up(num_rows) - num_rows)) @ matrix_FF
-    return mapped_RF[:num_rows].unflatten(0, features_BTF.shape[:2])
+# --- windows, mel filters and cepstra, in float64 -----------------------------------------------
+
+
+def compute_povey_window(num_samples: int) -> np.ndarray:
+    """Kaldi's own: like Hamming's, but 0 at both ends."""
+    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(num_samples) / (num_samples - 1))) ** 0.85
+
+
+def compute_hann_window(num_samples: int) -> np.ndarray:
+    """Periodic, as an FFT of the same size wants it."""
+    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(num_samples) / num_samples)
+
+
+def compute_kaldi_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:
+    """(K, M) for bins at these frequencies: triangles on HTK's mel scale, with peak 1."""
+    edges = np.linspace(hz_to_htk_mel(low_hz), hz_to_htk_mel(high_hz), num_mels + 2)
+    return _triangles(hz_to_htk_mel(bins_K), edges)
+
+
+def compute_whisper_filters(bins_K: np.ndarray, low_hz: float, high_hz: float, num_mels: int) -> np.ndarray:
+    """(K, M) for bins at these frequencies: triangles in Hz with area 1, placed by Slaney's mel scale."""
+    edges = np.linspace(hz_to_slaney_mel(low_hz), hz_to_slaney_mel(high_hz), num_mels + 2)
+    edges = np.where(edges < 15, edges * 1000 / 15, 1000 * 6.4 ** ((edges - 15) / 27))
+    return _triangles(bins_K, edges) * 2 / (edges[2:] - edges[:-2])
+
+
+def compute_cepstral_matrix(num_mels: int, num_ceps: int) -> np.ndarray:
+    """(M, F): orthonormal cosine transform, with the lifter on its columns."""
+    order_F, band_M1 = np.arange(num_ceps), np.arange(num_mels)[:, None]
+    cosines_MF = np.cos(np.pi / num_mels * (band_M1 + 0.5) * order_F) * np.sqrt(2 / num_mels)
+    cosines_MF[:, 0] = np.sqrt(1 / num_mels)
+    return cosines_MF * (1 + 0.5 * LIFTER * np.sin(np.pi * order_F / LIFTER))
+
+
+def _triangles(points_K: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    left_M, peak_M, right_M = edges[:-2], edges[1:-1], edges[2:]
+    rising_KM = (points_K[:, None] - left_M) / (peak_M - left_M)
+    falling_KM = (right_M - points_K[:, None]) / (right_M - peak_M)
+    return np.maximum(0.0, np.minimum(rising_KM, falling_KM))
+
+
+def hz_to_htk_mel(hz: np.ndarray | float) -> np.ndarray:
+    return 1127.0 * np.log1p(np.asarray(hz) / 700.0)
+
+
+def hz_to_slaney_mel(hz: float) -> float:
+    """Slaney's scale: linear up to 1000 Hz, which is 15 mel, then 27 mel to each factor of 6.4."""
+    return hz * 15 / 1000 if hz < 1000 else 15 + 27 * np.log(hz / 1000) / np.log(6.4)
 
 
 def _compute_mel_filters(config: FeaturesConfig) -> np.ndarray:
@@ -428,3 +466,134 @@ def _split_bands(mel_KM: np.ndarray) -> list[tuple[slice, slice]]:
         used = np.flatnonzero(mel_KM[:, bands].any(axis=1))
         parts.append((slice(2 * int(used[0]), 2 * int(used[-1] + 1)), bands))
     return parts
+
+
+# --- padded batches, in which an utterance's result does not depend on the padding --------------
+
+
+def _round_up(num_rows: int) -> int:
+    return -(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def _map_rows(features_BTF: torch.Tensor, matrix_FF: torch.Tensor) -> torch.Tensor:
+    """features @ matrix, with so many rows that each comes out the same wherever it stands."""
+    rows_RF = features_BTF.flatten(0, 1)
+    num_rows = len(rows_RF)
+    mapped_RF = F.pad(rows_RF, (0, 0, 0, _round_up(num_rows) - num_rows)) @ matrix_FF
+    return mapped_RF[:num_rows].unflatten(0, features_BTF.shape[:2])
+
+
+def _split_batch(
+    feature_lengths_B: torch.Tensor, num_frames: int, max_rows: int
+) -> Iterator[tuple[slice, slice]]:
+    """(utterances, frames) of rectangles that cover all valid frames, each of at most max_rows frames."""
+    num_utterances = len(feature_lengths_B)
+    on_cpu = feature_lengths_B.device.type == "cpu"  # to look at the lengths on a GPU would wait for it
+    lengths = feature_lengths_B.tolist() if on_cpu else [num_frames] * num_utterances
+    utterances_at_once = max(1, max_rows // num_frames)
+    for first in range(0, num_utterances, utterances_at_once):
+        utterances = slice(first, min(first + utterances_at_once, num_utterances))
+        longest = max(lengths[utterances])
+        frames_at_once = math.ceil(longest / math.ceil(longest / max_rows)) if longest else 1
+        for start in range(0, longest, frames_at_once):
+            yield utterances, slice(start, min(start + frames_at_once, longest))
+
+
+def valid_frames(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    time_T = torch.arange(features_BTF.shape[1], device=features_BTF.device)
+    return (time_T < feature_lengths_B[:, None])[:, :, None]
+
+
+def speech_spans(features_BTF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """(B, 2): the first and one past the last loud frame.
+
+    Loud is what lies over 40 % of the way from the utterance's quietest frame to its 95th percentile. For
+    log-mel features, where a mean over bins is a loudness.
+    """
+    mask_BT = valid_frames(features_BTF, lengths_B.clamp(min=1))[..., 0]
+    loudness_BT = features_BTF.float().mean(-1)
+    quietest_B1 = loudness_BT.masked_fill(~mask_BT, torch.inf).amin(1, keepdim=True)
+    ascending_BT = loudness_BT.masked_fill(~mask_BT, torch.inf).sort(dim=1).values
+    loud_B1 = ascending_BT.gather(1, (0.95 * (lengths_B.clamp(min=1) - 1)).long()[:, None])
+    is_loud_BT = mask_BT & (loudness_BT >= quietest_B1 + 0.4 * (loud_B1 - quietest_B1))
+    frames_T = torch.arange(features_BTF.size(1), device=features_BTF.device)
+    first_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, features_BTF.size(1)).amin(1)
+    last_B = frames_T.expand_as(is_loud_BT).masked_fill(~is_loud_BT, -1).amax(1)
+    return torch.stack([first_B, last_B + 1], dim=1).float()
+
+
+def zero_padding(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    """Write zeros past each utterance's length, in place."""
+    if features_BTF.device.type != "cpu":
+        return features_BTF.masked_fill_(~valid_frames(features_BTF, feature_lengths_B), 0.0)
+    for features_TF, length in zip(features_BTF, feature_lengths_B.tolist(), strict=True):
+        features_TF[length:] = 0.0  # a fraction of the time of a mask over everything
+    return features_BTF
+
+
+def add_noise(
+    audio_BS: torch.Tensor, lengths_B: torch.Tensor, generators: Sequence[torch.Generator], deviation: float
+) -> torch.Tensor:
+    audio_BS = audio_BS.clone()
+    for audio_S, length, generator in zip(audio_BS, lengths_B.tolist(), generators, strict=True):
+        noise_S = torch.randn(length, generator=generator, device=generator.device)
+        audio_S[:length] += deviation * noise_S.to(audio_S.device)
+    return audio_BS
+
+
+def mirror_ends(audio_BS: torch.Tensor, audio_lengths_B: torch.Tensor, margin: int) -> torch.Tensor:
+    """`margin` samples before and after each utterance, mirrored at its own first and last sample."""
+    mirrored_BS = F.pad(audio_BS, (margin, margin))
+    mirrored_BS[:, :margin] = audio_BS[:, 1 : margin + 1].flip(1)
+    last_B1 = audio_lengths_B.to(audio_BS.device)[:, None] - 1
+    distance_S = torch.arange(1, margin + 1, device=audio_BS.device)
+    # An utterance of fewer samples has no frames; the limit only keeps its indices inside the batch.
+    source_BS = (last_B1 - distance_S).clamp(min=0)
+    return mirrored_BS.scatter_(1, last_B1 + margin + distance_S, audio_BS.gather(1, source_BS))
+
+
+def scale_like_whisper(log_mel_BTM: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    """Cut 80 dB below each utterance's loudest band, then bring speech to about [-1, 1]."""
+    padding_BT1 = ~valid_frames(log_mel_BTM, feature_lengths_B)
+    loudest_B11 = log_mel_BTM.masked_fill(padding_BT1, -math.inf).amax(dim=(1, 2), keepdim=True)
+    return torch.maximum(log_mel_BTM, loudest_B11 - 8.0).add_(4.0).div_(4.0)
+
+
+def append_deltas(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor, order: int) -> torch.Tensor:
+    """Kaldi's deltas up to `order` behind the features; each utterance's first and last frame repeat."""
+    num_utterances, num_frames, _ = features_BTF.shape
+    if num_frames == 0:
+        return features_BTF.repeat(1, 1, 1 + order)
+    reach = 2 * order
+    position_T = torch.arange(-reach, num_frames + reach, device=features_BTF.device)
+    position_BT = torch.minimum(position_T, feature_lengths_B[:, None] - 1).clamp_(min=0)
+    row_BT = position_BT + num_frames * torch.arange(num_utterances, device=features_BTF.device)[:, None]
+    extended_BTF = features_BTF.flatten(0, 1)[row_BT]
+    filters = [np.array([1.0])]
+    for _ in range(order):  # Kaldi's second order is the first applied twice, before frames are repeated
+        filters.append(np.convolve(filters[-1], np.arange(-2, 3) / 10))
+    blocks = [features_BTF]
+    for taps in filters[1:]:
+        delta_BTF = torch.zeros_like(features_BTF)
+        for offset, tap in enumerate(taps, start=reach - len(taps) // 2):
+            delta_BTF.add_(extended_BTF[:, offset : offset + num_frames], alpha=float(tap))
+        blocks.append(delta_BTF)
+    return torch.cat(blocks, dim=2)
+
+
+def normalize_each(features_BTF: torch.Tensor, feature_lengths_B: torch.Tensor) -> torch.Tensor:
+    """Each utterance to mean 0 and deviation 1, feature by feature; padding must be zeros."""
+    count_B11 = feature_lengths_B.clamp(min=1)[:, None, None]
+    centered_BTF = features_BTF - _sum_over_time(features_BTF) / count_B11
+    centered_BTF = zero_padding(centered_BTF, feature_lengths_B)
+    variance_B1F = _sum_over_time(centered_BTF.square()) / count_B11
+    return centered_BTF / variance_B1F.sqrt().clamp(min=MIN_DEVIATION)
+
+
+def _sum_over_time(features_BTF: torch.Tensor) -> torch.Tensor:
+    """Sum in blocks of a fixed size, then block after block: zeros at the end do not change the rounding."""
+    num_frames = features_BTF.shape[1]
+    if num_frames == 0:
+        return features_BTF.sum(dim=1, keepdim=True)
+    blocks_BTTF = F.pad(features_BTF, (0, 0, 0, -num_frames % 64)).unflatten(1, (-1, 64))
+    return blocks_BTTF.sum(dim=2).cumsum(dim=1)[:, -1:]

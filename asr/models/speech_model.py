@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.config import choose_by_type
-from asr.features.padded import speech_spans
+from asr.features.front_end import speech_spans
 from asr.models.decoders import (
     AnyDecoder,
     AnyDecoderConfig,

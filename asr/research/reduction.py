@@ -10,7 +10,7 @@ import logging
 import torch
 
 from asr.errors import UserError
-from asr.features.padded import Moments, ReductionConfig, Subspace
+from asr.features.front_end import ReductionConfig
 
 logger = logging.getLogger(__name__)
 
@@ -22,19 +22,26 @@ MAX_ROUNDS = 60
 MIN_VARIANCE = 1e-9  # as a share of the whole; below it a direction is noise of the arithmetic
 
 
-def fit_reduction(config: ReductionConfig, moments: Moments) -> Subspace:
-    """Compute the projection of the config from the moments of the features that are to be reduced."""
+def fit_reduction(config: ReductionConfig, covariance_FF: torch.Tensor) -> torch.Tensor:
+    """Compute the orthonormal directions (F, K) of the config from the covariance of the features."""
     assert config.dim is not None, "there is nothing to fit"
-    return fit_pca(moments, config.dim) if config.type == "pca" else fit_smart_pca(moments, config.dim)
+    if not bool(torch.isfinite(covariance_FF).all()):
+        raise UserError("the features to reduce hold NaN or infinity; check the audio for such samples")
+    if covariance_FF.trace() <= 0:
+        raise UserError(
+            "all feature frames are equal, so there is no direction of variance; is all audio silent?"
+        )
+    fit = fit_pca if config.type == "pca" else fit_smart_pca
+    return fit(covariance_FF, config.dim)
 
 
-def fit_pca(moments: Moments, dim: int) -> Subspace:
+def fit_pca(covariance_FF: torch.Tensor, dim: int) -> torch.Tensor:
     """Exact PCA: the eigenvectors of the covariance with the `dim` largest eigenvalues, largest first."""
-    _, vectors_FF = torch.linalg.eigh(_checked_covariance(moments, dim))  # ascending
-    return Subspace(moments.mean_F, vectors_FF[:, -dim:].flip(1))
+    _, vectors_FF = torch.linalg.eigh(covariance_FF)  # ascending
+    return vectors_FF[:, -dim:].flip(1)
 
 
-def fit_smart_pca(moments: Moments, dim: int) -> Subspace:
+def fit_smart_pca(covariance_FF: torch.Tensor, dim: int) -> torch.Tensor:
     """Train a linear autoencoder, x -> x W W^T, to the least mean squared error by L-BFGS.
 
     The error over all frames depends on the data only through the covariance C,
@@ -45,7 +52,6 @@ def fit_smart_pca(moments: Moments, dim: int) -> Subspace:
     local minima: at each minimum the columns of W are orthonormal and span the subspace of PCA. They are
     some basis of it, not the principal axes in order.
     """
-    covariance_FF = _checked_covariance(moments, dim)
     scaled_FF = covariance_FF / covariance_FF.trace()
     generator = torch.Generator().manual_seed(0)
     weights_FK = torch.randn(len(scaled_FF), dim, generator=generator, dtype=torch.float64)
@@ -61,7 +67,7 @@ def fit_smart_pca(moments: Moments, dim: int) -> Subspace:
             steepness,
             GRADIENT_TOLERANCE,
         )
-    return Subspace(moments.mean_F, torch.linalg.qr(weights_FK)[0])
+    return torch.linalg.qr(weights_FK)[0]
 
 
 @torch.enable_grad()
@@ -93,16 +99,3 @@ def _train_autoencoder(covariance_FF: torch.Tensor, weights_FK: torch.Tensor) ->
     optimizer.step(compute_error)
     assert unscaled_FK.grad is not None
     return (unscaled_FK * scale_K).detach(), unscaled_FK.grad.abs().max().item()
-
-
-def _checked_covariance(moments: Moments, dim: int) -> torch.Tensor:
-    covariance_FF = moments.covariance_FF
-    if dim > len(covariance_FF):
-        raise UserError(f"reduction.dim is {dim}, but there are only {len(covariance_FF)} features to reduce")
-    if not bool(torch.isfinite(covariance_FF).all()):
-        raise UserError("the features to reduce hold NaN or infinity; check the audio for such samples")
-    if covariance_FF.trace() <= 0:
-        raise UserError(
-            "all feature frames are equal, so there is no direction of variance; is all audio silent?"
-        )
-    return covariance_FF
