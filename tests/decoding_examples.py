@@ -85,8 +85,13 @@ def decode_ctc_greedily(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> lis
     return find_best_paths(log_probabilities_BTV, lengths_B).texts()
 
 
-def decode_by_decoder(model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor) -> list[list[int]]:
-    return search_quickly(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
+def decode_by_decoder(
+    model: SpeechModel, encoded_BTD: Tensor, lengths_B: Tensor, max_tokens: int | None = None
+) -> list[list[int]]:
+    if max_tokens is None:
+        return search_quickly(EncodedAudio(model, encoded_BTD, lengths_B))["decoder"]
+    config = DecodingConfig(method="attention", beam=1, max_tokens=max_tokens)
+    return [list(best.tokens) for best, *_ in search(model, encoded_BTD, lengths_B, config)]
 
 
 def encode_in_batches(model: SpeechModel, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -212,15 +217,14 @@ def rank_all(
         by_ctc = ctc_scores(model, encoded_TD, texts)
         total = [before + ctc_weight * score for before, score in zip(total, by_ctc, strict=True)]
     behind: dict[tuple[int, ...], float] = {}
-    if config.end_margin is not None and ctc_weight == 0:
+    if ctc_weight == 0:
         shorter = list(all_texts(longest - 1))  # the longest end in any case
         behind = ends_behind(model, encoded_TD, shorter, language_model, config.language_model_weight)
     ranked = []
     for text, score in zip(texts, total, strict=True):
         if language_model is not None:
             score += config.language_model_weight * language_model.log_probability(text)
-        if config.end_margin is not None and behind.get(text, 0.0) > config.end_margin:
+        if behind.get(text, 0.0) > beam.END_MARGIN:
             continue
-        score += config.length_bonus * len(text)
-        ranked.append((score / (len(text) + 1) ** config.length_normalization, text))
+        ranked.append((score + config.length_bonus * len(text), text))
     return sorted((pair for pair in ranked if pair[0] > -math.inf), reverse=True)

@@ -51,8 +51,7 @@ MODES: dict[str, dict[str, Any]] = {
     "length": {"method": "parallel", "beam": 1, "decoder": "parallel_length"},
     "length 10": {"method": "parallel", "beam": 10, "decoder": "parallel_length"},
     "end": {"method": "parallel", "decoder": "parallel_end"},
-    "mask-CTC 1": {"method": "parallel", "iterations": 1, "decoder": "mask_ctc"},
-    "mask-CTC 10": {"method": "parallel", "iterations": 10, "decoder": "mask_ctc"},
+    "mask-CTC 10": {"method": "parallel", "decoder": "mask_ctc"},
 }
 Searcher = Callable[[Tensor, Tensor], Any]
 

@@ -8,8 +8,13 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from asr.cli.options import add_decoding_options, add_settings, limit_threads, refuse_to_overwrite
-from asr.decoding.methods import METHOD_NAMES
+from asr.cli.options import (
+    DECODING_METHODS,
+    add_decoding_options,
+    add_settings,
+    limit_threads,
+    refuse_to_overwrite,
+)
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--manifest", metavar="FILE", help="utterances for the systems to decode together")
     parser.add_argument(
-        "--decoding", choices=METHOD_NAMES, help="how each system finds its texts (default: auto)"
+        "--decoding",
+        metavar="METHOD",
+        help=f"how each system finds its texts: {DECODING_METHODS} (default: auto)",
     )
     add_decoding_options(parser, "utterances")
     add_settings(
@@ -100,7 +107,7 @@ def _decode(args: argparse.Namespace) -> int:
 
 
 def _load_member(args: argparse.Namespace, name: str) -> Member:
-    from asr.decoding.search import check_decoding, resolve_method
+    from asr.decoding.decode import check_decoding, resolve_method
     from asr.evaluation.ensemble import Member
     from asr.models.decoders import Decoder
     from asr.system.checkpoint import find_model, load_system

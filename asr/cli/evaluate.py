@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from asr.cli.options import add_decoding_options, add_settings, limit_threads
-from asr.decoding.methods import METHOD_NAMES
+from asr.cli.options import DECODING_METHODS, add_decoding_options, add_settings, limit_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decoding",
-        choices=(*METHOD_NAMES, "all"),
+        metavar="METHOD",
         action="append",
-        help="decoding method; may be repeated; all: each that MODEL offers (default: auto)",
+        help=f"{DECODING_METHODS}, or all that MODEL offers; may be repeated (default: auto)",
     )
     add_decoding_options(parser, "utterances")
     add_settings(

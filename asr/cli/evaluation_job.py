@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from asr.data.manifest import Utterance
-from asr.decoding.search import offered_methods, resolve_method
+from asr.decoding.decode import offered_methods, resolve_method
 from asr.errors import UserError, plural
 from asr.evaluation.classification import Classification
 from asr.evaluation.mixtures import SpeakersAtOnce

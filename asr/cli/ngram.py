@@ -34,9 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from asr.data.sentences import read_sentences
-    from asr.decoding.arpa import UNKNOWN, write_arpa
-    from asr.decoding.ngram import NgramModel, token_vocabulary
-    from asr.decoding.ngram_estimation import estimate_ngrams
+    from asr.decoding.ngram import UNKNOWN, NgramModel, estimate_ngrams, token_vocabulary, write_arpa
     from asr.system.run_config import RunConfig
     from asr.text.units import SPECIAL_TOKENS
     from asr.train.preparation import load_or_train_tokenizer, read_training_texts, require_file

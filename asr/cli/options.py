@@ -14,6 +14,9 @@ from asr.files import require_local
 if TYPE_CHECKING:
     from asr.scale.ray_pool import PoolOptions
 
+# For help; `DecodingConfig` checks the name, but its import would load torch.
+DECODING_METHODS = "auto, ctc_greedy, parallel, ctc_beam, attention, rescoring or joint"
+
 
 def whole_number(least: int, most: int = 999_999_999) -> Callable[[str], int]:
     """Make the type of an option whose value is a whole number from `least` to `most`."""

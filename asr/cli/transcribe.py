@@ -12,8 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.options import add_decoding_options, add_engine, add_settings, find_pool, limit_threads
-from asr.decoding.methods import METHOD_NAMES
+from asr.cli.options import (
+    DECODING_METHODS,
+    add_decoding_options,
+    add_engine,
+    add_settings,
+    find_pool,
+    limit_threads,
+)
 from asr.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,8 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     more.add_argument(
         "--decoding",
-        choices=METHOD_NAMES,
-        help="decoding method (default: auto, the best that MODEL offers)",
+        metavar="METHOD",
+        help=f"{DECODING_METHODS} (default: auto, the best that MODEL offers)",
     )
     add_decoding_options(more, "segments")
     more.add_argument(

@@ -1,25 +1,75 @@
-"""Beam search token by token: decoder, CTC prefixes and language model (shallow fusion) add up."""
+"""Beam search token by token (decoder, CTC, language model) or step by step (CTC); scores of whole texts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from asr.decoding.fusion import FusionModel, FusionState
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis, NBest
+from asr.decoding.hypothesis import (
+    DecodingConfig,
+    EncodedAudio,
+    FusionModel,
+    FusionState,
+    Hypothesis,
+    NBest,
+)
 from asr.errors import UserError
 from asr.models import SpeechModel
 from asr.models.decoders import Decoder, DecoderState
-from asr.models.guided_attention import AttentionGuide, CTCPrefixes
-from asr.text.units import EOS_ID, SOS_ID, UNK_ID
+from asr.models.guided_attention import AttentionGuide, CTCPrefixes, guide_texts, mask_padding
+from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
-# B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam, N = W x C, T encoded steps,
-# V vocabulary, U steps of the search, H hypotheses of the n-best list
+# B utterances, W beams of each, R = B x W rows, C candidate tokens of a beam or step, N = W x C (and W more
+# in the search step by step), T encoded steps, V vocabulary, U steps of the search, H hypotheses of the
+# n-best list
 
 PRESELECTION = 1.5  # candidates of a beam that CTC scores too, as a multiple of the beam
+# Under the decoder alone, a text may end where the log-probability of the end is at most this far below that
+# of the likeliest token. Wide beams else prefer texts that end early, since these have fewer factors, and
+# drop half of a long utterance. With CTC in the score, CTC prevents that.
+END_MARGIN = 2.0
+CERTAIN = -1e-6  # log-probability of a blank that is certain; what the rest could add is lost in rounding
+NO_TOKEN = -1
+
+
+def decode_by_attention(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
+) -> NBest:
+    """Search under the decoder alone."""
+    return search_beams(encoded, config, language_model)
+
+
+def decode_jointly(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
+) -> NBest:
+    """Search under decoder and CTC head at once."""
+    return search_beams(encoded, config, language_model, ctc_weight=config.ctc_weight)
+
+
+def decode_by_ctc_beam(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
+) -> NBest:
+    """Search step by step, or token by token with a language model, which would have to wait for tokens."""
+    if language_model is None:
+        return search_prefixes(encoded.ctc_BTV, encoded.lengths_B, config)
+    return search_beams(encoded, config, language_model, ctc_weight=1.0)
+
+
+def decode_by_rescoring(
+    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
+) -> NBest:
+    """Rank all that CTC's beam finds. A language model counts from the start: what a lexicon allows would
+    rarely be among texts that were found without it."""
+    first_pass = config.model_copy(update={"nbest": config.beam})
+    return rescore(encoded, decode_by_ctc_beam(encoded, first_pass, language_model), config, language_model)
+
+
+# --- token by token -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -55,7 +105,7 @@ class Choices:
     end_BW: Tensor  # weighted sum
     end_decoder_BW: Tensor
     end_ctc_BW: Tensor
-    behind_BW: Tensor  # how far the end is behind the likeliest token of this step
+    end_gap_BW: Tensor  # log-probability of the likeliest token of this step less that of the end
     attended_BW: Tensor
 
 
@@ -68,11 +118,11 @@ class Beams:
         weights: Weights,
         language_model: FusionModel | None,
         num_candidates: int,
-        guide_width: float | None = None,
+        guide_width: float | None,
     ) -> None:
         model, encoded_BTD, lengths_B = encoded.model, encoded.encoded_BTD, encoded.lengths_B
         batch, device = len(encoded_BTD), encoded_BTD.device
-        self.decoder: Decoder | None = None  # not asked where it counts nothing
+        self.decoder: Decoder | None = None  # not run where its weight is 0
         if weights.decoder > 0:
             assert isinstance(model.decoder, Decoder)
             self.decoder = model.decoder
@@ -94,12 +144,12 @@ class Beams:
         self.tokens_BW = torch.full((batch, 1), SOS_ID, device=device)
         self.decoder_BW = torch.zeros((batch, 1), dtype=torch.float64, device=device)
         self.language_BW = torch.zeros_like(self.decoder_BW)
-        self.handicap_BW = torch.zeros_like(self.decoder_BW)  # 0, or -inf for a beam that can't go on
+        self.dead_mask_BW = torch.zeros_like(self.decoder_BW)  # 0, or -inf for a beam that cannot continue
 
     def choose(self) -> Choices:
         """Score what may come next."""
         shape = self.tokens_BW.shape
-        decoder_RV, attended_BW = self._ask_decoder()
+        decoder_RV, attended_BW = self._run_decoder()
         fused_RV, language_RV = decoder_RV, None
         if self.prefixes is not None and self.decoder is None:
             fused_RV = self.prefixes.all_scores().flatten(0, 1)
@@ -111,7 +161,7 @@ class Beams:
         count = min(self.num_candidates, fused_RV.size(1) - UNK_ID)
         likeliest_RC = fused_RV[:, UNK_ID:].topk(count)
         tokens_BWC = likeliest_RC.indices.view(*shape, count) + UNK_ID
-        behind_BW = (likeliest_RC.values[:, 0] - fused_RV[:, EOS_ID]).view(shape)
+        end_gap_BW = (likeliest_RC.values[:, 0] - fused_RV[:, EOS_ID]).view(shape)
 
         def so_far(before_BW: Tensor, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
             """Sums of the candidates and of the end."""
@@ -121,8 +171,8 @@ class Beams:
 
         weights = self.weights
         decoder_BWC, end_decoder_BW = so_far(self.decoder_BW, decoder_RV)
-        scores_BWC = weights.decoder * decoder_BWC + self.handicap_BW[..., None]
-        end_BW = weights.decoder * end_decoder_BW + self.handicap_BW
+        scores_BWC = weights.decoder * decoder_BWC + self.dead_mask_BW[..., None]
+        end_BW = weights.decoder * end_decoder_BW + self.dead_mask_BW
         language_BWC, end_ctc_BW = scores_BWC, torch.full_like(end_BW, math.nan)
         if language_RV is not None:
             language_BWC, end_language_BW = so_far(self.language_BW, language_RV)
@@ -133,11 +183,11 @@ class Beams:
             scores_BWC = scores_BWC + weights.ctc * self.prefixes.candidate_scores(tokens_BWC)
             end_BW = end_BW + weights.ctc * end_ctc_BW
         return Choices(
-            tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, behind_BW,
+            tokens_BWC, scores_BWC, decoder_BWC, language_BWC, end_BW, end_decoder_BW, end_ctc_BW, end_gap_BW,
             attended_BW,
         )  # fmt: skip
 
-    def _ask_decoder(self) -> tuple[Tensor, Tensor]:
+    def _run_decoder(self) -> tuple[Tensor, Tensor]:
         """(R, V) log-probabilities of the next token, and (B, W) the step that is attended to on average.
 
         The latter means nothing where none is.
@@ -157,13 +207,13 @@ class Beams:
             attended_BW = (weights_RH1T.mean(1)[:, 0] * self.steps_T).sum(-1).view(shape)
         return logits_R1V[:, -1].float().log_softmax(-1), attended_BW
 
-    def go_on(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> tuple[Tensor, Tensor]:
+    def advance(self, choices: Choices, chosen_BW: Tensor, scores_BW: Tensor) -> tuple[Tensor, Tensor]:
         """Make the chosen candidates (as numbers of W x C) the new beams: their parents and tokens."""
         batch, old_width, count = choices.tokens_BWC.shape
         parents_BW = chosen_BW // count
         self.tokens_BW = choices.tokens_BWC.flatten(1).gather(1, chosen_BW)
         self.decoder_BW = choices.decoder_BWC.flatten(1).gather(1, chosen_BW)
-        self.handicap_BW = torch.zeros_like(scores_BW).masked_fill(scores_BW == -torch.inf, -torch.inf)
+        self.dead_mask_BW = torch.zeros_like(scores_BW).masked_fill(scores_BW == -torch.inf, -torch.inf)
         first_row_B1 = torch.arange(batch, device=chosen_BW.device)[:, None] * old_width
         if chosen_BW.size(1) > 1 or old_width > 1:
             rows = (first_row_B1 + parents_BW).flatten()
@@ -188,32 +238,16 @@ class Beams:
         if self.prefixes is not None:
             self.prefixes.select_utterances(kept_B)
         self.tokens_BW, self.decoder_BW = self.tokens_BW[kept_B], self.decoder_BW[kept_B]
-        self.language_BW, self.handicap_BW = self.language_BW[kept_B], self.handicap_BW[kept_B]
-
-
-def decode_by_attention(
-    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
-) -> NBest:
-    """Search under the decoder alone."""
-    return search_beams(encoded, config, language_model)
-
-
-def decode_jointly(
-    encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
-) -> NBest:
-    """Search under decoder and CTC head at once."""
-    return search_beams(encoded, config, language_model, ctc_weight=config.ctc_weight)
+        self.language_BW, self.dead_mask_BW = self.language_BW[kept_B], self.dead_mask_BW[kept_B]
 
 
 def find_guide_width(model: SpeechModel, config: DecodingConfig) -> float | None:
-    """The width that is asked for, or the one that the decoder was trained with."""
+    """The width asked for, or the one that the decoder was trained with."""
     width = config.guide_width
     if width is None:
         return model.config.attention_guide.width if model.config.attention_guide is not None else None
-    if model.decoder is None or model.decoder.num_heads == 0:
-        raise UserError(f"guide_width = {width}: the decoder of this model does not attend")
-    if model.ctc_head is None:
-        raise UserError(f"guide_width = {width} follows CTC, and this model has no CTC head; leave it out")
+    if model.ctc_head is None or model.decoder is None or model.decoder.num_heads == 0:
+        raise UserError(f"guide_width = {width} needs a CTC head and a decoder that attends; leave it out")
     return width
 
 
@@ -240,7 +274,6 @@ def search_beams(
         limits_B = limits_B.minimum(lengths_B)  # CTC has no alignment of more
     if beams.decoder is not None:
         limits_B = limits_B.clamp(max=beams.decoder.max_tokens)
-    longest = int(limits_B.max())
     utterances_B = torch.arange(len(limits_B), device=limits_B.device)
     best_BH = torch.full(
         (len(limits_B), config.nbest), -torch.inf, dtype=torch.float64, device=limits_B.device
@@ -253,22 +286,23 @@ def search_beams(
         scores_BN = scores_BN.masked_fill((num_tokens >= limits_B)[:, None], -torch.inf)
         top_BW, chosen_BW = scores_BN.topk(min(config.beam, scores_BN.size(1)))
         end_BW = choices.end_BW + config.length_bonus * num_tokens
-        if config.end_margin is not None and ctc_weight == 0:
-            is_early_BW = (choices.behind_BW > config.end_margin) & (num_tokens < limits_B)[:, None]
+        if ctc_weight == 0:
+            is_early_BW = (choices.end_gap_BW > END_MARGIN) & (num_tokens < limits_B)[:, None]
             end_BW = end_BW.masked_fill(is_early_BW, -torch.inf)
-        ends_BW = _accept(end_BW, top_BW, config.beam) / (num_tokens + 1) ** config.length_normalization
-        parents_BW, tokens_BW = beams.go_on(choices, chosen_BW, top_BW)
+        ends_BW = _accept(end_BW, top_BW, config.beam)
+        parents_BW, tokens_BW = beams.advance(choices, chosen_BW, top_BW)
         steps.append(
             Step(utterances_B, ends_BW, choices.end_decoder_BW, choices.end_ctc_BW, choices.attended_BW,
                  parents_BW, tokens_BW)
         )  # fmt: skip
         best_BH = torch.cat([best_BH, ends_BW], dim=1).topk(config.nbest).values
-        is_running_B = best_BH[:, -1] < _reachable(top_BW[:, 0], num_tokens + 1, limits_B, longest, config)
+        more_B = (limits_B - num_tokens - 1).clamp(min=0)  # the bonus of all tokens that may still come
+        is_running_B = best_BH[:, -1] < top_BW[:, 0] + max(0.0, config.length_bonus) * more_B
         running = is_running_B.nonzero()[:, 0]  # the one place in a step where a GPU is waited for
         if len(running) <= 0.75 * len(utterances_B) or len(running) == 0:
             beams.select_utterances(running)
             utterances_B, limits_B, best_BH = utterances_B[running], limits_B[running], best_BH[running]
-    return _read_hypotheses(steps, len(lengths_B), config.nbest, beams)
+    return _read_beams(steps, len(lengths_B), config.nbest, beams)
 
 
 def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
@@ -280,22 +314,7 @@ def _accept(end_BW: Tensor, top_BW: Tensor, beam: int) -> Tensor:
     return end_BW.masked_fill(end_BW < worst_B1, -torch.inf)
 
 
-def _reachable(
-    best_B: Tensor, num_tokens: int, limits_B: Tensor, longest: int, config: DecodingConfig
-) -> Tensor:
-    """(B,): the most that the best running hypothesis could end with."""
-    bonus, power = config.length_bonus, config.length_normalization
-    if bonus == 0 and power == 0:
-        return best_B
-    more_M = torch.arange(max(1, longest - num_tokens + 1), device=best_B.device)
-    scores_BM = (best_B[:, None] + bonus * more_M) / (num_tokens + 1 + more_M) ** power
-    return scores_BM.masked_fill(num_tokens + more_M > limits_B[:, None], -torch.inf).amax(1)
-
-
-# --- reading the result -------------------------------------------------------------------------
-
-
-def _read_hypotheses(steps: list[Step], batch: int, nbest: int, beams: Beams) -> NBest:
+def _read_beams(steps: list[Step], batch: int, nbest: int, beams: Beams) -> NBest:
     """Follow the best ends back to the start, those of all utterances at once."""
     width = max(step.ends_BW.size(1) for step in steps)
     ends_BUW = _spread([step.ends_BW for step in steps], steps, batch, width, -torch.inf)
@@ -343,3 +362,237 @@ def _spread(parts: list[Tensor], steps: list[Step], batch: int, width: int, padd
     for index, (part_BW, step) in enumerate(zip(parts, steps, strict=True)):
         whole[step.utterances_B, index, : part_BW.size(1)] = part_BW
     return whole
+
+
+# --- step by step -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The texts in the beam; all log-probabilities are in float64."""
+
+    in_blank_BW: Tensor  # of the alignments so far that end in blank
+    in_token_BW: Tensor  # or in the last token
+    last_BW: Tensor  # the last token
+    count_BW: Tensor  # how many tokens
+    hash_BW: Tensor  # 64 bits that tell one text from another
+    parent_BW: Tensor  # hash of the text without its last token
+
+    @property
+    def total_BW(self) -> Tensor:
+        return torch.logaddexp(self.in_blank_BW, self.in_token_BW)
+
+
+def search_prefixes(
+    log_probabilities_BTV: Tensor, lengths_B: Tensor, config: DecodingConfig
+) -> list[list[Hypothesis]]:
+    """N-best lists, each text scored by all of its alignments that stayed within the beam."""
+    scores_BTV = drop_certain_blanks(mask_padding(log_probabilities_BTV, lengths_B))
+    # A beam may see up to W - 1 of its extensions in the beam already, and its last token scored lower. With
+    # W more, none that could be among the best is left out.
+    num_candidates = min(2 * config.beam, scores_BTV.size(2) - UNK_ID)
+    candidates_BTC = scores_BTV[:, :, UNK_ID:].topk(num_candidates).indices + UNK_ID
+    prefixes = _start(len(scores_BTV), scores_BTV.device)
+    parents, tokens = [], []
+    for step in range(scores_BTV.size(1)):
+        prefixes, parents_BW, tokens_BW = _advance(
+            prefixes, scores_BTV[:, step].double(), candidates_BTC[:, step], config
+        )
+        parents.append(parents_BW)
+        tokens.append(tokens_BW)
+    return _read_prefixes(prefixes, parents, tokens, config)
+
+
+def drop_certain_blanks(scores_BTV: Tensor) -> Tensor:
+    """Drop steps that are surely blank and follow another such: they change nothing but cost time."""
+    is_certain_BT = scores_BTV[:, :, BLANK_ID] > CERTAIN
+    keep_BT = torch.ones_like(is_certain_BT)
+    keep_BT[:, 1:] = ~(is_certain_BT[:, 1:] & is_certain_BT[:, :-1])
+    kept_B = keep_BT.sum(1)
+    longest = int(kept_B.max())
+    if longest == keep_BT.size(1):
+        return scores_BTV
+    order_BT = (~keep_BT).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
+    kept_BTV = scores_BTV.gather(1, order_BT[..., None].expand(-1, -1, scores_BTV.size(2)))
+    return mask_padding(kept_BTV, kept_B)
+
+
+def _start(batch: int, device: torch.device) -> Prefixes:
+    """The empty text alone."""
+    certain_BW = torch.zeros(batch, 1, dtype=torch.float64, device=device)
+    zero_BW = torch.zeros(batch, 1, dtype=torch.long, device=device)
+    return Prefixes(
+        certain_BW, certain_BW - torch.inf, zero_BW + NO_TOKEN, zero_BW, zero_BW, zero_BW + NO_TOKEN
+    )
+
+
+def _advance(
+    old: Prefixes, scores_BV: Tensor, candidates_BC: Tensor, config: DecodingConfig
+) -> tuple[Prefixes, Tensor, Tensor]:
+    """The beam after one step, the place of each text's parent in the old beam, and its new token or none."""
+    width = old.last_BW.size(1)
+    total_BW = old.total_BW
+    last_scores_BW = scores_BV.gather(1, old.last_BW.clamp(min=0))
+
+    # Which beam is another's parent: (B, child, parent). What the parent says with the child's last token is
+    # more of the child, not a text of its own.
+    is_parent_BWW = old.parent_BW[:, :, None] == old.hash_BW[:, None, :]
+    is_repeat_BWW = old.last_BW[:, :, None] == old.last_BW[:, None, :]
+    from_parent_BWW = torch.where(is_repeat_BWW, old.in_blank_BW[:, None], total_BW[:, None])
+    from_parent_BW = from_parent_BWW.masked_fill(~is_parent_BWW, -torch.inf).amax(-1)
+
+    in_blank_BW = total_BW + scores_BV[:, BLANK_ID : BLANK_ID + 1]
+    in_token_BW = torch.logaddexp(old.in_token_BW, from_parent_BW) + last_scores_BW
+
+    is_repeat_BWC = old.last_BW[..., None] == candidates_BC[:, None]
+    extended_BWC = torch.where(is_repeat_BWC, old.in_blank_BW[..., None], total_BW[..., None])
+    extended_BWC = extended_BWC + scores_BV.gather(1, candidates_BC)[:, None]
+    # (B, child, parent, C): there is such a child already
+    is_known_BWC = (is_parent_BWW[..., None] & is_repeat_BWC[:, :, None]).any(1)
+    extended_BWC = extended_BWC.masked_fill(is_known_BWC, -torch.inf)
+
+    stay_BW = torch.logaddexp(in_blank_BW, in_token_BW)
+    ranked_BN = torch.cat([stay_BW, extended_BWC.flatten(1)], dim=1)
+    if config.length_bonus:
+        longer_BWC = (old.count_BW + 1)[..., None].expand_as(extended_BWC)
+        counts_BN = torch.cat([old.count_BW, longer_BWC.flatten(1)], dim=1)
+        ranked_BN = ranked_BN + config.length_bonus * counts_BN
+    best_BW, chosen_BW = ranked_BN.topk(min(config.beam, ranked_BN.size(1)))
+
+    is_stay_BW = chosen_BW < width
+    extension_BW = (chosen_BW - width).clamp(min=0)
+    num_candidates = candidates_BC.size(1)
+    parents_BW = torch.where(is_stay_BW, chosen_BW, extension_BW // num_candidates)
+    token_BW = candidates_BC.gather(1, extension_BW % num_candidates)
+    tokens_BW = token_BW.masked_fill(is_stay_BW, NO_TOKEN)
+    hash_BW = old.hash_BW.gather(1, parents_BW)
+    new = Prefixes(
+        in_blank_BW=in_blank_BW.gather(1, parents_BW).masked_fill(~is_stay_BW, -torch.inf),
+        in_token_BW=torch.where(
+            is_stay_BW, in_token_BW.gather(1, parents_BW), extended_BWC.flatten(1).gather(1, extension_BW)
+        ),
+        last_BW=torch.where(is_stay_BW, old.last_BW.gather(1, parents_BW), token_BW),
+        count_BW=old.count_BW.gather(1, parents_BW) + ~is_stay_BW,
+        hash_BW=torch.where(is_stay_BW, hash_BW, _hash(hash_BW, token_BW)),
+        parent_BW=torch.where(is_stay_BW, old.parent_BW.gather(1, parents_BW), hash_BW),
+    )
+    return _disown(new, best_BW == -torch.inf), parents_BW, tokens_BW
+
+
+def _hash(prefix: Tensor, token: Tensor) -> Tensor:
+    """Hash a prefix and one more token; products wrap at 64 bits, and the shift mixes their halves."""
+    mixed = prefix * 6364136223846793005 + (token + 1) * 2862933555777941757 + 3037000493
+    return mixed ^ (mixed >> 31)
+
+
+def _disown(prefixes: Prefixes, is_impossible_BW: Tensor) -> Prefixes:
+    """Places of the beam that had nothing to fill them get hashes of their own, no one's parent or child."""
+    places_W = torch.arange(is_impossible_BW.size(1), device=is_impossible_BW.device)
+    return replace(
+        prefixes,
+        hash_BW=torch.where(is_impossible_BW, _hash(places_W, places_W - 7), prefixes.hash_BW),
+        parent_BW=torch.where(is_impossible_BW, _hash(places_W, places_W - 77), prefixes.parent_BW),
+    )
+
+
+def _read_prefixes(
+    prefixes: Prefixes, parents: list[Tensor], tokens: list[Tensor], config: DecodingConfig
+) -> list[list[Hypothesis]]:
+    total_BW = prefixes.total_BW
+    scores_BW = total_BW + config.length_bonus * prefixes.count_BW
+    scores_BH, slots_BH = scores_BW.topk(min(config.nbest, scores_BW.size(1)))
+    total_BH = total_BW.gather(1, slots_BH)
+    reversed_tokens = []
+    for parents_BW, tokens_BW in zip(reversed(parents), reversed(tokens), strict=True):
+        reversed_tokens.append(tokens_BW.gather(1, slots_BH))
+        slots_BH = parents_BW.gather(1, slots_BH)
+    tokens_BHT = torch.stack(reversed_tokens[::-1], dim=-1)
+    columns = (tokens_BHT, scores_BH, total_BH)
+    return [
+        [
+            Hypothesis(tuple(token for token in path if token != NO_TOKEN), score, ctc_log_probability=total)
+            for path, score, total in zip(*row, strict=True)
+            if score > -torch.inf
+        ]
+        for row in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+# --- whole texts -------------------------------------------------------------------------------
+
+
+def rescore(
+    encoded: EncodedAudio,
+    found: NBest,
+    config: DecodingConfig,
+    language_model: FusionModel | None = None,
+) -> NBest:
+    """Sort the texts again by decoder and CTC, and cut them to `config.nbest`; all are scored in one pass."""
+    decoder, encoded_BTD, lengths_B = encoded.model.decoder, encoded.encoded_BTD, encoded.lengths_B
+    assert isinstance(decoder, Decoder)
+    device = encoded_BTD.device
+    tokens_RU, counts_R = pad_texts(found, device)
+    inputs_RN = F.pad(tokens_RU, (1, 0), value=SOS_ID)
+    targets_RN = F.pad(tokens_RU, (0, 1), value=EOS_ID).scatter(1, counts_R[:, None], EOS_ID)
+    bias_RNT, width = None, find_guide_width(encoded.model, config)
+    if width is not None:
+        tokens_BHU = tokens_RU.unflatten(0, (len(found), -1))
+        bias_RNT = guide_texts(encoded.ctc_BTV, lengths_B, tokens_BHU, width)
+    scores_RNV, attention = decoder(inputs_RN, encoded_BTD, lengths_B, decoder.last_heads, bias_RNT)
+    scores_RNV = scores_RNV.float()
+    scores_RN = scores_RNV.gather(2, targets_RN[..., None])[..., 0] - scores_RNV.logsumexp(-1)
+    is_decision_RN = torch.arange(inputs_RN.size(1), device=device) <= counts_R[:, None]
+    decoder_R = scores_RN.double().masked_fill(~is_decision_RN, 0.0).sum(1)
+    steps_T = torch.arange(encoded_BTD.size(1), device=device, dtype=torch.float32)
+    attended_RN = decoder_R.new_empty(len(inputs_RN), 0)
+    if attention:
+        (weights_RANT,) = attention.values()
+        attended_RN = (weights_RANT.mean(1) * steps_T).sum(-1).double()  # a matrix product may be in bf16
+    language_R = torch.zeros_like(decoder_R)
+    if language_model is not None and config.language_model_weight > 0:
+        language_R = score_texts(language_model, tokens_RU, counts_R, SOS_ID, EOS_ID)
+
+    per_utterance = max(map(len, found))
+    columns = [
+        column.unflatten(0, (-1, per_utterance)).tolist() for column in (decoder_R, language_R, attended_RN)
+    ]
+    ranked = []
+    for texts, *rows in zip(found, *columns, strict=True):
+        scored = []
+        for text, by_decoder, language, attended in zip(texts, *rows, strict=False):
+            count = len(text.tokens)
+            score = (1 - config.ctc_weight) * by_decoder + config.language_model_weight * language
+            # CTC may be wholly against a text (-inf), which a weight of 0 should forgive.
+            score += config.ctc_weight * text.ctc_log_probability if config.ctc_weight else 0.0
+            score += config.length_bonus * count
+            attended_steps = tuple(attended[: count + 1])
+            scored.append(
+                replace(text, score=score, log_probability=by_decoder, attended_steps=attended_steps)
+            )
+        ranked.append(sorted(scored, key=lambda text: -text.score)[: config.nbest])
+    return ranked
+
+
+def score_texts(model: FusionModel, tokens_RU: Tensor, lengths_R: Tensor, sos_id: int, eos_id: int) -> Tensor:
+    """(R,) log-probabilities of whole texts and their end under a language model, in float64."""
+    inputs_RN = F.pad(tokens_RU, (1, 0), value=sos_id)
+    targets_RN = F.pad(tokens_RU, (0, 1), value=eos_id).scatter(1, lengths_R[:, None], eos_id)
+    state = model.start(len(tokens_RU), tokens_RU.device)
+    total_R = torch.zeros(len(tokens_RU), dtype=torch.float64, device=tokens_RU.device)
+    for step, tokens_R in enumerate(inputs_RN.unbind(1)):
+        score_R = state.score(tokens_R).gather(1, targets_RN[:, step : step + 1])[:, 0].double()
+        total_R += score_R.masked_fill(step > lengths_R, 0.0)
+    return total_R
+
+
+def pad_texts(found: NBest, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(R, U) tokens and (R,) counts, as many rows for each utterance; rows without a text are empty."""
+    most = max(map(len, found))
+    none = Hypothesis((), 0.0)
+    rows = [
+        torch.tensor(text.tokens, dtype=torch.long)
+        for texts in found
+        for text in [*texts, *[none] * (most - len(texts))]
+    ]
+    counts_R = torch.tensor([len(row) for row in rows], device=device)
+    return pad_sequence(rows, batch_first=True, padding_value=EOS_ID).to(device), counts_R

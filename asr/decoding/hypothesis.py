@@ -1,4 +1,4 @@
-"""Input and output of a search: its settings, encoded audio and its best CTC path, ranked hypotheses."""
+"""What a search takes and returns: settings, encoded audio, best CTC paths, n-best lists, shallow fusion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import pydantic
 import torch
@@ -14,18 +14,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.config import Config
-from asr.decoding.methods import METHODS, Method
-from asr.models import SpeechModel
 from asr.models.layers import length_mask
 from asr.text.units import BLANK_ID, UNK_ID
 
-# B utterances, T encoded steps, D dimension, U tokens, V vocabulary
+if TYPE_CHECKING:
+    from asr.models import SpeechModel
+
+# B utterances, T encoded steps, D dimension, U tokens, V vocabulary, R rows (utterances x beams)
+
+# Settings that some methods have no use for, and the methods that use them.
+_USERS = {
+    "ctc_weight": ("rescoring", "joint"),
+    "guide_width": ("attention", "joint"),
+    "length_bonus": ("parallel", "ctc_beam", "attention", "rescoring", "joint"),
+    "max_tokens": ("parallel", "ctc_beam", "attention", "rescoring", "joint"),
+}
 
 
 class DecodingConfig(Config):
     """Settings of the search for the best token sequence."""
 
-    method: Method = "auto"
+    method: str = "auto"
     """ctc_greedy: the likeliest token of each step. ctc_beam: the likeliest text under the CTC head.
     attention: under the decoder, token by token. joint: under both at once. rescoring: the texts of ctc_beam,
     ranked by both. parallel: by a non-autoregressive decoder, all tokens at once.
@@ -34,65 +43,40 @@ class DecodingConfig(Config):
     """Hypotheses kept at each step; 1 is greedy. With parallel, lengths of the text that are tried, if the
     decoder predicts it."""
     nbest: int = pydantic.Field(default=1, gt=0)
-    """Hypotheses to return for each utterance, at most; no more than beam."""
+    """Maximum number of hypotheses returned for each utterance; no more than beam."""
     ctc_weight: float = pydantic.Field(default=0.3, ge=0, le=1)
     """Share of CTC in the score with joint and rescoring; the rest is the decoder's."""
     language_model_weight: float = pydantic.Field(default=0.0, ge=0)
-    """How much of a language model's log-probability is added."""
+    """Weight of a language model's log-probability, which is added to the score."""
     length_bonus: float = 0.0
     """Added for each token: above 0 for longer texts, with a language model above all."""
-    length_normalization: float = pydantic.Field(default=0.0, ge=0)
-    """The score is divided by the number of tokens, the end among them, to this power; 1 makes it a mean."""
-    end_margin: float | None = pydantic.Field(default=2.0, ge=0)
-    """With attention: a text may end where the log-probability of the end is at most this far below that of
-    the likeliest token; null: anywhere. Wide beams else prefer texts that end early, since these have fewer
-    factors, and drop half of a long utterance. (With joint, CTC sees to that.)"""
     max_tokens: int | None = pydantic.Field(default=None, gt=0)
-    """Of a text, unless its length follows from CTC's steps (so with attention, joint, parallel without
-    gaps, CTC with a language model). null: one for each encoded step, which CTC never exceeds; without a CTC
-    head one for every two frames of features; with parallel_end one for each query."""
+    """Maximum number of tokens of a text, unless CTC's steps limit it. null: one for each encoded step, which
+    CTC never exceeds; without a CTC head one for every two frames of features."""
     guide_width: float | None = pydantic.Field(default=None, gt=0)
     """With joint and attention: cross-attention keeps to a soft window around the encoded step where CTC has
-    its next token (a Gaussian of this standard deviation in steps; 2, say). null: as in training, so that it
-    looks everywhere unless the model has an attention_guide. For recordings longer than those of training:
-    recipes/guided_attention.md."""
-    mask_threshold: float = pydantic.Field(default=0.999, ge=0, le=1)
-    """With parallel, for a decoder of type mask_ctc: tokens to which the CTC head gives less become gaps."""
+    its next token (a Gaussian of this standard deviation in steps; 2, say), for recordings longer than those
+    of training: recipes/guided_attention.md. null: as in training."""
     speeds: tuple[Annotated[float, pydantic.Field(ge=0.5, le=2)], ...] = (1.0,)
     """Tempo and pitch at which each utterance is decoded, such as [0.85, 1.0, 1.15]; the text with the fewest
     faults under `checks`, then the one that CTC, or without it the decoder, finds likeliest is taken. For
     voices higher or lower than those of training. Each speed costs as much as the first."""
-    iterations: int = pydantic.Field(default=10, gt=0)
-    """With parallel, for a decoder of type mask_ctc: passes in which the gaps are filled, at most."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> DecodingConfig:
         if not self.speeds or len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"speeds = {list(self.speeds)}: expected at least one, and each only once")
-        self._refuse_what_the_method_ignores()
+        for setting, methods in _USERS.items():
+            is_used = self.method in ("auto", *methods)  # with auto, the model decides
+            self.refuse_idle(is_used, f"method = {' or '.join(methods)}", setting)
         if self.guide_width is not None and self.ctc_weight == 1:
-            raise ValueError(
-                f"guide_width = {self.guide_width} is about a decoder, which ctc_weight = 1 leaves out; "
-                "lower it"
-            )
+            raise ValueError(f"guide_width = {self.guide_width} does nothing with ctc_weight = 1; lower it")
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest = {self.nbest}, but a beam of {self.beam} finds no more than that; "
                 f"set beam to {self.nbest} or more"
             )
         return self
-
-    def _refuse_what_the_method_ignores(self) -> None:
-        """Refuse settings that the method has no use for; with auto, the model decides."""
-        if self.method == "auto":
-            return
-        for setting in dict.fromkeys(name for method in METHODS.values() for name in method.settings):
-            users = [name for name, method in METHODS.items() if setting in method.settings]
-            others = [name for name in METHODS if name not in users]
-            needs = f"method = {' or '.join(users)}"
-            if len(others) < len(users):
-                needs = f"another method than {' or '.join(others)}"
-            self.refuse_idle(self.method in users, needs, setting)
 
 
 @dataclass(frozen=True)
@@ -102,16 +86,14 @@ class Hypothesis:
     tokens: tuple[int, ...]
     """Without start and end."""
     score: float
-    """What it was ranked by; weights, bonus and normalisation are in it."""
+    """The value it was ranked by, with weights and bonus."""
     log_probability: float = math.nan
-    """Of the tokens and the end under the decoder, summed; nan where it was not asked. Of mask_ctc: of the
-    tokens that it filled in, and under the CTC head of the others."""
+    """Sum over the tokens and the end under the decoder; nan if it did not score them."""
     ctc_log_probability: float = math.nan
-    """Of the text under the CTC head, all alignments summed; nan where it was not asked."""
+    """Log-probability of the text under the CTC head, all alignments summed; nan if it did not score it."""
     attended_steps: tuple[float, ...] = ()
-    """For each token and the end, the encoded step that the decoder's last layer looked at on average: where
-    these jump back or stand still, the decoder repeats or invents. Empty where no decoder was asked, or one
-    that does not attend."""
+    """For each token and the end, the encoded step that the decoder's last layer attends to on average: where
+    these jump back or stand still, the decoder repeats or invents. Empty without a decoder that attends."""
 
     @property
     def likelihood(self) -> float:
@@ -123,12 +105,15 @@ class Hypothesis:
 
 
 NBest = list[list[Hypothesis]]
-"""Of each utterance, best first."""
+"""The hypotheses of each utterance, best first."""
+
+
+# --- encoded audio ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedAudio:
-    """A batch as the encoder leaves it. CTC's posteriors are computed once, when they are asked for."""
+    """A batch of encoded utterances. CTC's posteriors are computed once, when they are first used."""
 
     model: SpeechModel
     encoded_BTD: Tensor
@@ -164,11 +149,8 @@ def join_encoded(parts: Sequence[EncodedAudio]) -> EncodedAudio:
     def join(tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([F.pad(x_BTN, (0, 0, 0, longest - x_BTN.size(1))) for x_BTN in tensors])
 
-    joined = EncodedAudio(
-        parts[0].model,
-        join([part.encoded_BTD for part in parts]),
-        torch.cat([part.lengths_B for part in parts]),
-    )
+    encoded_BTD = join([part.encoded_BTD for part in parts])
+    joined = EncodedAudio(parts[0].model, encoded_BTD, torch.cat([part.lengths_B for part in parts]))
     if all("ctc_BTV" in part.__dict__ for part in parts):
         joined.__dict__["ctc_BTV"] = join([part.ctc_BTV for part in parts])
     return joined
@@ -182,10 +164,10 @@ class BestPaths:
     steps_BU: Tensor
     """First step of each token."""
     log_probabilities_BU: Tensor
-    """Highest of the steps of the token."""
+    """Highest log-probability among the steps of the token."""
     counts_B: Tensor
     path_log_probability_B: Tensor
-    """Of the whole path, blanks and repeats too."""
+    """Log-probability of the whole path, blanks and repeats included."""
 
     def texts(self) -> list[list[int]]:
         rows = zip(self.tokens_BU.tolist(), self.counts_B.tolist(), strict=True)
@@ -196,8 +178,9 @@ def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPat
     best_BT, path_BT = log_probabilities_BTV.max(-1)
     is_first_BT = torch.ones_like(path_BT, dtype=torch.bool)
     is_first_BT[:, 1:] = path_BT[:, 1:] != path_BT[:, :-1]
-    is_token_BT = (path_BT != BLANK_ID) & length_mask(lengths_B, path_BT.size(1))
-    # Each step goes to the place of its token; blanks and padding to one behind all.
+    is_audio_BT = length_mask(lengths_B, path_BT.size(1))
+    is_token_BT = (path_BT != BLANK_ID) & is_audio_BT
+    # Each step goes to the place of its token; blanks and padding to one after all of them.
     places_BT = (is_first_BT & is_token_BT).cumsum(1) - 1
     counts_B = (is_first_BT & is_token_BT).sum(1)
     longest = int(counts_B.max()) if len(counts_B) else 0
@@ -207,5 +190,33 @@ def find_best_paths(log_probabilities_BTV: Tensor, lengths_B: Tensor) -> BestPat
     tokens_BU = path_BT.new_full(empty, UNK_ID).scatter(1, places_BT, path_BT)
     steps_BU = path_BT.new_full(empty, path_BT.size(1)).scatter_reduce(1, places_BT, steps_BT, "amin")
     peaks_BU = best_BT.new_full(empty, -torch.inf).scatter_reduce(1, places_BT, best_BT, "amax")
-    path_B = best_BT.masked_fill(~length_mask(lengths_B, path_BT.size(1)), 0.0).sum(1)
+    path_B = best_BT.masked_fill(~is_audio_BT, 0.0).sum(1)
     return BestPaths(tokens_BU[:, :-1], steps_BU[:, :-1], peaks_BU[:, :-1], counts_B, path_B)
+
+
+# --- shallow fusion -----------------------------------------------------------------------------
+
+
+class FusionState(Protocol):
+    """The rows of one search, each with its tokens so far."""
+
+    def score(self, tokens_R: Tensor) -> Tensor:
+        """Append one token to each row; (R, V) natural log-probabilities of the token after it.
+
+        The first call brings `SOS_ID` for every row, and all rows always have the same number of tokens. The
+        vocabulary is the speech model's: the same ids, the end at `EOS_ID`. Log-probabilities are at most 0
+        (a search stops when no row can win any more, and relies on that); they may be -inf.
+        """
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these rows, in this order; some may occur several times, others not at all."""
+        ...
+
+
+class FusionModel(Protocol):
+    """A language model, or anything else that scores a token after those before."""
+
+    def start(self, num_rows: int, device: torch.device) -> FusionState:
+        """The state of a new search, whose rows have no tokens yet. Searches do not share states."""
+        ...

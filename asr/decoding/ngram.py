@@ -1,38 +1,271 @@
-"""Back-off n-grams that score whole batches of beams at once, as tables of tensors; of tokens and of words.
+"""N-grams and lexica that any beam adds to its scores: ARPA files, estimation, scores of batches of rows.
 
-A context is a node: the root for no context, one for each n-gram below the highest order. The row of a node
-holds the tokens that follow it in the file; for all others it backs off to the node without its first token.
-
-N-grams of words become probabilities of characters, so that any beam can add them up. Of the words that begin
-as the last one does so far, a character has the share of those that go on with it; <unk> is spelled by
-characters that are all alike. The shares of a step sum to one, and a text has the probability that its words
-have.
+To score, a context is a node: the root for no context, one for each n-gram below the highest order. The row
+of a node holds the tokens that follow it in the file; for all others it backs off to the node without its
+first token. N-grams of words become probabilities of characters: of the words that begin as the last one does
+so far, a character has the share of those that continue with it; <unk> is spelled by characters that are all
+alike. The shares of a step sum to one, and a text has the probability that its words have.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from asr.decoding.arpa import END, NO_PROBABILITY, START, UNKNOWN, Arpa, Ngram
-from asr.decoding.fusion import score_texts
+from asr.data.text_lines import read_lines
+from asr.decoding.beam import score_texts
+from asr.decoding.hypothesis import FusionModel, FusionState
 from asr.errors import UserError
+from asr.files import replace_file
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID
 
-# R rows of a search, V vocabulary, C nodes, E entries: n-grams of order 2 and more
-# Of words: W words of the file, S words that can be spelled, in alphabetical order of their tokens, N nodes
-# of the tree of their beginnings
+logger = logging.getLogger(__name__)
 
+# R rows of a search, V vocabulary, C nodes, E entries: n-grams of order 2 and more, or edges of a tree
+# Of words: W words of the file, S words that can be spelled, in alphabetical order of their tokens, N nodes
+# of the tree of their beginnings, D beginnings of words that a text may stand in
+
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+SPACE = "<space>"  # a token that is a space: the file separates words by those
+NO_PROBABILITY, TINY = -99.0, 1e-99  # how ARPA writes 0: its log10, and that as a number
+# For counts of 1, 2, and 3 or more, where there are too few n-grams to estimate discounts from.
+FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 ROOT = 0
 ROWS_AT_ONCE = 64
 # Nodes times tokens up to which all scores are computed once: ten times as quick and more with the 10,000
 # n-grams of a small corpus, in at most 50 MB.
 MAX_DENSE = 4_000_000
+
+Ngram = tuple[str, ...]
+Columns = tuple[Tensor, ...]
+
+# --- files --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arpa:
+    """Log10 probability and back-off weight of each n-gram, by order from 1."""
+
+    orders: list[dict[Ngram, tuple[float, float]]]
+
+    @property
+    def vocabulary(self) -> list[str]:
+        return [words[0] for words in self.orders[0]]
+
+
+def read_arpa(path: str | Path) -> Arpa:
+    """Read the file, and check that it is whole. Without a back-off weight, the weight is 0."""
+    orders: list[dict[Ngram, tuple[float, float]]] = []
+    counts: list[int] = []
+    state = "head"
+    for number, _, content in read_lines(path):
+        try:
+            line = content.decode("utf-8").strip("\r \t")
+            if not line or state == "end":
+                continue
+            if line == "\\data\\":
+                state = "counts"
+            elif state == "counts" and line.startswith("ngram "):
+                counts.append(int(line.rpartition("=")[2]))
+            elif line == f"\\{len(orders) + 1}-grams:" and counts:
+                orders.append({})
+                state = "n-grams"
+            elif line == "\\end\\":
+                state = "end"
+            elif state == "n-grams":
+                ngram, values = _parse_ngram(line, len(orders))
+                orders[-1][ngram] = values
+            elif state != "head":
+                raise ValueError
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{path}:{number}: not UTF-8 text; expected an ARPA file (KenLM's binary ones are not read)"
+            ) from None
+        except ValueError:
+            raise UserError(
+                f"{path}:{number}: {line[:60]!r}, but expected "
+                + ("a count such as ngram 1=1000" if state == "counts" else
+                   f"a log10 probability, {len(orders)} words, and a weight or none")
+            ) from None  # fmt: skip
+    if state != "end":
+        raise UserError(f"{path}: no \\data\\ or no \\end\\; expected an ARPA file, as text and whole")
+    found = [len(order) for order in orders]
+    if found != counts or not found:
+        raise UserError(f"{path}: {found} n-grams, but its head says {counts}; the file is damaged")
+    return Arpa(orders)
+
+
+def _parse_ngram(line: str, order: int) -> tuple[Ngram, tuple[float, float]]:
+    # Not by any white space: a no-break space may be a token.
+    first, *words = line.replace("\t", " ").split(" ")
+    values = float(first), float(words.pop()) if len(words) > order else 0.0
+    if len(words) != order or math.isnan(values[0]) or math.isnan(values[1]) or values[0] > 0:
+        raise ValueError
+    return tuple(" " if word == SPACE else word for word in words), values
+
+
+def write_arpa(path: str | Path, arpa: Arpa) -> None:
+    counts = [f"ngram {number}={len(order)}" for number, order in enumerate(arpa.orders, start=1)]
+    with replace_file(path) as file:
+        file.write("\n".join(["\\data\\", *counts, ""]).encode())
+        for number, order in enumerate(arpa.orders, start=1):
+            file.write(f"\n\\{number}-grams:\n".encode())
+            for words, (log_probability, back_off) in order.items():
+                text = " ".join(SPACE if word == " " else word for word in words)
+                weight = f"\t{back_off:.7g}" if number < len(arpa.orders) and words[-1] != END else ""
+                file.write(f"{log_probability:.7g}\t{text}{weight}\n".encode())
+        file.write(b"\n\\end\\\n")
+
+
+# --- estimation ---------------------------------------------------------------------------------
+
+
+def estimate_ngrams(sentences: Iterable[Sequence[str]], order: int, vocabulary: Collection[str] = ()) -> Arpa:
+    """Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1999), all counts in memory, unpruned.
+
+    Words of `vocabulary` that do not occur share what is left for the unknown; so does <unk>.
+    """
+    counts = count_ngrams(sentences, order)
+    if not counts[0]:
+        raise UserError("n-grams are estimated from sentences, but there are none")
+    counts = [*map(_adjust, counts, counts[1:]), counts[-1]]
+    counts[0].pop((START,), None)  # never predicted, only a context
+    words = dict.fromkeys([END, *sorted(word for (word,) in counts[0]), *vocabulary, UNKNOWN])
+    words.pop(START, None)
+
+    # Level 0: all words alike.
+    lower: dict[Ngram, float] = {(): 1 / len(words)}
+    weights: list[dict[Ngram, float]] = []
+    levels: list[dict[Ngram, float]] = []
+    for level in counts:
+        lower, weight = _interpolate(level, lower)
+        levels.append(lower)
+        weights.append(weight)
+    rest = weights[0][()] / len(words)
+    unigrams: dict[Ngram, float] = {(word,): levels[0].get((word,), rest) for word in words}
+    levels[0] = {(START,): 0.0} | unigrams
+    weights.append({})
+    return Arpa(
+        [
+            {
+                ngram: (math.log10(value or TINY), math.log10(longer.get(ngram, 1.0) or TINY))
+                for ngram, value in level.items()
+            }
+            for level, longer in zip(levels, weights[1:], strict=True)
+        ]
+    )
+
+
+def count_ngrams(sentences: Iterable[Sequence[str]], order: int) -> list[Counter[Ngram]]:
+    """Count each n-gram of each order; a sentence has one start and one end."""
+    counts: list[Counter[Ngram]] = [Counter() for _ in range(order)]
+    for sentence in sentences:
+        words = (START, *sentence, END)
+        if {START, END} & set(sentence):
+            raise UserError(f"{' '.join(sentence)[:60]!r}: {START} and {END} stand for start and end; remove")
+        for size, counter in enumerate(counts, start=1):
+            counter.update(zip(*(words[begin:] for begin in range(size)), strict=False))
+    return counts
+
+
+def _adjust(counts: Counter[Ngram], longer: Counter[Ngram]) -> Counter[Ngram]:
+    """Kneser-Ney: in how many contexts, not how often; but nothing stands before a start."""
+    contexts = Counter(ngram[1:] for ngram in longer)
+    return Counter({ngram: counts[ngram] if ngram[0] == START else contexts[ngram] for ngram in counts})
+
+
+def _interpolate(
+    counts: Counter[Ngram], lower: dict[Ngram, float]
+) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
+    """The probability of each n-gram, and for each context the weight of the next lower order."""
+    discounts = _discounts(counts)
+    totals: dict[Ngram, float] = defaultdict(float)
+    left: dict[Ngram, float] = defaultdict(float)
+    for ngram, count in counts.items():
+        totals[ngram[:-1]] += count
+        left[ngram[:-1]] += discounts[min(count, 3) - 1]
+    weights = {context: left[context] / total for context, total in totals.items()}
+    probabilities = {
+        ngram: (count - discounts[min(count, 3) - 1]) / totals[ngram[:-1]]
+        + weights[ngram[:-1]] * lower[ngram[1:]]
+        for ngram, count in counts.items()
+    }
+    return probabilities, weights
+
+
+def _discounts(counts: Counter[Ngram]) -> tuple[float, ...]:
+    """Discounts of counts of 1, 2, and 3 or more, from the numbers of n-grams that occur 1 to 4 times."""
+    having = Counter(min(count, 5) for count in counts.values())
+    if not all(having[count] for count in (1, 2, 3)):
+        return FALLBACK_DISCOUNTS
+    share = having[1] / (having[1] + 2 * having[2])
+    found = tuple(n - (n + 1) * share * having[n + 1] / having[n] for n in (1, 2, 3))
+    return found if all(0 <= value <= n for n, value in enumerate(found, start=1)) else FALLBACK_DISCOUNTS
+
+
+# --- models of the next token -------------------------------------------------------------------
+
+
+class RowModel:
+    """A model that keeps a few numbers for each row of a search."""
+
+    def start(self, num_rows: int, device: torch.device) -> FusionState:
+        return RowState(self)
+
+    def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
+        """Append one token to each row; (R, V) log-probabilities after it. None: `SOS_ID`, the first."""
+        raise NotImplementedError
+
+
+class RowState:
+    """The rows of one search under such a model."""
+
+    def __init__(self, model: RowModel) -> None:
+        self._model = model
+        self._columns: Columns | None = None
+
+    def score(self, tokens_R: Tensor) -> Tensor:
+        self._columns, scores_RV = self._model.step(self._columns, tokens_R)
+        return scores_RV.to(tokens_R.device)
+
+    def select(self, rows: Tensor) -> None:
+        assert self._columns is not None
+        self._columns = tuple(column[rows.to(column.device)] for column in self._columns)
+
+
+class ShallowFusion:
+    """Several models as one: their log-probabilities are added up."""
+
+    def __init__(self, models: Sequence[FusionModel]) -> None:
+        self._models = models
+
+    def start(self, num_rows: int, device: torch.device) -> FusionState:
+        return _ShallowFusionState([model.start(num_rows, device) for model in self._models])
+
+
+class _ShallowFusionState:
+    def __init__(self, states: Sequence[FusionState]) -> None:
+        self._states = states
+
+    def score(self, tokens_R: Tensor) -> Tensor:
+        return torch.stack([state.score(tokens_R) for state in self._states]).sum(0)
+
+    def select(self, rows: Tensor) -> None:
+        for state in self._states:
+            state.select(rows)
+
+
+# --- n-grams of tokens --------------------------------------------------------------------------
 
 
 def token_vocabulary(tokens: Sequence[str]) -> list[str]:
@@ -61,98 +294,83 @@ class _Tables:
     def to(self, device: torch.device) -> _Tables:
         return _Tables(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
+    def advance(self, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
+        """The longest known context that ends in the new tokens."""
+        if self.nodes_CV.numel():
+            return self.nodes_CV[nodes_R, tokens_R]
+        vocab_size, num_entries = len(self.unigrams_V), len(self.entry_keys_E)
+        found_R = torch.full_like(nodes_R, -1)
+        while num_entries and bool((nodes_R != ROOT).any()):
+            keys_R = nodes_R * vocab_size + tokens_R
+            places_R = torch.searchsorted(self.entry_keys_E, keys_R).clamp(max=num_entries - 1)
+            is_hit_R = (self.entry_keys_E[places_R] == keys_R) & (found_R < 0)
+            found_R = torch.where(is_hit_R, self.entry_nodes_E[places_R], found_R)
+            nodes_R = torch.where(found_R < 0, self.shorter_C[nodes_R], ROOT)
+        return torch.where(found_R < 0, self.unigram_nodes_V[tokens_R], found_R)
 
-class NgramModel:
+    def score(self, nodes_R: Tensor) -> Tensor:
+        """(R, V), from the shortest context to the longest: back off, then put in the file's own scores."""
+        if self.scores_CV.numel():
+            return self.scores_CV[nodes_R]
+        chain = [nodes_R]
+        while bool((chain[-1] != ROOT).any()):
+            chain.append(self.shorter_C[chain[-1]])
+        scores_RV = self.unigrams_V.repeat(len(nodes_R), 1)
+        for nodes_R in chain[::-1]:
+            scores_RV += self.back_off_C[nodes_R][:, None]  # the root weighs 0 and has no entries
+            counts_R = self.num_entries_C[nodes_R]
+            rows, entries = _expand(self.first_entry_C[nodes_R], counts_R)
+            scores_RV[rows, self.entry_tokens_E[entries]] = self.entry_scores_E[entries]
+        return scores_RV
+
+    def make_dense(self) -> _Tables:
+        """Compute all scores and all moves beforehand, if they are few."""
+        num_nodes, vocab_size = len(self.back_off_C), len(self.unigrams_V)
+        if num_nodes * vocab_size > MAX_DENSE:
+            return self
+        nodes_C, tokens_V = torch.arange(num_nodes), torch.arange(vocab_size)
+        moves = self.advance(nodes_C.repeat_interleave(vocab_size), tokens_V.repeat(num_nodes))
+        return replace(self, scores_CV=self.score(nodes_C), nodes_CV=moves.view(num_nodes, vocab_size))
+
+
+def _expand(firsts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The row and the number of each entry of rows that have `counts` entries from `firsts` on."""
+    rows = torch.repeat_interleave(counts)
+    inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    return rows, firsts[rows] + inside
+
+
+class NgramModel(RowModel):
     """N-grams of a file: natural logarithms of how likely each token is after the last ones.
 
-    A word of `vocabulary` that the file lacks is as likely as its <unk>.
+    A word of `vocabulary`, which has all of the file's, is as likely as <unk> if the file lacks it.
     """
 
     def __init__(self, arpa: Arpa, vocabulary: Sequence[str]) -> None:
-        self.order = len(arpa.orders)
-        self.vocabulary = tuple(vocabulary)
-        ids = {word: id for id, word in enumerate(vocabulary)}
-        if missing := [word for word in arpa.vocabulary if word not in ids]:
-            raise UserError(
-                f"the n-grams have {missing[0]!r}, which is none of the {len(ids)} tokens "
-                f"({len(missing)} such words in all); estimate them with the tokenizer of the speech model"
-            )
-        self._tables = _make_dense(_build_tables(arpa, ids))
+        self._ids = {word: id for id, word in enumerate(vocabulary)}
+        self._tables = _build_tables(arpa, self._ids).make_dense()
 
     def log_probability(self, sentences: Iterable[Sequence[str]]) -> float:
         """Sum over all sentences and their ends; a word that is not in the vocabulary counts as <unk>."""
-        ids = {word: id for id, word in enumerate(self.vocabulary)}
-        unknown = ids[UNKNOWN]
+        ids, unknown = self._ids, self._ids[UNKNOWN]
         rows = [torch.tensor([ids.get(word, unknown) for word in words]).long() for words in sentences]
         total = 0.0
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[begin : begin + ROWS_AT_ONCE]
             lengths_R = torch.tensor([len(row) for row in part])
-            tokens_RU = torch.nn.utils.rnn.pad_sequence(part, batch_first=True)
+            tokens_RU = pad_sequence(part, batch_first=True)
             total += float(score_texts(self, tokens_RU, lengths_R, ids[START], ids[END]).sum())
         return total
 
-    def start(self, num_rows: int, device: torch.device) -> NgramState:
+    def start(self, num_rows: int, device: torch.device) -> FusionState:
         if self._tables.unigrams_V.device != device:
             self._tables = self._tables.to(device)
-        return NgramState(self._tables, torch.full((num_rows,), ROOT, device=device))
+        return super().start(num_rows, device)
 
-
-class NgramState:
-    """The context of each row of a search."""
-
-    def __init__(self, tables: _Tables, nodes_R: Tensor) -> None:
-        self._tables = tables
-        self._nodes_R = nodes_R
-
-    def score(self, tokens_R: Tensor) -> Tensor:
-        """(R, V) log-probabilities of the token after this one and those before; the first is `SOS_ID`."""
-        tables = self._tables
-        if tables.scores_CV.numel():
-            self._nodes_R = tables.nodes_CV[self._nodes_R, tokens_R]
-            return tables.scores_CV[self._nodes_R]
-        self._nodes_R = _advance(tables, self._nodes_R, tokens_R)
-        return _score_nodes(tables, self._nodes_R)
-
-    def select(self, rows: Tensor) -> None:
-        self._nodes_R = self._nodes_R[rows]
-
-    def copy(self) -> NgramState:
-        return NgramState(self._tables, self._nodes_R)
-
-    def where(self, is_own_R: Tensor, other: NgramState) -> NgramState:
-        """The rows of this one where True, else those of the other."""
-        return NgramState(self._tables, torch.where(is_own_R, self._nodes_R, other._nodes_R))
-
-
-def _advance(tables: _Tables, nodes_R: Tensor, tokens_R: Tensor) -> Tensor:
-    """The longest known context that ends in the new tokens."""
-    vocab_size, num_entries = len(tables.unigrams_V), len(tables.entry_keys_E)
-    found_R = torch.full_like(nodes_R, -1)
-    while num_entries and bool((nodes_R != ROOT).any()):
-        keys_R = nodes_R * vocab_size + tokens_R
-        places_R = torch.searchsorted(tables.entry_keys_E, keys_R).clamp(max=num_entries - 1)
-        is_hit_R = (tables.entry_keys_E[places_R] == keys_R) & (found_R < 0)
-        found_R = torch.where(is_hit_R, tables.entry_nodes_E[places_R], found_R)
-        nodes_R = torch.where(found_R < 0, tables.shorter_C[nodes_R], ROOT)
-    return torch.where(found_R < 0, tables.unigram_nodes_V[tokens_R], found_R)
-
-
-def _score_nodes(tables: _Tables, nodes_R: Tensor) -> Tensor:
-    """Score nodes from the shortest context to the longest: back off, then put in the file's own scores."""
-    chain = [nodes_R]
-    while bool((chain[-1] != ROOT).any()):
-        chain.append(tables.shorter_C[chain[-1]])
-    scores_RV = tables.unigrams_V.repeat(len(nodes_R), 1)
-    for nodes_R in chain[::-1]:
-        scores_RV += tables.back_off_C[nodes_R][:, None]  # the root weighs 0 and has no entries
-        counts_R = tables.num_entries_C[nodes_R]
-        row_ends_R = counts_R.cumsum(0)
-        rows = torch.repeat_interleave(counts_R)
-        inside = torch.arange(len(rows), device=rows.device) - (row_ends_R - counts_R)[rows]
-        entries = tables.first_entry_C[nodes_R][rows] + inside
-        scores_RV[rows, tables.entry_tokens_E[entries]] = tables.entry_scores_E[entries]
-    return scores_RV
+    def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
+        nodes_R = torch.full_like(tokens_R, ROOT) if columns is None else columns[0]
+        nodes_R = self._tables.advance(nodes_R, tokens_R)
+        return (nodes_R,), self._tables.score(nodes_R)
 
 
 def _build_tables(arpa: Arpa, ids: dict[str, int]) -> _Tables:
@@ -199,18 +417,6 @@ def _build_tables(arpa: Arpa, ids: dict[str, int]) -> _Tables:
     )
 
 
-def _make_dense(tables: _Tables) -> _Tables:
-    """Compute all scores and all moves beforehand, if they are few."""
-    num_nodes, vocab_size = len(tables.back_off_C), len(tables.unigrams_V)
-    if num_nodes * vocab_size > MAX_DENSE:
-        return tables
-    nodes_C, tokens_V = torch.arange(num_nodes), torch.arange(vocab_size)
-    moves = _advance(tables, nodes_C.repeat_interleave(vocab_size), tokens_V.repeat(num_nodes))
-    return replace(
-        tables, scores_CV=_score_nodes(tables, nodes_C), nodes_CV=moves.view(num_nodes, vocab_size)
-    )
-
-
 def _longest_node(words: Ngram, nodes: dict[Ngram, int]) -> int:
     while words not in nodes:
         words = words[1:]
@@ -221,7 +427,7 @@ def _natural(log10: float) -> float:
     return -math.inf if log10 <= NO_PROBABILITY else log10 * math.log(10)
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- n-grams of words ---------------------------------------------------------------------------
 
 
 def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgramModel:
@@ -232,8 +438,8 @@ def build_ngram_model(arpa: Arpa, tokenizer: Tokenizer) -> NgramModel | WordNgra
     return WordNgramModel(arpa, tokenizer)
 
 
-class WordNgramModel:
-    """An n-gram of words for tokenizers with a token between words: of characters or phones."""
+class WordNgramModel(RowModel):
+    """An n-gram of words for tokenizers with a token between words: of characters or phones. On the CPU."""
 
     def __init__(self, arpa: Arpa, tokenizer: Tokenizer) -> None:
         if tokenizer.space_id is None:
@@ -242,11 +448,9 @@ class WordNgramModel:
                 f"and a space, not with {tokenizer.type}; take n-grams of tokens (asr ngram --units tokens)"
             )
         self.space_id = tokenizer.space_id
-        self.words = arpa.vocabulary + [
-            word for word in (UNKNOWN, END, START) if (word,) not in arpa.orders[0]
-        ]
-        self.ngrams = NgramModel(arpa, self.words)
-        self.word_ids = {word: id for id, word in enumerate(self.words)}
+        words = [*arpa.vocabulary, *(w for w in (UNKNOWN, END, START) if (w,) not in arpa.orders[0])]
+        self.word_ids = {word: id for id, word in enumerate(words)}
+        self.ngrams = _build_tables(arpa, self.word_ids).make_dense()
         vocab_size = len(tokenizer)
         spelled = sorted(
             (tuple(tokenizer.encode(word)), id)
@@ -261,11 +465,10 @@ class WordNgramModel:
                     spans.append([place, place])
                 spans[nodes[tokens[:end]]][1] = place + 1
         spans.append([0, 0])  # no word begins like this
-        children = torch.full((len(spans), vocab_size), len(nodes))
+        self.children_NV = torch.full((len(spans), vocab_size), len(nodes))
         for tokens, node in nodes.items():
             if tokens:
-                children[nodes[tokens[:-1]], tokens[-1]] = node
-        self.children_NV = children
+                self.children_NV[nodes[tokens[:-1]], tokens[-1]] = node
         self.spans_N2 = torch.tensor(spans)
         self.order_S = torch.tensor([id for _, id in spelled], dtype=torch.int64)
         self.word_of_N = torch.full((len(spans),), self.word_ids[UNKNOWN])
@@ -275,69 +478,122 @@ class WordNgramModel:
         self.is_character_V[self.space_id] = False
         self.num_symbols = int(self.is_character_V.sum()) + 1  # and the end of the word
 
-    def start(self, num_rows: int, device: torch.device) -> WordNgramState:
-        return WordNgramState(self, self.ngrams.start(num_rows, torch.device("cpu")), device)
-
-
-class WordNgramState:
-    """Words so far and the beginning of the next, for each row. Kept on the CPU."""
-
-    def __init__(self, model: WordNgramModel, history: NgramState, device: torch.device) -> None:
-        self._model = model
-        self._history = history
-        self._device = device
-        self._scores_RW = torch.empty(0)
-        self._nodes_R = torch.empty(0, dtype=torch.int64)
-        self._depths_R = torch.empty(0, dtype=torch.int64)
-        self._is_new = True
-
-    def score(self, tokens_R: Tensor) -> Tensor:
-        """(R, V) log-probabilities of the token after this one and those before; the first is `SOS_ID`."""
-        model, tokens_R = self._model, tokens_R.cpu()
-        if self._is_new:
-            words_R = torch.full_like(tokens_R, model.word_ids[START])
-            self._scores_RW = self._history.score(words_R)
-            self._nodes_R, self._depths_R = torch.full_like(tokens_R, ROOT), torch.zeros_like(tokens_R)
+    def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
+        """The columns: node of the words so far, scores of the next, its node and number of characters."""
+        tokens_R = tokens_R.cpu()
+        if columns is None:
+            nodes_R, depths_R = torch.full_like(tokens_R, ROOT), torch.zeros_like(tokens_R)
+            history_R = self.ngrams.advance(nodes_R, torch.full_like(tokens_R, self.word_ids[START]))
+            scores_RW = self.ngrams.score(history_R)
         else:
-            ends_R = tokens_R == model.space_id
+            history_R, scores_RW, nodes_R, depths_R = columns
+            ends_R = tokens_R == self.space_id
             if bool(ends_R.any()):
-                longer = self._history.copy()
-                scores_RW = longer.score(model.word_of_N[self._nodes_R])
-                self._scores_RW = torch.where(ends_R[:, None], scores_RW, self._scores_RW)
-                self._history = longer.where(ends_R, self._history)
-            self._nodes_R = model.children_NV[self._nodes_R, tokens_R].masked_fill(ends_R, ROOT)
-            self._depths_R = (self._depths_R + 1).masked_fill(ends_R, 0)
-        chances_RV = self._chances()
-        self._is_new = False
-        return chances_RV.clamp(max=1).log().float().to(self._device)
+                after_R = self.ngrams.advance(history_R, self.word_of_N[nodes_R])
+                history_R = torch.where(ends_R, after_R, history_R)
+                scores_RW = torch.where(ends_R[:, None], self.ngrams.score(history_R), scores_RW)
+            nodes_R = self.children_NV[nodes_R, tokens_R].masked_fill(ends_R, ROOT)
+            depths_R = (depths_R + 1).masked_fill(ends_R, 0)
+        columns_after = history_R, scores_RW, nodes_R, depths_R
+        probabilities_RV = self._share_out(*columns_after, is_new=columns is None)
+        return columns_after, probabilities_RV.clamp(max=1).log().float()
 
-    def select(self, rows: Tensor) -> None:
-        rows = rows.cpu()
-        self._history.select(rows)
-        self._scores_RW = self._scores_RW[rows]
-        self._nodes_R, self._depths_R = self._nodes_R[rows], self._depths_R[rows]
+    def _share_out(
+        self, history_R: Tensor, scores_RW: Tensor, nodes_R: Tensor, depths_R: Tensor, is_new: bool
+    ) -> Tensor:
+        """(R, V) probabilities of the next character, of the space and of the end."""
+        words_RW = scores_RW.double().exp()
+        sums_RS = F.pad(words_RW[:, self.order_S].cumsum(1), (1, 0))
+        unknown_R = words_RW[:, self.word_ids[UNKNOWN]] * float(self.num_symbols) ** -depths_R
+        word_R = self.word_of_N[nodes_R]
+        whole_R = words_RW.gather(1, word_R[:, None])[:, 0]
+        whole_R = whole_R.masked_fill(word_R == self.word_ids[UNKNOWN], 0.0) + unknown_R / self.num_symbols
+        after_RW = self.ngrams.score(self.ngrams.advance(history_R, word_R))
+        ends_R = after_RW[:, self.word_ids[END]].double().exp()
 
-    def _chances(self) -> Tensor:
-        model = self._model
-        chances_RW = self._scores_RW.double().exp()
-        sums_RS = torch.nn.functional.pad(chances_RW[:, model.order_S].cumsum(1), (1, 0))
-        unknown_R = chances_RW[:, model.word_ids[UNKNOWN]] * float(model.num_symbols) ** -self._depths_R
-        words_R = model.word_of_N[self._nodes_R]
-        whole_R = chances_RW.gather(1, words_R[:, None])[:, 0]
-        whole_R = whole_R.masked_fill(words_R == model.word_ids[UNKNOWN], 0.0) + unknown_R / model.num_symbols
-        ends_R = self._history.copy().score(words_R)[:, model.word_ids[END]].double().exp()
-
-        spans_RV2 = model.spans_N2[model.children_NV[self._nodes_R]]
+        spans_RV2 = self.spans_N2[self.children_NV[nodes_R]]
         parts_RV = sums_RS.gather(1, spans_RV2[..., 1]) - sums_RS.gather(1, spans_RV2[..., 0])
-        parts_RV = (parts_RV.clamp(min=0) + unknown_R[:, None] / model.num_symbols) * model.is_character_V
-        span_R2 = model.spans_N2[self._nodes_R]
-        all_R2 = sums_RS.gather(1, span_R2)
+        parts_RV = (parts_RV.clamp(min=0) + unknown_R[:, None] / self.num_symbols) * self.is_character_V
+        all_R2 = sums_RS.gather(1, self.spans_N2[nodes_R])
         all_R = all_R2[:, 1] - all_R2[:, 0] + unknown_R
-        parts_RV[:, model.space_id] = whole_R * (1 - ends_R)
+        parts_RV[:, self.space_id] = whole_R * (1 - ends_R)
         parts_RV[:, EOS_ID] = whole_R * ends_R
-        chances_RV = parts_RV / all_R[:, None]
-        if self._is_new:  # no token yet: the end is a word like any other
-            none_R = chances_RW[:, model.word_ids[END]]
-            chances_RV *= 1 - none_R[:, None]
-            chances_RV[:, EOS_ID] = none_R + chances_RV[:, EOS_ID]
-        return chances_RV
+        shares_RV = parts_RV / all_R[:, None]
+        if is_new:  # no token yet: the end is a word like any other
+            none_R = words_RW[:, self.word_ids[END]]
+            shares_RV *= 1 - none_R[:, None]
+            shares_RV[:, EOS_ID] += none_R
+        return shares_RV
+
+
+# --- lexicon ------------------------------------------------------------------------------------
+
+
+class Lexicon(RowModel):
+    """A model of zeros and -inf, with which a beam finds known words only. On the CPU.
+
+    Between words stands the space, if the tokenizer has one, else nothing: then a word that may be over may
+    also continue, and each way to cut the text into words is followed. `words` are spelled as the training
+    texts are; one that has no spelling in tokens is left out.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, words: Iterable[str]) -> None:
+        spellings = _spell_all(tokenizer, words)
+        self.vocab_size = len(tokenizer)
+        edges: dict[int, int] = {}  # node and token, as one number, to the node after
+        ends = []
+        for spelling in spellings:
+            node = ROOT
+            for token in spelling:
+                node = edges.setdefault(node * self.vocab_size + token, len(edges) + 1)
+            ends.append(node)
+        self.space_id = tokenizer.space_id
+        # Column d holds the word of which d tokens are decoded; between spaces there is but one.
+        self.width = 1 if self.space_id is not None else 1 + max(map(len, spellings))
+        self.dead = len(edges) + 1  # no word begins like this
+        self.is_word_N = torch.zeros(self.dead + 1, dtype=torch.bool)
+        self.is_word_N[ends] = True
+        self.keys_E, self.targets_E = torch.tensor(sorted(edges.items()), dtype=torch.int64).T.contiguous()
+        self.num_edges_N = torch.bincount(self.keys_E // self.vocab_size, minlength=self.dead + 1)
+        self.first_edge_N = self.num_edges_N.cumsum(0) - self.num_edges_N
+
+    def step(self, columns: Columns | None, tokens_R: Tensor) -> tuple[Columns, Tensor]:
+        """The column: (R, D) beginnings of words that a text may stand in."""
+        if columns is None:
+            nodes_RD = torch.full((len(tokens_R), self.width), self.dead)
+            nodes_RD[:, 0] = ROOT
+        else:
+            nodes_RD = self._advance(columns[0], tokens_R.cpu()[:, None])
+        nodes, is_over_R = nodes_RD.flatten(), self.is_word_N[nodes_RD].any(1)
+        places, edges = _expand(self.first_edge_N[nodes], self.num_edges_N[nodes])
+        allowed_RV = torch.zeros(len(nodes_RD), self.vocab_size, dtype=torch.bool)
+        allowed_RV[places // self.width, self.keys_E[edges] % self.vocab_size] = True
+        if self.space_id is not None:
+            allowed_RV[:, self.space_id] = is_over_R
+        allowed_RV[:, EOS_ID] = is_over_R | (columns is None)  # the empty text is allowed
+        return (nodes_RD,), torch.zeros(allowed_RV.shape).masked_fill(~allowed_RV, -math.inf)
+
+    def _advance(self, nodes_RD: Tensor, tokens_R1: Tensor) -> Tensor:
+        keys_RD = nodes_RD * self.vocab_size + tokens_R1
+        places_RD = torch.searchsorted(self.keys_E, keys_RD).clamp(max=len(self.keys_E) - 1)
+        after_RD = torch.where(self.keys_E[places_RD] == keys_RD, self.targets_E[places_RD], self.dead)
+        if self.space_id is not None:
+            ended_RD = torch.where(self.is_word_N[nodes_RD], ROOT, self.dead)
+            return torch.where(tokens_R1 == self.space_id, ended_RD, after_RD)
+        next_R1 = torch.where(self.is_word_N[after_RD].any(1, keepdim=True), ROOT, self.dead)
+        return torch.cat([next_R1, after_RD[:, :-1]], dim=1)
+
+
+def collect_words(texts: Iterable[str]) -> list[str]:
+    return sorted({word for text in texts for word in text.split()})
+
+
+def _spell_all(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
+    spelled = {word: tuple(tokenizer.encode(word)) for word in words}
+    unknown = [word for word, own in spelled.items() if not own or UNK_ID in own or word.split() != [word]]
+    if len(unknown) == len(spelled):
+        raise UserError("a lexicon needs words that the tokenizer can encode, and there are none")
+    if unknown:
+        message = "%d words of the lexicon have no spelling in tokens, %r for one; left out"
+        logger.warning(message, len(unknown), unknown[0])
+    return [tokens for word, tokens in spelled.items() if word not in unknown]

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, Hypothesis, NBest
+from asr.decoding.hypothesis import BestPaths, DecodingConfig, EncodedAudio, FusionModel, Hypothesis, NBest
 from asr.models.decoders import Weights
 from asr.models.layers import length_mask
 from asr.research.non_autoregressive import EndDecoder, LengthDecoder, MaskDecoder
@@ -16,6 +15,9 @@ from asr.text.units import EOS_ID, UNK_ID
 
 # B utterances, K lengths that are tried, R = B x K rows, T encoded steps, U tokens or queries, V vocabulary,
 # H heads, C counts of tokens
+
+MASK_THRESHOLD = 0.999  # tokens to which the CTC head gives less become gaps for mask_ctc to fill
+MAX_PASSES = 10  # in which it fills the gaps
 
 
 def decode(encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None) -> NBest:
@@ -81,9 +83,9 @@ def _fill_gaps(
     """Fill in what CTC is not sure of: in each pass as many tokens, those that are surest."""
     tokens_BU, log_probabilities_BU, counts_B = paths.tokens_BU, paths.log_probabilities_BU, paths.counts_B
     is_token_BU = length_mask(counts_B, tokens_BU.size(1))
-    is_gap_BU = is_token_BU & (log_probabilities_BU.exp() < config.mask_threshold)
+    is_gap_BU = is_token_BU & (log_probabilities_BU.exp() < MASK_THRESHOLD)
     num_gaps_B = is_gap_BU.sum(1)
-    passes_B = num_gaps_B.clamp(max=config.iterations)
+    passes_B = num_gaps_B.clamp(max=MAX_PASSES)
     memories = decoder.remember(encoded_BTD, lengths_B)
     attended_BN = log_probabilities_BU.new_full((len(tokens_BU), tokens_BU.size(1) + 1), math.nan)
     for number in range(1, int(passes_B.max()) + 1):
@@ -138,7 +140,6 @@ def _list(
 ) -> list[Hypothesis]:
     """Each row as a hypothesis. Attention that is nan was not asked for."""
     scores_R = log_probabilities_R + config.length_bonus * counts_R
-    scores_R = scores_R / (counts_R + 1) ** config.length_normalization
     columns = (tokens_RU, counts_R, scores_R, log_probabilities_R, attended_RN)
     found = []
     for tokens, count, score, log_probability, attended in zip(

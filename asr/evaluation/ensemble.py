@@ -19,12 +19,9 @@ from torch.nn import functional as F
 
 from asr.audio.reading import resample
 from asr.data.manifest import Utterance
-from asr.decoding.core import batch_by_length
-from asr.decoding.fusion import FusionModel, score_texts
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
-from asr.decoding.methods import METHODS
-from asr.decoding.rescoring import pad_texts, rescore
-from asr.decoding.search import resolve_method, search_encoded
+from asr.decoding.beam import pad_texts, rescore, score_texts
+from asr.decoding.decode import METHODS, batch_by_length, resolve_method, search_encoded
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
 from asr.errors import UserError
 from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
 from asr.models.decoders import Decoder
@@ -177,11 +174,11 @@ def score_hypotheses(
     """Score given texts, in any order, by the heads that the method of `config` uses."""
     model = encoded.model
     method = METHODS[resolve_method(model, config.method)]
-    ctc_weight = config.ctc_weight if "ctc_weight" in method.settings else float(method.needs_ctc)
+    ctc_weight = config.ctc_weight if method.decoder and method.needs_ctc else float(method.needs_ctc)
     if model.ctc_head is not None:
         found = _with_ctc(encoded, found)
     if isinstance(model.decoder, Decoder) and ctc_weight < 1:
-        most = {"nbest": max(map(len, found)), "length_normalization": 0.0, "ctc_weight": ctc_weight}
+        most = {"nbest": max(map(len, found)), "ctc_weight": ctc_weight}
         return rescore(encoded, found, config.model_copy(update=most), language_model)
     language_R = torch.zeros(len(found) * max(map(len, found)), dtype=torch.float64)
     if language_model is not None and config.language_model_weight > 0:

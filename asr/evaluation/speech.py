@@ -17,7 +17,7 @@ from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import Recording
 from asr.data.manifest import Utterance
 from asr.data.packed import fetch, read_audio, read_data
-from asr.decoding.core import Stopwatch, batch_by_length, pad_audio
+from asr.decoding.decode import Stopwatch, batch_by_length, pad_audio
 from asr.errors import UserError
 from asr.features.front_end import FrontEnd
 from asr.files import replace_file

@@ -16,8 +16,8 @@ import torch
 
 from asr.data.manifest import Utterance
 from asr.decoding.checks import ChecksConfig
+from asr.decoding.decode import offered_methods
 from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.search import offered_methods
 from asr.errors import UserError
 from asr.evaluation.speech import DecodedSplit, decode_utterances, read_references
 from asr.models.lora_int8 import describe_device

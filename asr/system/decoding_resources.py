@@ -14,12 +14,18 @@ import torch
 
 from asr.config import Config, dump_config, load_config
 from asr.data.sentences import read_sentences
-from asr.decoding.arpa import Arpa, read_arpa, write_arpa
-from asr.decoding.fusion import FusionModel, ShallowFusion
-from asr.decoding.hypothesis import DecodingConfig
-from asr.decoding.lexicon import Lexicon, collect_words
-from asr.decoding.ngram import build_ngram_model, token_vocabulary
-from asr.decoding.ngram_estimation import estimate_ngrams
+from asr.decoding.hypothesis import DecodingConfig, FusionModel
+from asr.decoding.ngram import (
+    Arpa,
+    Lexicon,
+    ShallowFusion,
+    build_ngram_model,
+    collect_words,
+    estimate_ngrams,
+    read_arpa,
+    token_vocabulary,
+    write_arpa,
+)
 from asr.errors import UserError
 from asr.files import replace_file
 from asr.models import LanguageModel, Model

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch
+from asr.decoding.decode import search_quickly
 from asr.decoding.hypothesis import EncodedAudio
-from asr.decoding.search import search_quickly
 from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
 from asr.models.encoders import make_clock, make_frame_clock

@@ -38,19 +38,18 @@ from asr.audio.sources import (
     split_channels,
 )
 from asr.config import Config
+from asr.decoding.beam import rescore
 from asr.decoding.checks import ChecksConfig
-from asr.decoding.core import (
+from asr.decoding.decode import (
     DecodedBatch,
     DecodedUtterance,
     DecodingSetup,
     SpeechDecoder,
     arithmetic,
     batch_by_length,
+    check_decoding,
 )
-from asr.decoding.fusion import FusionModel
-from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, Hypothesis
-from asr.decoding.rescoring import rescore
-from asr.decoding.search import check_decoding
+from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
 from asr.errors import UserError
 from asr.models.decoders import Decoder
 from asr.models.lora_int8 import (

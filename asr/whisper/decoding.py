@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from asr.decoding.checks import ChecksConfig, Evidence, find_faults
+from asr.decoding.checks import MAX_REPEATS, ChecksConfig, Evidence, find_faults
 from asr.errors import UserError
 from asr.models.decoders import TransformerDecoderState
 from asr.whisper.encoder_decoder import Whisper
@@ -116,7 +116,7 @@ def decode_windows(
         part = windows if len(open_rows) == len(tried) else windows.select(open_rows)
         again = []
         found, no_speech = _decode_once(
-            model, tokenizer, part, config, temperature, checks.max_repeats, give_way
+            model, tokenizer, part, config, temperature, MAX_REPEATS if checks.enabled else None, give_way
         )
         for row, one, silence in zip(open_rows, found, no_speech, strict=True):
             ids = [token for token in one.tokens if token < tokenizer.end]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from decoding_examples import decode_by_decoder
 
-from asr.decoding import decode_greedily
 from asr.errors import UserError
 from asr.system import RunConfig, load_state, load_system
 from asr.train import Process, Ranked, TrainingData, TrainingState, note_score, train
@@ -101,7 +101,7 @@ def test_bleu(tiny_run: TinyRun, tmp_path: Path) -> None:
     with torch.inference_mode():
         for batch in TrainingData(system, Process(0, 1, torch.device("cpu"))).dev_batches():
             encoded_BTD, lengths_B = system.model.encode(batch.features_BTF, batch.feature_lengths_B)
-            tokens = decode_greedily(system.model, encoded_BTD, lengths_B)
+            tokens = decode_by_decoder(system.model, encoded_BTD, lengths_B)
             hypotheses += [system.tokenizer.decode(ids).upper() for ids in tokens]
             references += batch.texts
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score)

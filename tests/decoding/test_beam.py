@@ -17,7 +17,7 @@ from decoding_examples import (
 )
 from model_examples import NUM_SPECIAL, RELATIVES, SYSTEMS, WITH_DECODER, mark_relatives
 
-from asr.decoding import DecodingConfig, Hypothesis, decode_greedily
+from asr.decoding import DecodingConfig, Hypothesis
 from asr.errors import UserError
 from asr.models import CTCPrefixes
 from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID
@@ -30,22 +30,6 @@ def texts(hypotheses: list[Hypothesis]) -> list[tuple[int, ...]]:
     return [hypothesis.tokens for hypothesis in hypotheses]
 
 
-@every_decoder
-@torch.inference_mode()
-def test_a_beam_of_one_is_greedy(name: str) -> None:
-    endings = set()
-    for bias in (-3.0, 0.0, 3.0):
-        model = build_talker(name, 0, bias)
-        lengths = [10, 8, 5, 3, 1, 9]
-        encoded = random_encoded(model, lengths, 0)
-        for max_tokens in (None, 4):
-            found = search_beams(model, *encoded, DecodingConfig(beam=1, max_tokens=max_tokens))
-            expected = decode_greedily(model, *encoded, max_tokens)
-            assert [list(hypotheses[0].tokens) for hypotheses in found] == expected
-            endings |= {len(tokens) < length for tokens, length in zip(expected, lengths, strict=True)}
-    assert endings == {True, False}
-
-
 @pytest.mark.parametrize("name", mark_relatives(HYBRID))
 @torch.inference_mode()
 def test_a_guide_biases_attention_to_the_times_of_ctc(name: str) -> None:
@@ -54,7 +38,7 @@ def test_a_guide_biases_attention_to_the_times_of_ctc(name: str) -> None:
     encoded_BTD, lengths_B = random_encoded(model, lengths)
     config = DecodingConfig(beam=4, nbest=3, guide_width=2.0)
     if model.decoder.num_heads == 0:
-        with pytest.raises(UserError, match=r"guide_width = 2\.0: the decoder .* does not attend"):
+        with pytest.raises(UserError, match="guide_width"):
             search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=0.3)
         return
     found = search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=0.3)
@@ -85,14 +69,11 @@ def test_a_guide_biases_attention_to_the_times_of_ctc(name: str) -> None:
 
 CASES = [
     (0.0, DecodingConfig()),
-    (0.0, DecodingConfig(end_margin=0.5)),
-    (0.0, DecodingConfig(end_margin=None)),
     (0.3, DecodingConfig()),
     (1.0, DecodingConfig()),
     (0.3, DecodingConfig(length_bonus=1.5)),
     (0.0, DecodingConfig(length_bonus=-1.0)),
-    (0.5, DecodingConfig(length_normalization=1.0)),
-    (0.0, DecodingConfig(length_bonus=2.0, length_normalization=1.5)),
+    (0.0, DecodingConfig(length_bonus=2.0)),
     (0.0, DecodingConfig(language_model_weight=0.8)),
     (0.4, DecodingConfig(language_model_weight=0.5, length_bonus=1.0)),
 ]
@@ -103,7 +84,7 @@ PAIRS = [
     pytest.param(
         *(name, *case),
         marks=()
-        if name == "transformer-hybrid" or (name not in RELATIVES and number in (0, 10))
+        if name == "transformer-hybrid" or (name not in RELATIVES and number in (0, 7))
         else pytest.mark.slow,
     )
     for name in HYBRID
@@ -136,7 +117,7 @@ def test_an_exhaustive_beam_finds_what_brute_force_finds(
 def test_parts_of_the_score_are_those_of_the_text(ctc_weight: float) -> None:
     model = build_talker("transformer-hybrid", 0, -2.0)
     encoded_BTD, lengths_B = random_encoded(model, [20, 12, 5])
-    config = DecodingConfig(beam=6, nbest=6, length_bonus=0.5, length_normalization=0.5)
+    config = DecodingConfig(beam=6, nbest=6, length_bonus=0.5)
     found = search_beams(model, encoded_BTD, lengths_B, config, ctc_weight=ctc_weight)
     for row, length in enumerate(lengths_B.tolist()):
         assert len(found[row]) == len(set(texts(found[row]))) >= 3
@@ -149,9 +130,7 @@ def test_parts_of_the_score_are_those_of_the_text(ctc_weight: float) -> None:
                 total += ctc_weight * hypothesis.ctc_log_probability
             else:
                 assert math.isnan(hypothesis.ctc_log_probability)
-            count = len(hypothesis.tokens)
-            expected = (total + 0.5 * count) / (count + 1) ** 0.5
-            assert hypothesis.score == pytest.approx(expected, abs=1e-6)
+            assert hypothesis.score == pytest.approx(total + 0.5 * len(hypothesis.tokens), abs=1e-6)
         scores = [hypothesis.score for hypothesis in found[row]]
         assert scores == sorted(scores, reverse=True)
 
@@ -232,16 +211,6 @@ def test_a_decoder_that_never_ends_is_stopped() -> None:
 
 
 @torch.inference_mode()
-def test_without_a_ctc_head_a_text_may_have_more_tokens_than_steps() -> None:
-    """One for every two frames of features: here two for each step of four frames."""
-    model = build_talker("single-summary")
-    assert model.decoder is not None and model.ctc_head is None and model.subsampling_factor == 4
-    model.decoder.output.bias.data[NUM_SPECIAL] = 1e3
-    found = search_beams(model, *random_encoded(model, [9, 4]), DecodingConfig(beam=1))
-    assert [hypotheses[0].tokens for hypotheses in found] == [(NUM_SPECIAL,) * 18, (NUM_SPECIAL,) * 8]
-
-
-@torch.inference_mode()
 def test_a_search_ends_as_soon_as_nothing_can_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that is sure of the end takes one step, not one for each encoded step."""
     model = build_talker("lstm-hybrid", 0, end_bias=30.0)
@@ -252,9 +221,6 @@ def test_a_search_ends_as_soon_as_nothing_can_win(monkeypatch: pytest.MonkeyPatc
     encoded = random_encoded(model, [20, 20])
     search_beams(model, *encoded, DecodingConfig(beam=5))
     assert len(counts) == 1
-    counts.clear()
-    search_beams(model, *encoded, DecodingConfig(beam=5, length_normalization=1.0))
-    assert 1 <= len(counts) <= 3
     counts.clear()
     search_beams(model, *encoded, DecodingConfig(beam=5, length_bonus=50.0))  # longer texts do win
     assert len(counts) == 21

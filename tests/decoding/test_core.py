@@ -1,4 +1,4 @@
-"""asr/decoding/core: what has faults is decoded again in the promised order, and all of it is told."""
+"""asr/decoding/decode: what has faults is decoded again in the promised order, and all of it is told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asr.decoding import (
     NBest,
     SpeechDecoder,
     batch_by_length,
-    core,
+    decode,
     plan_attempts,
 )
 from asr.text import BLANK_ID
@@ -47,7 +47,7 @@ class Script:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **found: tuple[int, ...]) -> None:
         self.found, self.asked = found, list[DecodingConfig]()
-        monkeypatch.setattr(core, "search_encoded", self)
+        monkeypatch.setattr(decode, "search_encoded", self)
 
     def __call__(self, encoded: EncodedAudio, config: DecodingConfig, lm: FusionModel | None) -> NBest:
         self.asked.append(config)
@@ -113,7 +113,7 @@ def test_only_faulty_rows_are_decoded_again(monkeypatch: pytest.MonkeyPatch) -> 
         texts = [HEARD, (9,) * 4, HEARD] if config.method == "joint" else [HEARD]
         return [[Hypothesis(tokens, 0.0)] for tokens in texts]
 
-    monkeypatch.setattr(core, "search_encoded", search)
+    monkeypatch.setattr(decode, "search_encoded", search)
     decoder = build_decoder_of(build_example("transformer-hybrid"))
     found = decoder.decode(encode(decoder, rows=3), DecodingSetup(DecodingConfig()))
     assert [one.method for one in found] == ["joint", "ctc_beam", "joint"] and sizes == [3, 1]
@@ -133,7 +133,7 @@ def test_attempts_fit_the_heads_of_the_model() -> None:
 def test_the_best_path_is_read_with_times_and_probability() -> None:
     decoder = build_decoder_of(build_example("transformer-hybrid"))
     (text,) = decoder._read_ctc(encode(decoder))
-    assert text is not None and (text.tokens, text.steps, text.text) == (HEARD, (1, 3, 5, 7), "5 6 7 8")
+    assert text is not None and (text.tokens, text.steps, text.text) == ([*HEARD], [1, 3, 5, 7], "5 6 7 8")
     assert text.log_probability == pytest.approx(math.log(0.9))
 
 
@@ -153,13 +153,13 @@ def test_all_speeds_go_through_one_search(monkeypatch: pytest.MonkeyPatch) -> No
     """And give what each gives by itself."""
     decoder = build_decoder_of(build_example("transformer-ctc"), ChecksConfig.off())
     batches: list[int] = []
-    search = core.search_encoded
+    search = decode.search_encoded
 
     def count(encoded: EncodedAudio, config: DecodingConfig, lm: FusionModel | None) -> NBest:
         batches.append(len(encoded.lengths_B))
         return search(encoded, config, lm)
 
-    monkeypatch.setattr(core, "search_encoded", count)
+    monkeypatch.setattr(decode, "search_encoded", count)
     audio = list(np.random.default_rng(0).normal(size=(2, 8000)).astype(np.float32))
     config = DecodingConfig(method="ctc_beam", speeds=(0.8, 1.0, 1.25))
     (together,) = decoder.decode_batch(audio, {"": DecodingSetup(config)}).values()

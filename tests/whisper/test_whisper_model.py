@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_examples import search_beams
+from decoding_examples import decode_by_decoder, search_beams
 from torch import Tensor
 from torch.nn import functional as F
 from whisper_examples import SIZES, VOCAB_SIZE, make_weights
 
-from asr.decoding import DecodingConfig, decode_greedily
+from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.models import Int8Linear, is_int8_exact
 from asr.whisper import Whisper, WhisperSizes, build_sizes, rename_weights
@@ -204,10 +204,12 @@ def test_the_searches_of_other_decoders_drive_it() -> None:
     encoded_BTD, lengths_B = MODEL.encode(*make_batch(60, 31)[:2])
     model: Any = SimpleNamespace(
         decoder=MODEL.decoder,
+        ctc_head=None,
+        training=False,
         config=SimpleNamespace(attention_guide=None),
         limit_tokens=lambda lengths_B, max_tokens: max_tokens * (lengths_B > 0),
     )
-    greedy = decode_greedily(model, encoded_BTD, lengths_B, max_tokens=5)
+    greedy = decode_by_decoder(model, encoded_BTD, lengths_B, max_tokens=5)
     found = {}
     for beam in (1, 4):
         config = DecodingConfig(beam=beam, max_tokens=5)

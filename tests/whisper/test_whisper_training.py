@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoding_examples import search
+from decoding_examples import decode_by_decoder, search
 from recipe_examples import make_experiment, write_conf, write_tones_recipe
 from safetensors.torch import load_file
 from torch import Tensor
 from whisper_examples import VOCABULARY, make_weights, write_huggingface
 
 from asr.cli import main
-from asr.decoding import DecodingConfig, decode_greedily
+from asr.decoding import DecodingConfig
 from asr.errors import UserError
 from asr.families import find_family
 from asr.models import LowRankLinear, SpeechModel
@@ -255,7 +255,7 @@ def test_overfits_and_says_it(run: BuildRun, overrides: Sequence[str]) -> None:
     assert losses[-1] < 0.1 < losses[0]
     features_BTF, lengths_B, *_ = make_batch(tokenizer, 60, 40, 50)
     encoded = model.eval().encode(features_BTF, lengths_B)
-    said = decode_greedily(model, *encoded)
+    said = decode_by_decoder(model, *encoded)
     assert [tokenizer.decode(ids) for ids in said] == ["the rain in spain", "six", "on the plain"]
     found = search(model, *encoded, DecodingConfig(method="attention", beam=3))
     assert [list(best.tokens) for best, *_ in found] == said
@@ -452,7 +452,7 @@ def test_a_text_without_end_stops_where_positions_do(run: BuildRun) -> None:
     model.decoder.norm.bias += (
         10 * model.decoder.embedding.weight[40] - 10 * model.decoder.embedding.weight[EOS_ID]
     )
-    (said,) = decode_greedily(model, *encoded)
+    (said,) = decode_by_decoder(model, *encoded)
     assert len(said) == model.decoder.max_tokens == 446
     ((best, *_),) = search(model, *encoded, DecodingConfig(method="attention", beam=1))
     assert len(best.tokens) <= 446
