@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 logger = logging.getLogger(__name__)
 
@@ -23,18 +25,22 @@ class AudioProgress:
         self._every = every
         self._done = 0.0
         self._begin = self._said = time.monotonic()
+        self._stack = contextlib.ExitStack()
         # None: a bar on a terminal only.
         self._bar: tqdm[Any] = tqdm(
             total=max(total_seconds, 1e-6), bar_format=BAR, dynamic_ncols=True, disable=None, leave=False
         )
 
     def __enter__(self) -> AudioProgress:
+        if not self._bar.disable:
+            self._stack.enter_context(logging_redirect_tqdm())  # messages do not break the bar
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
+        self._stack.close()
 
     @property
     def elapsed(self) -> float:
@@ -50,13 +56,6 @@ class AudioProgress:
         if self._bar.disable and now - self._said >= self._every and self._done < self._total:
             self._said = now
             logger.info("%s", self._describe())
-
-    def say(self, message: str, level: int = logging.INFO) -> None:
-        """A line on standard error that does not break the bar."""
-        if self._bar.disable:
-            logger.log(level, "%s", message)
-        else:
-            self._bar.write(message, file=self._bar.fp)
 
     def _describe(self) -> str:
         left = self.elapsed * (self._total - self._done) / max(self._done, 1e-6)

@@ -26,7 +26,6 @@ PACKAGES = [
     "audio",
     "text",
     "data",
-    "scale",
     "transcripts",
     "features",
     "batches",
@@ -38,6 +37,7 @@ PACKAGES = [
     "scoring",
     "scoring/nist",
     "transcription",
+    "scale",
 ]
 PACKAGES += ["evaluation", "train", "whisper", "recipe", "serve", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "scale", "transcripts", "scoring", "scoring/nist")
@@ -175,7 +175,7 @@ def test_transcribing_imports_little() -> None:
     """Nothing that a Whisper model does without."""
     assert "set()" in run_script(
         "import sys\n"
-        "import asr.cli.transcription_job, asr.whisper.whisper_recognizer\n"
+        "import asr.cli.transcribe, asr.transcription.transcribe, asr.whisper.whisper_recognizer\n"
         "from asr.audio.segmentation import load_silero\n"
         "load_silero(16_000)\n"
         "heavy = {'torchaudio', 'silero_vad', 'librosa', 'matplotlib', 'scipy', 'sentencepiece'}\n"

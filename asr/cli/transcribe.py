@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import logging
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from asr.cli.options import (
     DECODING_METHODS,
@@ -20,12 +23,17 @@ from asr.cli.options import (
     find_pool,
     limit_threads,
 )
-from asr.errors import UserError
+from asr.errors import UserError, plural
 
 if TYPE_CHECKING:
     from asr.audio.sources import Recording
-    from asr.cli.transcription_job import TranscriptionOptions
-    from asr.transcripts.transcript import Segment, Transcript
+    from asr.config import Config
+    from asr.scale.output_folder import OutputFolder
+    from asr.scale.ray_pool import PoolOptions
+    from asr.system.decoding_resources import DecodingResources
+    from asr.transcription.settings import TranscriptionSettings
+    from asr.transcription.transcribe import Event, Request, Transcriber
+    from asr.transcripts.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 
@@ -178,83 +186,101 @@ def _add_whisper_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.status is not None:
-        return _show_status(args)
-
     from asr.families import find_families
-    from asr.transcription.recordings import find_recordings, require_any
     from asr.transcription.settings import TranscriptionSettings, print_settings
 
+    if args.status is not None:
+        from asr.scale.output_folder import show_status
+
+        if args.audio:
+            raise UserError("--status DIR only looks; leave AUDIO out")
+        show_status(args.status)
+        return 0
     if args.set == ["list"]:
         print_settings(TranscriptionSettings())
         return 0
     if args.language == "list":
-        for known in find_families():
-            for code, name in known.languages.items():
-                print(f"{code:5}{name}")
+        for family in find_families():
+            print("".join(f"{code:5}{name}\n" for code, name in family.languages.items()), end="")
         return 0
-    pool = find_pool(args)
     formats = list(dict.fromkeys(FORMATS if "all" in args.format else args.format)) or ["txt"]
+    pool = find_pool(args)
     _refuse_conflicts(args, formats)
-    clip = None if args.clip is None else read_clip(args.clip)
-    options = _read_options(args)
+    limit_threads(args.threads)
+    job = _read_job(args)
     if args.stream:
-        return _stream(options, formats)
-    recordings = find_recordings(args.audio, args.recursive)
-    require_any(recordings)  # before weights are fetched
-    if clip is not None:
-        if any(recording.is_utterance for recording in recordings):
-            raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
-        recordings = [replace(recording, start=clip[0], duration=clip[1]) for recording in recordings]
-    if options.plot and len(recordings) > 1:
-        raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
-    if args.output_dir is None:
-        return _to_standard_output(options, recordings, formats)
-    from asr.cli.transcription_job import transcribe_to_folder
-
-    return transcribe_to_folder(options, args.output_dir, recordings, formats, pool)
-
-
-def _show_status(args: argparse.Namespace) -> int:
-    from asr.scale.output_folder import show_status
-
-    if args.audio:
-        raise UserError("--status DIR only looks; leave AUDIO out")
-    show_status(args.status)
-    return 0
+        return _stream(job, formats)
+    recordings = _find_recordings(args)  # before weights are fetched
+    return _transcribe(args, job, recordings, formats, pool)
 
 
 def _refuse_conflicts(args: argparse.Namespace, formats: Sequence[str]) -> None:
     """Refuse options that do not go together, before any file is read."""
+    is_on_ray, has_folder, plot = args.engine == "ray", args.output_dir is not None, args.plot_attention
     if not (args.audio or args.stream):
         raise UserError("expected AUDIO...; `asr transcribe --help` explains what else there is")
-    if args.plot_attention and (args.stream or args.output_dir):
-        raise UserError("--plot-attention goes with neither --stream nor --output-dir; leave it out")
-    if len(formats) > 1 and not (args.stream or args.output_dir):
-        raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
-    if args.engine == "ray":
-        if args.output_dir is None or args.stream or args.plot_attention or "-" in args.audio:
-            raise UserError(
-                "--engine ray reads files and writes to --output-dir DIR; give that, and leave --stream, "
-                "--plot-attention and - out"
-            )
-        if args.device.startswith("cuda:"):
-            raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
-    if not args.stream:
-        return
-    if args.clip is not None:
-        raise UserError("--clip is about files, and --stream reads what comes; leave it out")
-    if args.audio not in ([], ["-"]) or args.recursive or args.output_dir is not None:
+    if args.stream and (args.audio not in ([], ["-"]) or args.recursive or has_folder or args.clip or plot):
         raise UserError(
-            "--stream reads standard input and writes standard output; leave files and folders out"
+            "--stream reads standard input and writes standard output; leave files, folders, "
+            "--clip and --plot-attention out"
         )
-    if formats not in (["txt"], ["jsonl"]):
+    if args.stream and formats not in (["txt"], ["jsonl"]):
         raise UserError(f"--stream --format {' '.join(formats)}: expected txt or jsonl")
+    if plot and has_folder:
+        raise UserError("--plot-attention does not go with --output-dir; leave it out")
+    if len(formats) > 1 and not has_folder:
+        raise UserError(f"{len(formats)} formats do not go into one standard output; give --output-dir")
+    if is_on_ray and (not has_folder or "-" in args.audio):
+        raise UserError("--engine ray reads files and writes to --output-dir DIR; give that, and leave - out")
+    if is_on_ray and args.device.startswith("cuda:"):
+        raise UserError(f"--device {args.device}: Ray chooses the GPU of each worker; give cuda")
+    if args.channels not in (None, "mix", "separate") and not args.channels.isdecimal():
+        raise UserError(
+            f"--channels {args.channels}: expected mix, separate or the number of one, from 1 (left is 1)"
+        )
+    if args.channels == "separate" and (args.stream or plot):
+        raise UserError(
+            "--channels separate goes with neither --stream nor --plot-attention; give mix, or "
+            "the number of one"
+        )
 
 
-def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
-    """The command line as values, checked against the model."""
-    from asr.cli.transcription_job import TranscriptionOptions
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TranscriptionJob:
+    """A model and what is asked of it; processes of Ray get the same."""
+
+    model: str
+    device: str
+    batch_size: int
+    settings: TranscriptionSettings
+    options: Config | None
+    """Settings of the model's family, such as Whisper; None for a native model."""
+    resources: DecodingResources
+
+    def load(self) -> tuple[Transcriber, Request]:
+        from asr.models.lora_int8 import describe_device
+        from asr.transcription.transcribe import Recognizer, Request, load_model
+
+        settings, language_model = self.settings, None
+        model = load_model(
+            self.model,
+            self.device,
+            settings.precision,
+            segmentation=settings.segmentation,
+            checks=settings.checks,
+        )
+        logger.info("device: %s, %s", describe_device(model.device), model.precision)
+        if isinstance(model, Recognizer):
+            language_model = self.resources.load(model.system, model.device)
+        decoding = settings.decoding, language_model, self.batch_size, self.options
+        return model, Request(*decoding, tokens=settings.tokens, channels=settings.channels)
+
+
+def _read_job(args: argparse.Namespace) -> TranscriptionJob:
+    """Hold the command line against the model."""
     from asr.families import find_family
     from asr.system.checkpoint import find_model
     from asr.system.decoding_resources import find_resources
@@ -264,86 +290,323 @@ def _read_options(args: argparse.Namespace) -> TranscriptionOptions:
     model = args.model or find_default_model()
     if not args.model:
         logger.info("model: %s", model)
-    limit_threads(args.threads)
     family = find_family(model)
     folder = None if family is not None else find_model(model)
     resources = find_resources(folder, args.language_model, args.lexicon, args.decoding, args.set)
-    # Texts are quoted, or YAML would read : as the end of a key.
-    texts = {"language": args.language, "task": args.task, "prompt": args.prompt}
-    own: dict[str, object] = {
-        f"whisper.{key}": json.dumps(text) for key, text in texts.items() if text is not None
-    }
+    given = {name: getattr(args, name) for name in ("language", "task", "prompt")}
     if args.hotwords is not None:
-        words = [word.strip() for word in args.hotwords.split(",")]
-        own["whisper.hotwords"] = json.dumps([word for word in words if word])
+        given["hotwords"] = [word.strip() for word in args.hotwords.split(",") if word.strip()]
+    # Texts are quoted, or YAML would read : as the end of a key.
+    own: dict[str, object] = {
+        f"whisper.{key}": json.dumps(value) for key, value in given.items() if value is not None
+    }
     own[f"{'decoding' if family is None else family.section}.beam"] = args.beam
     own |= {"decoding.method": args.decoding, "channels": args.channels}
-    if args.channels not in (None, "mix", "separate") and not args.channels.isdecimal():
-        raise UserError(
-            f"--channels {args.channels}: expected mix, separate or the number of one, from 1 (left is 1)"
-        )
     settings = load_settings(TranscriptionSettings, own, args.set, resources)
-    if settings.channels == "separate" and (args.stream or args.plot_attention):
-        raise UserError(
-            "--channels separate is for recordings that are read to their end; with --stream and "
-            "--plot-attention give --channels mix, or the number of one"
-        )
-    for_family = find_options(settings, family)
-    if family is not None and for_family is not None:
-        family.check(model, for_family)
+    options = find_options(settings, family)
+    if family is not None:
+        family.check(model, options)
         if resources.files:
             raise UserError(
-                "--language-model and --lexicon are for models trained here; tell a Whisper model words that "
-                "are likely by --prompt, or --set whisper.hotwords=[...]"
+                "--language-model and --lexicon are for native models; tell a Whisper model words that are "
+                "likely by --prompt or --hotwords"
             )
-    plot = None if args.plot_attention is None else Path(args.plot_attention)
-    return TranscriptionOptions(model, args.device, args.batch_size, settings, for_family, resources, plot)
+    return TranscriptionJob(model, args.device, args.batch_size, settings, options, resources)
+
+
+def _find_recordings(args: argparse.Namespace) -> list[Recording]:
+    from asr.transcription.recordings import find_recordings, require_any
+
+    recordings = find_recordings(args.audio, args.recursive)
+    require_any(recordings)
+    if args.plot_attention and len(recordings) > 1:
+        raise UserError(f"--plot-attention draws one recording, and here are {len(recordings)}; give one")
+    if args.clip is None:
+        return recordings
+    if any(recording.is_utterance for recording in recordings):
+        raise UserError("--clip is about whole files, and a manifest has its own times; leave it out")
+    start, duration = read_clip(args.clip)
+    return [replace(recording, start=start, duration=duration) for recording in recordings]
 
 
 def read_clip(text: str) -> tuple[float, float | None]:
     """Parse 60,90 or 1:00,1:30 as start and duration in seconds; None where there is no end."""
-    match = re.fullmatch(r"((?:\d+:){0,2}\d+(?:\.\d*)?)(?:,((?:\d+:){0,2}\d+(?:\.\d*)?)?)?", text.strip())
-    if match is None:
-        several = " (of several parts each in a call of its own)" if text.count(",") > 1 else ""
-        raise UserError(f"--clip {text}: expected START,END such as 60,90 or 1:00,1:30{several}")
-    times = [None if part is None else _to_seconds(part) for part in match.groups()]
-    start, end = times[0] or 0.0, times[1]
-    if end is not None and end <= start:
-        raise UserError(f"--clip {text}: expected an END after START")
-    return start, None if end is None else end - start
+    time = r"(?:\d+:){0,2}\d+(?:\.\d*)?"
+    match = re.fullmatch(f"({time})(?:,({time})?)?", text.strip())
+    start, end = (_to_seconds(match[1]), match[2] and _to_seconds(match[2])) if match else (0.0, 0.0)
+    if isinstance(end, float) and end <= start:
+        raise UserError(f"--clip {text}: expected START,END such as 60,90 or 1:00,1:30, one part of a file")
+    return start, end - start if isinstance(end, float) else None
 
 
 def _to_seconds(text: str) -> float:
-    seconds = 0.0
-    for part in text.split(":"):
-        seconds = 60 * seconds + float(part)
-    return seconds
+    return sum(60.0**power * float(part) for power, part in enumerate(reversed(text.split(":"))))
 
 
 # --- where it goes --------------------------------------------------------------------------------
 
 
-def _to_standard_output(
-    options: TranscriptionOptions, recordings: Sequence[Recording], formats: Sequence[str]
+def _transcribe(
+    args: argparse.Namespace,
+    job: TranscriptionJob,
+    recordings: list[Recording],
+    formats: Sequence[str],
+    pool: PoolOptions | None,
 ) -> int:
-    from asr.cli.transcription_job import TranscriptionJob
-    from asr.transcripts.writers import TranscriptStream
+    """Write each recording to standard output or a folder; those that fail are named and counted."""
+    from asr.files import claim_folder
+    from asr.progress import AudioProgress
+    from asr.transcription.recordings import measure_recording
+    from asr.transcripts.transcript import Segment
+    from asr.transcripts.writers import TranscriptStream, format_transcript
 
-    _escape_what_cannot_be_shown()
-    stream = TranscriptStream(formats[0], options.settings.subtitles, several=len(recordings) > 1)
+    folder, stream, subtitles = None, None, job.settings.subtitles
+    todo, faults, num_done = recordings, dict[str, str](), 0
+    if args.output_dir is None:
+        stream = TranscriptStream(formats[0], subtitles, several=len(recordings) > 1)
+        _escape_what_cannot_be_shown()
+    else:
+        folder, job = _open_folder(args.output_dir, formats, job, pool)
+        folder.check(recordings)
+        # On Ray, a whole unit would be done again for each fault of an earlier call.
+        todo, faults = folder.find_work(recordings, repeats_faults=pool is None)
+        if num_done := len(recordings) - len(todo) - len(faults):
+            logger.info("%d of %d were finished by an earlier call", num_done, len(recordings))
+    seconds = {recording.name: measure_recording(recording) for recording in todo}
+    tally = Tally(folder, num_done)
+    with contextlib.ExitStack() as opened:
+        events: Iterator[Event] = iter(())
+        if folder is not None and pool is not None:
+            opened.enter_context(claim_folder(folder.state))
+            events = _transcribe_on_ray(job, recordings, todo, pool)
+        elif todo:
+            model, request = job.load()
+            request = replace(request, journal=folder)
+            events = _transcribe_here(model, request, todo, list(seconds.values()), args.plot_attention)
+        if folder is not None and todo:
+            folder.begin(len(recordings), sum(seconds.values()))
+        progress = opened.enter_context(AudioProgress(sum(seconds.values())))
+        for recording in recordings:
+            if recording.name in faults:
+                tally.fail(recording, faults[recording.name])
+        done = 0.0  # seconds of the recording that is on its way
+        for recording, result in events:
+            if isinstance(result, Segment):
+                end = max(done, result.end - recording.start)
+                progress.advance(end - done)
+                done = end
+                if stream is not None:
+                    _print(stream.add_segment(recording.name, str(recording.path), result))
+                continue
+            length = seconds[recording.name] if isinstance(result, UserError) else result.duration
+            progress.advance(max(0.0, length - done))
+            done = 0.0
+            if isinstance(result, UserError):
+                tally.fail(recording, str(result))
+                continue
+            try:
+                if folder is not None:
+                    contents = {name: format_transcript(name, result, subtitles) for name in formats}
+                    folder.write(recording, contents, result.duration, describe_damage(result))
+                elif stream is not None:
+                    _print(stream.add(result))
+                tally.take(recording, result)
+            except UserError as error:
+                tally.fail(recording, str(error))
+    if stream is not None:
+        _print(stream.end())
+    return tally.finish(progress.elapsed)
 
-    def write(recording: Recording, transcript: Transcript) -> None:
-        sys.stdout.write(stream.add(transcript))
-        sys.stdout.flush()
 
-    def show(recording: Recording, segment: Segment) -> None:
-        sys.stdout.write(stream.add_segment(recording.name, str(recording.path), segment))
-        sys.stdout.flush()
+def _transcribe_here(
+    transcriber: Transcriber,
+    request: Request,
+    recordings: Sequence[Recording],
+    seconds: Sequence[float],
+    plot: str | None,
+) -> Iterator[Event]:
+    """Transcribe in this process, and draw the attention of the only recording where `plot` is a path."""
+    from asr.audio.sources import STANDARD_INPUT
+    from asr.transcription.recordings import plan_units
+    from asr.transcripts.transcript import Transcript
 
-    job = TranscriptionJob(options, write, show)
-    job.transcribe(recordings)
-    sys.stdout.write(stream.end())
-    return job.finish()
+    if plot is not None:
+        from asr.evaluation.attention_pictures import check_drawing, draw_recording
+
+        check_drawing(transcriber, Path(plot))
+    content: Any = sys.stdin.buffer
+    if plot is not None and recordings[0].path == STANDARD_INPUT:  # it is read twice
+        content = functools.partial(bytes, content.read())
+    opened = [replace(one, content=content) if one.path == STANDARD_INPUT else one for one in recordings]
+    # Unit by unit, as on Ray: the other segments of a batch change the last digit of what some models
+    # compute, so they are the same, and the outputs are the same to the byte.
+    for unit in plan_units(seconds):
+        for event in transcriber.transcribe_events([opened[index] for index in unit], request):
+            yield event
+            if plot is not None and isinstance(event[1], Transcript):
+                try:
+                    for path in draw_recording(transcriber, opened[0], Path(plot), request):
+                        logger.info("drawn: %s", path)
+                except UserError as error:
+                    yield opened[0], error
+
+
+def _transcribe_on_ray(
+    job: TranscriptionJob, recordings: Sequence[Recording], todo: Sequence[Recording], pool: PoolOptions
+) -> Iterator[Event]:
+    """Transcribe `todo`, in the units that all `recordings` make.
+
+    A unit is done as a whole, so that its texts do not depend on what an earlier call has finished.
+    """
+    from asr.scale.ray_pool import RayPool
+    from asr.transcription.recordings import measure_recording, plan_units
+    from asr.transcripts.transcript import Segment
+
+    def make_work(threads: int) -> Any:
+        limit_threads(threads)
+        transcriber, request = job.load()
+
+        def work(unit: Sequence[Recording]) -> list[dict[str, Any]]:
+            results = [result for _, result in transcriber.transcribe_events(unit, request)]
+            return [{"result": result} for result in results if not isinstance(result, Segment)]
+
+        return work
+
+    names = {recording.name for recording in todo}
+    units = [
+        [recordings[index] for index in unit] for unit in plan_units([*map(measure_recording, recordings)])
+    ]
+    left = [unit for unit in units if any(recording.name in names for recording in unit)]
+    if not left:
+        return
+    logger.info("%s of %s to do", plural(len(left), "unit"), f"{len(units):,}")
+    with RayPool[Recording](pool, job.device.startswith("cuda")) as workers:
+        logger.info(
+            "%s with %s each", plural(workers.num_workers, "worker"), plural(workers.threads, "thread")
+        )
+        for number, rows in workers.run(left, make_work):
+            for recording, row in zip(left[number], rows, strict=True):
+                if recording.name in names:
+                    yield recording, UserError(row["error"]) if "error" in row else row["result"]
+
+
+def _open_folder(
+    output_dir: str, formats: Sequence[str], job: TranscriptionJob, pool: PoolOptions | None
+) -> tuple[OutputFolder, TranscriptionJob]:
+    """Open the folder. An earlier call's device and precision are kept where none are asked for by name."""
+    # The one place where transcribing imports asr.scale, which can be deleted.
+    import torch
+
+    from asr.families import find_family
+    from asr.models.lora_int8 import Precision, describe_arithmetic, resolve_precision
+    from asr.scale.output_folder import OutputFolder
+    from asr.transcription.settings import describe_making
+    from asr.transcription.transcribe import choose_device
+
+    family = find_family(job.model)
+    is_elsewhere = pool is not None and pool.address is not None  # devices that this machine may lack
+
+    def choose(precision: Precision, name: str) -> tuple[OutputFolder, TranscriptionJob]:
+        is_named = is_elsewhere and name in ("cpu", "cuda")
+        device = torch.device(name) if is_named else choose_device(name)
+        precision = resolve_precision(precision, device, family is not None and family.prefers_int8)
+        arithmetic = describe_arithmetic(precision, device)
+        made_by = describe_making(job.model, job.resources, job.settings, arithmetic)
+        settings = job.settings.model_copy(update={"precision": precision})
+        return OutputFolder(output_dir, formats, made_by), replace(job, settings=settings, device=str(device))
+
+    folder, chosen = choose(job.settings.precision, job.device)
+    earlier = folder.earlier_arithmetic or folder.arithmetic
+    precision, _, device = earlier.partition(" on ")
+    is_asked_for = job.settings.precision not in ("auto", precision) or not job.device.startswith(
+        ("auto", device)
+    )
+    if earlier == folder.arithmetic or precision not in get_args(Precision) or is_asked_for:
+        return folder, chosen  # as with any other setting, all is done anew where another is asked for
+    logger.info("%s: goes on in %s, as it was begun", output_dir, earlier)
+    try:
+        return choose(cast(Precision, precision), device if job.device == "auto" else job.device)
+    except UserError as error:
+        raise UserError(
+            f"{output_dir}: was begun in {earlier}, which cannot go on here: {error}. Give another "
+            f"--output-dir, or do all anew by --set precision={chosen.settings.precision} --device cpu"
+        ) from None
+
+
+MAX_FAULTS_SHOWN = 20
+
+
+class Tally:
+    """Counts of the outcomes, and what is told of each recording."""
+
+    def __init__(self, folder: OutputFolder | None, num_done: int) -> None:
+        self._folder = folder
+        self._counts = Counter({"finished before": num_done})
+        self._faults: list[str] = []
+        self._seconds = 0.0
+
+    def take(self, recording: Recording, transcript: Transcript) -> None:
+        self._seconds += transcript.duration
+        if transcript.out_of_domain:
+            self._counts["out of domain"] += 1
+            logger.warning("%s: %s", recording.path, transcript.out_of_domain)
+        if not transcript.text:
+            reasons = [warning for segment in transcript.segments for warning in segment.warnings]
+            reason = f"{reasons[0]}; --set checks=off keeps it" if reasons else "no speech was found"
+            logger.warning("%s: no text (%s)", recording.path, reason)
+        self._counts["doubted"] += sum(bool(segment.warnings) for segment in transcript.segments)
+        if transcript.warnings:
+            self.fail(recording, describe_damage(transcript), "incomplete")
+        else:
+            self._counts["transcribed"] += 1
+
+    def fail(self, recording: Recording, message: str, kind: str = "failed") -> None:
+        path = str(recording.path)
+        message = message.replace(str(Path(path)), path)  # Path writes memory:/bucket for memory://bucket
+        if path not in message:
+            message = f"{path}: {message}"
+        self._counts[kind] += 1
+        self._faults.append(message)
+        if self._folder is not None and kind == "failed":
+            self._folder.note_fault(recording, message)
+        logger.error("%s", message)
+
+    def finish(self, elapsed: float) -> int:
+        """Log what was done. Returns the exit status."""
+        counts = self._counts
+        kinds = [kind for kind in ("finished before", "incomplete", "failed") if counts[kind]]
+        summary = ", ".join(f"{counts[kind]} {kind}" for kind in ("transcribed", *kinds))
+        if self._seconds:
+            speed = self._seconds / max(elapsed, 1e-9)
+            summary += f"; {self._seconds:.1f} s of audio in {elapsed:.1f} s, "
+            summary += f"{speed:.1f} times as fast as it was spoken"
+        logger.info("%s", summary)
+        if number := counts["out of domain"]:
+            logger.info("%d are probably not what the model was trained for, see above", number)
+        if counts["doubted"]:
+            doubted = plural(counts["doubted"], "segment")
+            logger.info("the decoding of %s is doubtful; the warnings in json say why", doubted)
+        if len(self._faults) > 1 or (self._faults and counts["transcribed"]):
+            logger.info("incomplete or failed:" if counts["incomplete"] else "failed:")
+            for message in self._faults[:MAX_FAULTS_SHOWN]:
+                logger.info("  %s", message)
+            if len(self._faults) > MAX_FAULTS_SHOWN:
+                logger.info("  and %d more, see above", len(self._faults) - MAX_FAULTS_SHOWN)
+        return 1 if self._faults else 0
+
+
+def describe_damage(transcript: Transcript) -> str:
+    """What is wrong with a recording of which not all could be read; "" if nothing is."""
+    if not transcript.warnings:
+        return ""
+    damage = transcript.incomplete
+    found = transcript.duration if damage is None else damage.found
+    return f"{'; '.join(transcript.warnings)}; the transcript has the {found:.3f} s that are there"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _escape_what_cannot_be_shown() -> None:
@@ -352,24 +615,22 @@ def _escape_what_cannot_be_shown() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-# --- live -----------------------------------------------------------------------------------------
-
-
-def _stream(options: TranscriptionOptions, formats: Sequence[str]) -> int:
+def _stream(job: TranscriptionJob, formats: Sequence[str]) -> int:
+    """Transcribe standard input while it comes."""
     from asr.serve.live import Delay, LiveTranscriber, transcribe_live, write_live
     from asr.serve.pipe import PipeReader, read_live
 
-    settings = options.settings
     pipe = PipeReader(sys.stdin.buffer)  # before the model is loaded, for which no recorder should wait
-    recognizer, request = options.load()
+    recognizer, request = job.load()
     recognizer.check(request)
     transcriber = LiveTranscriber(recognizer, request)
     _escape_what_cannot_be_shown()
-    delay = Delay()
-    channel = settings.channels - 1 if isinstance(settings.channels, int) else None
+    delay, channels = Delay(), job.settings.channels
+    channel = channels - 1 if isinstance(channels, int) else None
     pieces, rate = read_live(pipe, recognizer.sample_rate, channel)
-    watched = delay.watch(pieces, rate, pipe)
-    texts = transcribe_live(watched, transcriber, rate, is_late=lambda: pipe.waiting_bytes > 0)
+    texts = transcribe_live(
+        delay.watch(pieces, rate, pipe), transcriber, rate, is_late=lambda: pipe.waiting_bytes > 0
+    )
     write_live(texts, sys.stdout, formats == ["jsonl"], delay)
     logger.info("%.1f s of audio; decoding was at most %.2f s behind", delay.audio_seconds, delay.most)
     return 0

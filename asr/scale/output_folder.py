@@ -1,8 +1,8 @@
-"""A folder of transcripts: outputs are written as wholes, never over foreign files, and calls are resumed.
+"""A folder of transcripts: outputs are whole, never replace files of others, and calls are resumed.
 
-A journal in the folder has what outputs depend on, once, and two lines for each recording: before its outputs
-are written, and after. By it a later call finds which outputs are whole, and of which audio, model and
-settings. While a recording is decoded, its finished segments are in a journal of their own, with which a
+The journal in the folder has all that outputs depend on, once, and two lines for each recording: before its
+outputs are written, and after. By it a later call finds which outputs are whole, and of which audio, model
+and settings. While a recording is decoded, its finished segments are in a journal of their own, with which a
 later call begins.
 """
 
@@ -20,9 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pydantic
+from typing import Any
 
 from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import STANDARD_INPUT, Recording
@@ -31,46 +29,13 @@ from asr.errors import UserError
 from asr.files import is_claimed, replace_file, require_local
 
 logger = logging.getLogger(__name__)
-Value = TypeVar("Value")
 
 MAX_NAME_BYTES = 235  # 255, less what the temporary name adds
 STATE = ".asr-transcribe"  # a folder in that of the outputs
 JOURNAL = f"{STATE}/journal.jsonl"
 
-Stamp = list[int | str]  # of a file size in bytes and time of change in nanoseconds
-
-
-class Journal:
-    """A file of JSON Lines that is only added to; a line that a killed process left cut is passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        try:
-            with open(self.path, encoding="utf-8", errors="replace") as file:
-                for text in file:
-                    with contextlib.suppress(ValueError, RecursionError):
-                        if isinstance(line := json.loads(text), dict):
-                            yield line
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot be read ({error.strerror}); give another --output-dir"
-            ) from None
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps(line) + "\n"
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab+") as file:
-                # After a cut line, a line end first.
-                if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                    text = "\n" + text
-                file.write(text.encode())
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot write the file ({error.strerror})") from None
+Line = dict[str, Any]
+Place = tuple[float | None, ...]  # channel, start and end of a segment
 
 
 class OutputFolder:
@@ -79,28 +44,26 @@ class OutputFolder:
     def __init__(self, folder: str | Path, formats: Sequence[str], made_by: Mapping[str, Any]) -> None:
         """`made_by` is all that the text depends on, as JSON: with another value nothing counts as done."""
         self.folder = Path(folder)
+        self.state = self.folder / STATE
         self._formats = list(formats)
         self._made_by = json.loads(json.dumps(made_by))
         self._key = hash_json(self._made_by)
         self.arithmetic = str(self._made_by.get("arithmetic"))
-        self.state = self.folder / STATE
-        self._journal = Journal(self.folder / JOURNAL)
-        self._announced: dict[str, dict[str, Any]] = {}  # output -> the newest line that names it
-        self._newest: dict[str, dict[str, Any]] = {}  # name of a recording -> its newest line
+        self._journal = self.folder / JOURNAL
+        self._announced: dict[str, Line] = {}  # output -> the newest line that names it
+        self._newest: dict[str, Line] = {}  # name of a recording -> its newest line
+        self._segments: dict[str, dict[Place, Any]] = {}  # name of a recording -> its finished segments
         self.earlier_arithmetic: str | None = None
-        """That of earlier calls which were equal in all else, the latest of them."""
-        self._segments: dict[tuple[str, int | None], tuple[Journal, dict[tuple[float, float], Any]]] = {}
-        makers: dict[str, str | None] = {}  # key -> arithmetic, of calls that were equal in all else
-        for line in self._journal.read():
+        """Arithmetic of earlier calls which were equal in all else, the latest of them."""
+        arithmetics: dict[str, str | None] = {}  # by key
+        for line in read_journal(self._journal):
             if isinstance(own := line.get("made_by"), dict):
-                differs = {
-                    name for name in {*own, *self._made_by} if own.get(name) != self._made_by.get(name)
-                }
-                makers |= {str(line.get("key")): own.get("arithmetic")} if differs <= {"arithmetic"} else {}
+                if own | {"arithmetic": ""} == self._made_by | {"arithmetic": ""}:
+                    arithmetics[str(line.get("key"))] = own.get("arithmetic")
             elif {"name", "key", "audio", "stamp", "clip"} <= line.keys():
                 self._note(line)
-                self.earlier_arithmetic = makers.get(line["key"], self.earlier_arithmetic)
-        self._is_introduced = self._key in makers
+                self.earlier_arithmetic = arithmetics.get(line["key"], self.earlier_arithmetic)
+        self._is_introduced = self._key in arithmetics
 
     def paths(self, recording: Recording) -> dict[str, Path]:
         """Format to file."""
@@ -119,12 +82,11 @@ class OutputFolder:
                 f"{self.folder}: cannot write there ({error.strerror}); give another --output-dir"
             ) from None
         inputs = {_real_path(recording.path) for recording in recordings}
-        for recording in recordings:
-            for path in self.paths(recording).values():
-                if _real_path(path) in inputs:
-                    raise UserError(
-                        f"{path}: would be written over a recording; give another --output-dir or --format"
-                    )
+        for path in (path for recording in recordings for path in self.paths(recording).values()):
+            if _real_path(path) in inputs:
+                raise UserError(
+                    f"{path}: would be written over a recording; give another --output-dir or --format"
+                )
 
     def begin(self, num_recordings: int, seconds_left: float) -> None:
         """Note the size of the whole job, and what this call has to do, for `show_status`."""
@@ -134,14 +96,35 @@ class OutputFolder:
     def is_done(self, recording: Recording) -> bool:
         """Check that all outputs are there, whole, and of this audio, model and settings."""
         made = self._outputs_made(recording)
-        outputs = [os.path.relpath(path, self.folder) for path in self.paths(recording).values()]
+        outputs = map(self._relative, self.paths(recording).values())
         return all(output in made and made[output] == stamp_file(self.folder / output) for output in outputs)
 
-    def fault(self, recording: Recording) -> str | None:
+    def find_work(
+        self, recordings: Sequence[Recording], repeats_faults: bool
+    ) -> tuple[list[Recording], dict[str, str]]:
+        """Find those that are to do, and by name what is wrong with those that cannot be done.
+
+        Without `repeats_faults`, what an earlier call of the same settings could not do is not tried again.
+        """
+        todo, faults = [], dict[str, str]()
+        for recording in recordings:
+            if self.is_done(recording):
+                continue
+            fault = None if repeats_faults else self.find_fault(recording)
+            try:
+                self.require_free(recording)
+            except UserError as error:
+                fault = fault or str(error)
+            if fault is None:
+                todo.append(recording)
+            else:
+                faults[recording.name] = fault
+        return todo, faults
+
+    def find_fault(self, recording: Recording) -> str | None:
         """Why an earlier call of the same settings could not transcribe it, or not all of it."""
         line = self._newest.get(recording.name, {})
-        is_same = line.get("key") == self._key and line.items() >= self._describe(recording).items()
-        return line.get("fault") if is_same and line["stamp"] is not None else None
+        return line.get("fault") if self._is_same(line, recording) else None
 
     def note_fault(self, recording: Recording, message: str) -> None:
         self._add(self._describe(recording) | {"fault": message})
@@ -154,23 +137,20 @@ class OutputFolder:
         With a `fault` they are of a part of the audio: ours, but never done.
         """
         self.require_free(recording)
-        paths = self.paths(recording)
-        others = self._outputs_made(recording)
+        paths, line, others = self.paths(recording), self._describe(recording), self._outputs_made(recording)
         for path in paths.values():
-            self._remove_remains(path)
-        line = self._describe(recording)
-        outputs = [os.path.relpath(path, self.folder) for path in paths.values()]
+            # A call that was killed while it wrote has left these.
+            for remains in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+                remains.unlink(missing_ok=True)
+        outputs = [self._relative(path) for path in paths.values()]
         self._add(line | {"outputs": dict.fromkeys(outputs)})
         for name, path in paths.items():
             with replace_file(path) as file:
                 file.write(contents[name].encode())
         made = others | {output: stamp_file(self.folder / output) for output in outputs}
-        ending = {"fault": fault} if fault else {"seconds": seconds}
-        self._add(line | {"outputs": made} | ending)
-        for key in [key for key in self._segments if key[0] == recording.name]:
-            journal, _ = self._segments.pop(key)
-            with contextlib.suppress(OSError):
-                journal.path.unlink(missing_ok=True)
+        self._add(line | {"outputs": made} | ({"fault": fault} if fault else {"seconds": seconds}))
+        self._segments.pop(recording.name, None)
+        self._segment_journal(recording).unlink(missing_ok=True)
 
     def require_free(self, recording: Recording) -> None:
         """Refuse to write over a file that is not ours, or of something else, and names that are too long."""
@@ -180,7 +160,7 @@ class OutputFolder:
                     f"{path.name}: a name of more than {MAX_NAME_BYTES} bytes, too long for an output; "
                     "rename the recording"
                 )
-            there, output = stamp_file(path), os.path.relpath(path, self.folder)
+            there, output = stamp_file(path), self._relative(path)
             if there is None:
                 continue
             line = self._announced.get(output)
@@ -194,53 +174,32 @@ class OutputFolder:
                 continue
             raise UserError(f"{path}: {problem}; move it away, or give another --output-dir")
 
-    def _outputs_made(self, recording: Recording) -> dict[str, Stamp | None]:
+    def _outputs_made(self, recording: Recording) -> Line:
         """Outputs that earlier calls made of the same audio with the same settings, in whatever format."""
         line = self._newest.get(recording.name, {})
-        is_same = line.items() >= self._describe(recording).items() and line["stamp"] is not None
-        return dict(line["outputs"]) if is_same and "seconds" in line else {}
-
-    def _remove_remains(self, path: Path) -> None:
-        """Remove the unfinished file that a call left behind which was killed while it wrote this output."""
-        line = self._announced.get(os.path.relpath(path, self.folder))
-        if line is None or None not in line["outputs"].values():
-            return
-        for remains in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            with contextlib.suppress(OSError):
-                remains.unlink()
+        return dict(line["outputs"]) if "seconds" in line and self._is_same(line, recording) else {}
 
     # --- finished segments of a recording that is on its way --------------------------------------
 
-    def find_segment(self, segment: AudioSegment, kind: pydantic.TypeAdapter[Value]) -> Value | None:
-        """Find what an earlier call has decoded of the same segment."""
-        if segment.recording.path == STANDARD_INPUT:  # it is not there again
-            return None
-        _, known = self._open_segments(segment.recording)
-        place = segment.start, segment.end
-        try:
-            return kind.validate_python(known[place])
-        except (KeyError, pydantic.ValidationError):
-            known.pop(place, None)
-            return None
+    def find_segment(self, segment: AudioSegment) -> Any:
+        """Find what an earlier call has decoded of the same segment; None: nothing."""
+        return self._open_segments(segment.recording).get(_place(segment))
 
-    def add_segment(self, segment: AudioSegment, value: dict[str, Any]) -> None:
+    def add_segment(self, segment: AudioSegment, value: Line) -> None:
         """Keep what was decoded of a segment until the outputs of its recording are written."""
-        if segment.recording.path == STANDARD_INPUT:
-            return
-        journal, known = self._open_segments(segment.recording)
-        if (segment.start, segment.end) not in known:
+        recording, known = segment.recording, self._open_segments(segment.recording)
+        if recording.path != STANDARD_INPUT and _place(segment) not in known:  # a pipe is not there again
+            journal = self._segment_journal(recording)
             if not known:
-                journal.add({"of": self._describe(segment.recording)})
-            journal.add({"place": [segment.start, segment.end], "value": value})
-            known[segment.start, segment.end] = None  # not asked for again
+                append_line(journal, {"of": self._describe(recording)})
+            append_line(journal, {"place": _place(segment), "value": value})
+            known[_place(segment)] = None  # not asked for again
 
-    def _open_segments(self, recording: Recording) -> tuple[Journal, dict[tuple[float, float], Any]]:
-        name = recording.name, recording.channel
-        if name not in self._segments:
-            journal = Journal(self.state / f"{hash_json(list(name))}.jsonl")
-            known: dict[tuple[float, float], Any] = {}
+    def _open_segments(self, recording: Recording) -> dict[Place, Any]:
+        if recording.name not in self._segments:
+            known: dict[Place, Any] = {}
             is_same = False
-            for line in journal.read():
+            for line in read_journal(self._segment_journal(recording)):
                 if "of" in line:
                     known = {}
                     is_same = line["of"] == self._describe(recording)
@@ -248,12 +207,15 @@ class OutputFolder:
                     known[tuple(line["place"])] = line.get("value")
             if known:
                 logger.info("%s: %d segments were finished by an earlier call", recording.path, len(known))
-            self._segments[name] = journal, known
-        return self._segments[name]
+            self._segments[recording.name] = known
+        return self._segments[recording.name]
+
+    def _segment_journal(self, recording: Recording) -> Path:
+        return self.state / f"{hash_json(recording.name)}.jsonl"
 
     # --- journal --------------------------------------------------------------------------------
 
-    def _describe(self, recording: Recording) -> dict[str, Any]:
+    def _describe(self, recording: Recording) -> Line:
         is_whole = not recording.start and recording.duration is None
         return {
             "name": recording.name,
@@ -263,21 +225,59 @@ class OutputFolder:
             "clip": None if is_whole else [recording.start, recording.duration],
         }
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _is_same(self, line: Line, recording: Recording) -> bool:
+        """Whether a line is of the same audio and settings; audio that is not there is never the same."""
+        return line.items() >= self._describe(recording).items() and line["stamp"] is not None
+
+    def _relative(self, path: Path) -> str:
+        return os.path.relpath(path, self.folder)
+
+    def _note(self, line: Line) -> None:
         if isinstance(outputs := line.get("outputs"), dict):
             self._announced |= dict.fromkeys(outputs, line)
         self._newest[line["name"]] = line
 
-    def _add(self, line: dict[str, Any]) -> None:
+    def _add(self, line: Line) -> None:
         if not self._is_introduced:
-            self._journal.add({"key": self._key, "made_by": self._made_by})
+            append_line(self._journal, {"key": self._key, "made_by": self._made_by})
             self._is_introduced = True
-        self._journal.add(line)
+        append_line(self._journal, line)
         if "name" in line:
             self._note(line)
 
 
-def stamp_recording(recording: Recording) -> Stamp | None:
+def read_journal(path: Path) -> Iterator[Line]:
+    """Read JSON Lines; a line that a killed process left cut is passed over."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for text in file:
+                with contextlib.suppress(ValueError, RecursionError):
+                    if isinstance(line := json.loads(text), dict):
+                        yield line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give another --output-dir") from None
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    text = json.dumps(line) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab+") as file:
+            # After a cut line, a line end first.
+            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                text = "\n" + text
+            file.write(text.encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the file ({error.strerror})") from None
+
+
+def _place(segment: AudioSegment) -> Place:
+    return segment.recording.channel, segment.start, segment.end
+
+
+def stamp_recording(recording: Recording) -> list[int | str] | None:
     """Stamp that differs when the audio does; None where there is no audio."""
     content = recording.content
     if isinstance(content, ByteRange):
@@ -285,7 +285,7 @@ def stamp_recording(recording: Recording) -> Stamp | None:
     return stamp_file(recording.path)
 
 
-def stamp_file(path: str | Path) -> Stamp | None:
+def stamp_file(path: str | Path) -> list[int | str] | None:
     """Size and time of change; None where there is no such file."""
     try:
         status = os.stat(path)
@@ -308,9 +308,9 @@ def hash_json(value: Any) -> str:
 
 def show_status(output_dir: str) -> None:
     """Print how far the newest call is that writes to a folder."""
-    journal, call, seconds_of_call = Journal(Path(output_dir) / JOURNAL), dict[str, Any](), 0.0
-    newest: dict[str, dict[str, Any]] = {}
-    for line in journal.read():
+    journal, call, seconds_of_call = Path(output_dir) / JOURNAL, Line(), 0.0
+    newest: dict[str, Line] = {}
+    for line in read_journal(journal):
         if "began" in line:
             call, seconds_of_call = line, 0.0
         elif "name" in line:
@@ -327,9 +327,9 @@ def show_status(output_dir: str) -> None:
     print(f"audio       {seconds / 3600:.2f} of {(seconds + left) / 3600:.2f} hours")
     if num_done + num_failed >= call["recordings"]:
         print("state       finished")
-    elif not is_claimed(journal.path.parent):
+    elif not is_claimed(journal.parent):
         print("state       interrupted; the same call resumes it")
     else:
-        elapsed = max(journal.path.stat().st_mtime - call["began"], 1e-3)
+        elapsed = max(journal.stat().st_mtime - call["began"], 1e-3)
         minutes = round(left / seconds_of_call * elapsed / 60) if seconds_of_call else None
         print("state       running" + ("" if minutes is None else f", about {max(1, minutes)} min left"))

@@ -28,7 +28,6 @@ from .timestamps import (
     warp as warp,
 )
 from .transcribe import (
-    SEGMENT as SEGMENT,
     Decoded as Decoded,
     End as End,
     Recognizer as Recognizer,

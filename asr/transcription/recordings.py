@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asr.audio.headers import AUDIO_SUFFIXES
+from asr.audio.reading import read_info
 from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 UNIT_SECONDS = 1800.0
 MAX_UNIT_ITEMS = 5_000  # thousands of tiny files, or of unknown length, are one unit no longer
+# Of 16 kHz mono; of other formats that of MP3 and Opus with 64 kbit/s is taken.
+BYTES_PER_SECOND = {".wav": 32_000, ".flac": 16_000}
 MANIFEST_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".trans.txt")
 
 
@@ -151,6 +154,21 @@ def _search(folder: str) -> Iterator[Found]:
         raise UserError(f"{folder}: no audio file in this folder or below it{there}")
     if left_out:
         logger.info("%s: %d audio files; others are left out (%s)", folder, num_found, left_out)
+
+
+def measure_recording(recording: Recording) -> float:
+    """Seconds to read, by the header; 0 where it does not say; of a file elsewhere, a guess by its size."""
+    if recording.path == STANDARD_INPUT:
+        return 0.0
+    if isinstance(recording.content, ByteRange):
+        bytes_per_second = BYTES_PER_SECOND.get(Path(recording.path).suffix.lower(), 8_000)
+        return recording.duration or recording.content.size / bytes_per_second
+    try:
+        seconds = read_info(recording.path).seconds or 0.0
+    except UserError:
+        return 0.0  # what is wrong is said when it is read
+    left = max(0.0, seconds - recording.start)
+    return left if recording.duration is None else min(left, recording.duration)
 
 
 def plan_units(seconds: Sequence[float], unit_seconds: float = UNIT_SECONDS) -> list[range]:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pydantic
 import torch
@@ -72,16 +72,21 @@ from asr.transcription.timestamps import (
 )
 from asr.transcripts.transcript import Segment, Transcript, Word
 
-if TYPE_CHECKING:
-    from asr.scale.output_folder import OutputFolder
-
 # S samples
 
 DEFAULT_MODEL = "whisper-base"
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 WINDOW = 8  # batches among whose segments those of similar length are sought
 SHORTEST_LIMIT = 4.0  # seconds; shorter segments would cut through phrases, whatever training had
-SEGMENT: pydantic.TypeAdapter[Segment] = pydantic.TypeAdapter(Segment)  # of a journal
+SEGMENTS = pydantic.TypeAdapter(list[Segment])  # of a journal
+
+
+class Journal(Protocol):
+    """Where finished segments are kept, in case that a call is interrupted."""
+
+    def find_segment(self, segment: AudioSegment) -> Any: ...
+    def add_segment(self, segment: AudioSegment, value: dict[str, Any]) -> None: ...
+
 
 Event = tuple[Recording, Segment | Transcript | UserError]
 """A final segment of a recording, or at its end the whole transcript, or why there is none."""
@@ -117,7 +122,7 @@ class Request:
     """Whether segments hold their tokens."""
     channels: Channels = "mix"
     """Of recordings with several: their mean; separate: each by itself, as a speaker; or one, from 1."""
-    journal: OutputFolder | None = None
+    journal: Journal | None = None
     """Keeps finished segments, in case that the call is interrupted."""
 
     def __post_init__(self) -> None:
@@ -377,10 +382,9 @@ class Transcriber(abc.ABC):
         journal = request.journal
         if journal is None or not batch:
             return self.recognize(batch, request) if batch else []
-        known = [journal.find_segment(segment, SEGMENT) for segment in batch]
-        found = [one for one in known if one is not None]
-        if len(found) == len(batch):
-            return found
+        known = [journal.find_segment(segment) for segment in batch]
+        if None not in known:
+            return SEGMENTS.validate_python(known)
         found = self.recognize(batch, request)
         for segment, text in zip(batch, found, strict=True):
             journal.add_segment(segment, asdict(text))

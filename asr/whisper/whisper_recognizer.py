@@ -343,8 +343,10 @@ class WhisperRecognizer(Transcriber):
                 start = recording.start + done / self.sample_rate
                 audio_W = audio_S[: self.window_samples]
                 place = AudioSegment(start, audio_W, self.sample_rate, recording=recording)
-                known = journal and journal.find_segment(place, DECODED_WINDOW)
-                window = known or self._read_window(place, window, request)
+                if known := journal and journal.find_segment(place):
+                    window = DECODED_WINDOW.validate_python(known)
+                else:
+                    window = self._read_window(place, window, request)
                 if journal is not None:
                     journal.add_segment(place, asdict(window))
                 for segment in window.segments:

@@ -292,7 +292,6 @@ def test_a_closed_pipe_ends_quietly_and_files_are_written(words: list[str], tmp_
             ["train", "CONF", "model.encoder={type: lstn}"],
             "'lstm', 'whisper', 'intra_attention', 'convolutional'; did you mean lstm?",
         ),
-        (["features", "."], ".: is a folder; give the files in it, such as ./*.wav"),
         (["manifest", "validate", "in.jsonl", "--tokenizer", "t", "--text-rules", "lowercse"], "lowercase?"),
         (["recipe", "run", "digits", "--only", "lstm", "--output-dir", "x"], "did you mean ctc_lstm?"),
         (["transcribe", "in.jsonl", "--model", "turbo", "--lexicon", "no.txt"], "no.txt: no such file"),

@@ -23,8 +23,10 @@ from hostile_audio import HOSTILE_AUDIO, make_speechlike
 from system_examples import WORDS, save_talker
 
 from asr import cli
+from asr.audio import Recording
+from asr.cli.transcribe import Tally
 from asr.scale import JOURNAL, STATE
-from asr.transcripts import WRITERS
+from asr.transcripts import WRITERS, Segment, Transcript
 
 
 @pytest.fixture(scope="session")
@@ -586,7 +588,7 @@ def test_a_name_too_long_for_an_output_is_said_before_decoding(
 def test_a_folder_that_cannot_be_written_is_refused_before_decoding(
     talker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("asr.cli.transcription_job.load_model", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr("asr.transcription.transcribe.load_model", lambda *_, **__: pytest.fail("too late"))
     os.symlink("/proc", "out")
     assert transcribe(talker, "a.wav", "--output-dir", "out/new") == 2
     assert "out/new: cannot write there" in capsys.readouterr().err
@@ -778,7 +780,7 @@ def test_a_segment_is_written_while_the_pipe_is_open(talker: str, monkeypatch: p
 
 
 def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from asr.cli import transcription_job
+    from asr.transcription import transcribe as sequence
 
     is_read = threading.Event()
 
@@ -787,7 +789,7 @@ def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest
             is_read.set()
             return super().read(size)
 
-    load = transcription_job.load_model
+    load = sequence.load_model
     seen: list[bool] = []
 
     def load_late(*arguments: Any, **named: Any) -> Any:
@@ -795,7 +797,7 @@ def test_a_recorder_does_not_wait_for_the_model(talker: str, monkeypatch: pytest
         return load(*arguments, **named)
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(make_pcm(0.5))))
-    monkeypatch.setattr(transcription_job, "load_model", load_late)
+    monkeypatch.setattr(sequence, "load_model", load_late)
     assert transcribe(talker, "--stream") == 0 and seen == [True]
 
 
@@ -884,15 +886,9 @@ def test_addresses_and_shards_are_as_files(
 def test_a_recording_without_text_is_said(
     warnings: tuple[str, ...], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from asr.audio import Recording
-    from asr.cli.transcription_job import TranscriptionJob
-    from asr.transcripts import Segment, Transcript
-
-    options: Any = None
-    job = TranscriptionJob(options, lambda recording, transcript: None)
+    tally = Tally(None, 0)
     segments = tuple(Segment(0, 1, "", warnings=(warning,)) for warning in warnings)
-    with job.show_progress(1.0):
-        job.take(Recording("weak.wav", "weak"), Transcript("", "", 1.0, segments))
-        job.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))
-    (message,) = [record.getMessage() for record in caplog.records if "no text" in record.getMessage()]
+    tally.take(Recording("weak.wav", "weak"), Transcript("", "", 1.0, segments))
+    tally.take(Recording("good.wav", "good"), Transcript("", "", 1.0, (Segment(0, 1, "A"),)))
+    (message,) = caplog.messages
     assert message.startswith("weak.wav: no text (") and reason in message

@@ -220,8 +220,8 @@ def test_transcribe_says_what_cannot_be_drawn(
     cases = [
         (talker, ["a.wav", "b.wav", "--plot-attention", "out.png"], 2, "draws one recording, and here are 2"),
         (talker, ["a.wav", "--plot-attention", "out.jpg"], 2, "give a name that ends in .png"),
-        (talker, ["a.wav", "--plot-attention", "out.png", "--output-dir", "x"], 2, "nor --output-dir"),
-        (talker, ["--stream", "--plot-attention", "out.png"], 2, "neither --stream nor"),
+        (talker, ["a.wav", "--plot-attention", "out.png", "--output-dir", "x"], 2, "--output-dir"),
+        (talker, ["--stream", "--plot-attention", "out.png"], 2, "--stream"),
         (summary, ["a.wav", "--plot-attention", "out.png"], 2, "of type single_summary has none"),
         (talker, ["silence.wav", "--plot-attention", "out.png"], 1, "silence.wav: no text is decoded in it"),
     ]

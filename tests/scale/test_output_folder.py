@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from asr.audio import AudioSegment, Recording
 from asr.errors import UserError
 from asr.files import claim_folder
 from asr.scale import JOURNAL, STATE, OutputFolder, show_status
-from asr.transcription import SEGMENT
-from asr.transcripts import Segment
 
 MADE_BY = {"model": "m", "beam": 5}
 CONTENTS = {"txt": "hello\n", "srt": "1\n"}
@@ -114,8 +112,8 @@ def test_formats_of_several_calls_add_up(out: Path, recording: Recording) -> Non
 def test_a_part_is_not_done_but_ours(out: Path, recording: Recording) -> None:
     write(open_folder(out), recording, fault="cut short")
     folder = open_folder(out)
-    assert not folder.is_done(recording) and folder.fault(recording) == "cut short"
-    assert open_folder(out, made_by={"model": "other"}).fault(recording) is None
+    assert not folder.is_done(recording) and folder.find_fault(recording) == "cut short"
+    assert open_folder(out, made_by={"model": "other"}).find_fault(recording) is None
     folder.require_free(recording)
     write(folder, recording)
     assert folder.is_done(recording)
@@ -163,21 +161,21 @@ def test_remains_of_a_killed_call_go(
 
 
 def test_finished_segments_are_those_of_the_same_audio(out: Path, recording: Recording) -> None:
-    found = Segment(0.0, 1.0, "hello")
+    found = {"text": "hello"}
 
-    def find(recording: Recording, **changed: Any) -> Segment | None:
-        return open_folder(out, **changed).find_segment(cut_out(recording), SEGMENT)
+    def find(recording: Recording, **changed: Any) -> Any:
+        return open_folder(out, **changed).find_segment(cut_out(recording))
 
     def cut_out(recording: Recording) -> AudioSegment:
         return AudioSegment(0.0, np.zeros(8_000, np.float32), 8_000, recording=recording)
 
-    open_folder(out).add_segment(cut_out(recording), asdict(found))
+    open_folder(out).add_segment(cut_out(recording), found)
     assert find(recording) == found
     (log,) = (path for path in (out / STATE).iterdir() if path != out / JOURNAL)
     whole = log.read_bytes()
     log.write_bytes(whole[:-9])  # as a kill leaves it
     assert find(recording) is None
-    open_folder(out).add_segment(cut_out(recording), asdict(found))
+    open_folder(out).add_segment(cut_out(recording), found)
     assert find(recording) == found, "behind the cut line"
     assert find(replace(recording, duration=2.0)) is None
     assert find(recording, made_by={"model": "other"}) is None
