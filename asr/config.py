@@ -427,7 +427,7 @@ def _suggest(key: str, known: Collection[str]) -> str:
 def _find_example(config_class: type[Config]) -> str:
     """Find the first setting that is one word or number, as by default: `seed=0`."""
     for key, field in _known_keys(config_class):
-        if isinstance(field.default, (str, int, float)):
+        if isinstance(field.default, (str, int, float)) and not isinstance(field.default, bool):
             return f"{key}={field.default}"
     return "key=1"
 

@@ -43,7 +43,7 @@ _TREES: dict[str, dict[str, Any]] = {
             "positions": {"type": "learned", "span": 64},
         },
         "ctc_weight": 0.0,
-        "guided_attention": {"trim_silence": False, "schedule": "linear", "steps": 1000},
+        "guided_attention": {"loss": {}},
     },
     "transformer-hybrid": {
         "encoder": {
@@ -55,13 +55,13 @@ _TREES: dict[str, dict[str, Any]] = {
             **(_DECODER | {"dim": 24}),
             "positions": {"type": "sinusoid", "combine": "concatenate"},
         },
-        "guided_attention": {"path": "ctc", "sigma": 0.3, "layers": [-1], "heads": [0, 2]},
+        "guided_attention": {"loss": {"path": "ctc", "sigma": 0.3}},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "transformer-clock": {
         "encoder": _TRANSFORMER,
         "decoder": _DECODER | {"positions": {"type": "rotary"}, "window": 3},
-        "attention_clock": {"width": 1.5, "reach": 8},
+        "guided_attention": {"window": {"follows": "itself", "width": 1.5}},
     },
     "transformer-window": {
         "encoder": {
@@ -82,7 +82,7 @@ _TREES: dict[str, dict[str, Any]] = {
             "positions": {"type": "none"},
         },
         "decoder": _DECODER | {"positions": {"type": "rotary"}},
-        "guided_attention": {"schedule": "exponential", "half_life": 100},
+        "guided_attention": {"loss": {"half_life": 100}},
     },
     "lstm-ctc": {"encoder": _LSTM | {"num_layers": 2}, "ctc_weight": 1.0},
     "lstm-hybrid": {"encoder": _LSTM | {"dropout": 0.05}, "decoder": _DECODER},
@@ -120,7 +120,7 @@ _TREES: dict[str, dict[str, Any]] = {
         "encoder": _LSTM,
         "decoder": {"type": "attention", "dim": 32, "dropout": 0.0, "attention": {"dim": 24}},
         "ctc_weight": 0.0,
-        "guided_attention": {"trim_silence": False},
+        "guided_attention": {"loss": {}},
     },
     "attention-location": {
         "encoder": _TRANSFORMER,
@@ -128,7 +128,7 @@ _TREES: dict[str, dict[str, Any]] = {
             **{"type": "attention", "cell": "gru", "dim": 24, "num_layers": 2, "dropout": 0.05},
             "attention": {"score": "cosine", "dim": 16, "location": {"kernel": 5, "channels": 4}},
         },
-        "guided_attention": {"path": "ctc", "layers": [-1], "heads": [0]},
+        "guided_attention": {"loss": {"path": "ctc"}},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
     },
     "intra-attention-decoder": {
@@ -137,7 +137,7 @@ _TREES: dict[str, dict[str, Any]] = {
             **{"type": "intra_attention", "dim": 24, "num_layers": 1, "dropout": 0.05},
             "attention": {"score": "scaled_dot", "dim": 24},
         },
-        "attention_clock": {},
+        "guided_attention": {"window": {"follows": "itself"}},
     },
     "single-summary": {
         "encoder": _LSTM,
@@ -152,7 +152,7 @@ _TREES: dict[str, dict[str, Any]] = {
         "encoder": _TRANSFORMER,
         "decoder": {"type": "parallel_length", **_SIZE},
         "ctc_weight": 0.0,
-        "guided_attention": {},
+        "guided_attention": {"loss": {}},
     },
     "parallel-end": {
         "encoder": {"type": "conformer", **_ONE_LAYER, "subsampling": _CONV2D},
@@ -160,12 +160,12 @@ _TREES: dict[str, dict[str, Any]] = {
             **(_SIZE | {"type": "parallel_end", "dropout": 0.05}),
             "positions": {"type": "learned", "span": 64},
         },
-        "guided_attention": {"path": "ctc", "layers": [-1]},
+        "guided_attention": {"loss": {"path": "ctc"}},
     },
     "mask-ctc": {
         "encoder": _LSTM,
         "decoder": {"type": "mask_ctc", **_SIZE, "norm": "post", "positions": {"type": "fourier"}},
-        "guided_attention": {"trim_silence": False, "heads": [1]},
+        "guided_attention": {"loss": {}},
     },
 }
 
@@ -176,6 +176,8 @@ PARALLEL = [
 WITH_DECODER = [
     name for name, config in SYSTEMS.items() if config.decoder is not None and name not in PARALLEL
 ]  # which says token after token
+ATTENDING = [name for name in WITH_DECODER if SYSTEMS[name].attends]
+FREE = [name for name in ATTENDING if name not in ("transformer-clock", "intra-attention-decoder")]
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 
 # Of each kind of system the fast tests take one or two; these are their relatives.
@@ -195,6 +197,8 @@ def mark_relatives(names: Iterable[str], slow_too: Set[str] = frozenset()) -> li
 every_system = pytest.mark.parametrize("name", mark_relatives(SYSTEMS))
 every_decoder = pytest.mark.parametrize("name", mark_relatives(WITH_DECODER))
 every_non_autoregressive = pytest.mark.parametrize("name", mark_relatives(PARALLEL))
+every_attending_decoder = pytest.mark.parametrize("name", mark_relatives(ATTENDING))
+every_free_decoder = pytest.mark.parametrize("name", mark_relatives(FREE))  # with no window of its own
 every_ctc_head = pytest.mark.parametrize("name", mark_relatives(WITH_CTC))
 
 

@@ -42,7 +42,7 @@ model:
 model:
   encoder: {type: transformer, dim: 16, num_layers: 1, num_heads: 2, feed_forward_dim: 16, subsampling: {channels: 4}}
   decoder: {type: transformer, dim: 16, num_layers: 1, num_heads: 2, feed_forward_dim: 16}
-  guided_attention: {}
+  guided_attention: {loss: {}}
 """,
 }
 

@@ -249,7 +249,7 @@ def test_info_knows_the_choices_of_every_choice() -> None:
     assert choices["model.encoder.type"][:3] == ["transformer", "conformer", "lstm"]
     assert {"type: transformer", "type: mask_ctc", "null"} <= set(choices["model.decoder"])
     assert (
-        choices["model.guided_attention"][0].startswith("a section of weight")
+        choices["model.guided_attention"][0].startswith("a section of loss")
         and "null" in choices["model.guided_attention"]
     )
     assert "nfkc" in choices["text.training"] and "labels" in choices["tokenizer.type"]

@@ -19,7 +19,7 @@ batches: {{max_seconds: 40, max_utterances: 8, num_workers: 0}}
 model:
   encoder: {{type: transformer, dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32, subsampling: {{channels: 4}}}}
   decoder: {{type: transformer, dim: 32, num_layers: 1, num_heads: 2, feed_forward_dim: 32}}
-  guided_attention: {{}}
+  guided_attention: {{loss: {{}}}}
 optim: {{learning_rate: 3e-3, warmup_steps: 3}}
 train: {{steps: 12, precision: float32, device: cpu, validate_every: 6, save_every: 3, log_every: 2, keep_best: 2}}
 """

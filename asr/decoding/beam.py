@@ -245,7 +245,7 @@ def find_guide_width(model: SpeechModel, config: DecodingConfig) -> float | None
     """The width asked for, or the one that the decoder was trained with."""
     width = config.guide_width
     if width is None:
-        return model.config.attention_guide.width if model.config.attention_guide is not None else None
+        return model.guided_attention.ctc_width
     if model.ctc_head is None or model.decoder is None or model.decoder.num_heads == 0:
         raise UserError(f"guide_width = {width} needs a CTC head and a decoder that attends; leave it out")
     return width

@@ -34,9 +34,11 @@ from .guided_attention import (
     ELSEWHERE as ELSEWHERE,
     MIN_DEVIATION as MIN_DEVIATION,
     AttentionGuide as AttentionGuide,
-    AttentionGuideConfig as AttentionGuideConfig,
+    AttentionLossConfig as AttentionLossConfig,
     AttentionPriorConfig as AttentionPriorConfig,
+    AttentionWindowConfig as AttentionWindowConfig,
     CTCPrefixes as CTCPrefixes,
+    GuidedAttention as GuidedAttention,
     GuidedAttentionConfig as GuidedAttentionConfig,
     attention_measures as attention_measures,
     diagonal_times as diagonal_times,
@@ -78,6 +80,7 @@ from .lora_int8 import (
     resolve_precision as resolve_precision,
 )
 from .losses import (
+    CTC as CTC,
     IGNORED as IGNORED,
     Model as Model,
     ModelConfig as ModelConfig,
@@ -87,7 +90,6 @@ from .losses import (
     ctc_loss as ctc_loss,
 )
 from .speech_model import (
-    CTC as CTC,
     REPORTED as REPORTED,
     AnyModelConfig as AnyModelConfig,
     SpeechModel as SpeechModel,

@@ -1,8 +1,8 @@
-"""Guided attention."""
+"""Guided attention: where cross-attention is to look, taught by a penalty or a prior, or kept by a window."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import pydantic
 import torch
@@ -10,57 +10,220 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from asr.config import Config
+from asr.features.front_end import speech_spans
+from asr.models.decoders import AnyDecoder, Decoder, DecoderLoss, Encoded, WeightsOf
 from asr.models.layers import length_mask
+from asr.models.losses import CTC, Targets, align_tokens
 from asr.text.units import BLANK_ID
 
+# B batch, W texts (or beams) of each, U tokens, N rows of attention (tokens and the end), T encoded steps,
+# V vocabulary, H heads, C candidate tokens of each beam
 
-class GuidedAttentionConfig(Config):
+Audio = tuple[Tensor, Tensor, Tensor | None]  # features, their lengths, in which frames speech lies if known
+
+PRIOR_WIDTH = 0.08  # standard deviation of the prior at first, as a share of the length of the speech
+MIN_DEVIATION = 0.5  # steps
+ELSEWHERE = 1e-8  # attention far from the window; not 0, which CTC might be sure of at no step
+ALIGNED = 1.0  # CTC loss per token (nats) below which the penalty follows CTC's alignment of an utterance
+
+
+class AttentionLossConfig(Config):
     """A penalty on attention that strays from a path: 1 - exp(-(distance / T)^2 / (2 sigma^2))."""
 
     weight: float = pydantic.Field(default=1.0, gt=0)
-    """Of the penalty in the loss, at first. The penalty of a token lies between 0 and 1. Beside CTC, 0.1 may
-    help the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
+    """Initial weight of the penalty in the loss. The penalty of a token lies between 0 and 1. Beside CTC, 0.1
+    may help the decoder as much as 1, and costs the CTC head less: recipes/fsdd/guided_attention.md."""
     sigma: float = pydantic.Field(default=0.2, gt=0)
     """Tolerance, as a share of the utterance's length (0.2 and 0.4 are usual in speech synthesis)."""
     path: Literal["diagonal", "ctc"] = "diagonal"
     """diagonal: tokens are spread evenly over the speech. ctc: each token's time in the alignment by the CTC
-    head, as soon as that is good enough (ctc_threshold), and the diagonal until then."""
-    ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """With path ctc: an utterance follows its alignment once its CTC loss per token (nats) is below this."""
-    trim_silence: bool = True
-    """Run the diagonal from the first to the last loud frame, not through silence at the ends. What
-    augment.spec_augment masks afterwards does not count."""
-    layers: Annotated[tuple[int, ...], pydantic.Field(min_length=1)] | None = None
-    """Decoder layers that are guided, from 0, or from the last as -1, -2; all if null."""
-    heads: Annotated[tuple[pydantic.NonNegativeInt, ...], pydantic.Field(min_length=1)] | None = None
-    """Heads that are guided in each of those layers; all if null."""
-    schedule: Literal["constant", "linear", "exponential"] = "constant"
-    """How the weight changes: linear falls to zero at `steps`; exponential halves every `half_life`."""
-    half_life: int = pydantic.Field(default=1000, gt=0)
-    """Updates until the weight of the exponential schedule is halved."""
-    steps: int | None = pydantic.Field(default=None, gt=0)
-    """Updates after which the penalty is off; needed by the linear schedule."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> GuidedAttentionConfig:
-        if self.schedule == "linear" and self.steps is None:
-            raise ValueError("schedule = linear falls to zero at `steps`, which is missing; add steps")
-        self.refuse_idle(self.schedule == "exponential", "schedule = exponential", "half_life")
-        self.refuse_idle(self.path == "ctc", "path = ctc", "ctc_threshold")
-        return self
+    head, as soon as CTC's loss per token is below 1 nat, and the diagonal until then."""
+    half_life: int | None = pydantic.Field(default=None, gt=0)
+    """Updates after which the weight is halved, exponentially; null: it stays."""
 
     def weight_at(self, step: int) -> float:
-        if self.steps is not None and step >= self.steps:
-            return 0.0
-        if self.schedule == "linear":
-            assert self.steps is not None
-            return self.weight * (1 - step / self.steps)
-        if self.schedule == "exponential":
-            return self.weight * 0.5 ** (step / self.half_life)
-        return self.weight
+        return self.weight if self.half_life is None else self.weight * 0.5 ** (step / self.half_life)
 
 
-# --- guided attention ---------------------------------------------------------------------------
+class AttentionPriorConfig(Config):
+    """A Gaussian around each token's place on the diagonal, as a factor of attention in training.
+
+    Its logarithm is added to the scores before the softmax, in all layers and heads: the decoder sees about
+    the right steps from the first update on. It widens until it is flat, and decoding never has it. That
+    teaches a decoder without CTC to attend, which a penalty does not: recipes/fsdd/guided_attention.md.
+    """
+
+    keep_updates: int = pydantic.Field(default=100, ge=0)
+    """Updates during which the width stays as it is, 8 % of the length of the speech."""
+    end_updates: int = pydantic.Field(default=500, gt=0)
+    """Updates after which there is no prior. Until then the width is divided by a factor that falls linearly
+    from 1 to 0."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> AttentionPriorConfig:
+        if self.end_updates <= self.keep_updates:
+            raise ValueError(
+                f"end_updates = {self.end_updates} is not after keep_updates = {self.keep_updates}; raise it"
+            )
+        return self
+
+    def width_at(self, step: int) -> float | None:
+        """The width after so many updates; None: no prior any more."""
+        if step >= self.end_updates:
+            return None
+        share = (self.end_updates - step) / (self.end_updates - self.keep_updates)
+        return PRIOR_WIDTH / min(1.0, share)
+
+
+class AttentionWindowConfig(Config):
+    """A soft window on cross-attention around the place of the next token, in all layers and heads.
+
+    Part of the model: training and all searches have it, so that the decoder never has to find its place,
+    however long the recording is. Let the decoder see few tokens back, too (`decoder.window`), and the
+    encoder few steps (`encoder.window`), lest these know the lengths of training.
+    See recipes/guided_attention.md.
+    """
+
+    follows: Literal["ctc", "itself"] = "ctc"
+    """ctc: the place where the CTC head has the next token. itself: the decoder keeps track of its place, and
+    moves to the right with each token by distances that the cross-entropy teaches; give it a prior."""
+    width: float = pydantic.Field(default=2.0, gt=0)
+    """Standard deviation of the window, in encoded steps."""
+    ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
+    """With follows: ctc, an utterance has the window in training as soon as its CTC loss per token is below
+    this. Until then its attention is free, or has the prior."""
+
+
+class GuidedAttentionConfig(Config):
+    """How cross-attention is led along the recording. Each part may go with any other."""
+
+    loss: AttentionLossConfig | None = None
+    """Pushes attention to run from left to right, in training; null: no push."""
+    prior: AttentionPriorConfig | None = None
+    """Holds attention near the diagonal in the first updates, then lets go; null: none."""
+    window: AttentionWindowConfig | None = None
+    """Keeps attention to where the next token is, in training and decoding; null: it is free."""
+
+    @property
+    def needs_ctc(self) -> bool:
+        """True if a part of it follows the CTC head."""
+        on_path = self.loss is not None and self.loss.path == "ctc"
+        return on_path or (self.window is not None and self.window.follows == "ctc")
+
+
+class GuidedAttention:
+    """The parts of a model's config that lead its decoder: biases of attention, and a loss.
+
+    Training and the searches ask it, and need not know which parts there are.
+    """
+
+    def __init__(self, config: GuidedAttentionConfig | None, subsampling_factor: int) -> None:
+        config = config or GuidedAttentionConfig()
+        self.loss, self.prior, self._subsampling_factor = config.loss, config.prior, subsampling_factor
+        follows_ctc = config.window is not None and config.window.follows == "ctc"
+        self.ctc_window = config.window if follows_ctc else None
+        self.own_window = None if follows_ctc else config.window
+
+    @property
+    def ctc_width(self) -> float | None:
+        """Width of the window that searches keep to where CTC has the next token; None: there is none."""
+        return None if self.ctc_window is None else self.ctc_window.width
+
+    def wrap(self, decoder: AnyDecoder, memory_dim: int, vocab_size: int) -> AnyDecoder:
+        """The decoder; with a window that follows itself, this is a part of it."""
+        if self.own_window is None:
+            return decoder
+        assert isinstance(decoder, Decoder)
+        from asr.research.attention_clock import ClockedDecoder
+
+        return ClockedDecoder(self.own_window.width, decoder, memory_dim, vocab_size)
+
+    def bias_of_texts(self, ctc_BTV: Tensor, lengths_B: Tensor, tokens_BWU: Tensor) -> Tensor | None:
+        """(R, N, T), added to the scores of attention before each token of these R = B x W texts."""
+        return None if self.ctc_width is None else guide_texts(ctc_BTV, lengths_B, tokens_BWU, self.ctc_width)
+
+    def bias_of_batch(
+        self, targets: Targets, encoded: Encoded, ctc: CTC | None, audio: Audio, step: int | None
+    ) -> Tensor | None:
+        """(B, N, T), added to the scores of attention after `step` updates; None: not in training."""
+        bias_BNT = None
+        width = None if self.prior is None or step is None else self.prior.width_at(step)
+        if width is not None:
+            spans_B2 = self._find_speech(audio)
+            times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
+            bias_BNT = prior_bias(times_BN, spans_B2, encoded[0].size(1), width)
+        if self.ctc_window is None:
+            return bias_BNT
+        assert ctc is not None
+        is_guided_B = torch.ones_like(encoded[1], dtype=torch.bool)
+        if step is not None:
+            is_guided_B = ctc.aligns(targets, self.ctc_window.ctc_threshold)
+        if not is_guided_B.any():
+            return bias_BNT
+        ctc_BTV = ctc.log_probabilities_BTV.detach()
+        window_BNT = self.bias_of_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None])
+        assert window_BNT is not None
+        others_BNT = torch.zeros_like(window_BNT) if bias_BNT is None else bias_BNT
+        return torch.where(is_guided_B[:, None, None], window_BNT, others_BNT)
+
+    def watch(self, decoder: AnyDecoder, step: int | None) -> WeightsOf:
+        """The heads whose attention `measure` is to see: all for a penalty, else on dev the last layer's."""
+        if self.loss is not None:
+            return {layer: tuple(range(decoder.num_heads)) for layer in range(decoder.num_layers)}
+        return decoder.last_heads if step is None else {}
+
+    def measure(
+        self,
+        decoder_loss: DecoderLoss,
+        targets: Targets,
+        encoded: Encoded,
+        ctc: CTC | None,
+        audio: Audio,
+        step: int | None,
+    ) -> tuple[Tensor | float, dict[str, Tensor]]:
+        """What the penalty adds to the loss after `step` updates, and measures of the attention watched."""
+        if not decoder_loss.weights:
+            return 0.0, {}
+        weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)
+        spans_B2 = self._find_speech(audio, trim=self.loss is not None)
+        times_BN, parts = self._find_path(spans_B2, targets, encoded, ctc)
+        rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, encoded[1])
+        parts |= attention_measures(weights_BHNT.detach(), *rows)
+        if self.loss is None or step is None:
+            return 0.0, parts
+        penalty = guided_attention_loss(weights_BHNT, *rows, self.loss.sigma)
+        return self.loss.weight_at(step) * penalty, parts | {"guided_attention": penalty}
+
+    def _find_speech(self, audio: Audio, *, trim: bool = True) -> Tensor:
+        """(B, 2): where the diagonal starts and ends, in encoded steps, without silence at the ends."""
+        features_BTF, lengths_B, spans_B2 = audio
+        if not trim:
+            spans_B2 = torch.stack([torch.zeros_like(lengths_B), lengths_B], dim=1)
+        elif spans_B2 is None:
+            spans_B2 = speech_spans(features_BTF, lengths_B)
+        return spans_B2 / self._subsampling_factor
+
+    def _find_path(
+        self, spans_B2: Tensor, targets: Targets, encoded: Encoded, ctc: CTC | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, N): when each row should be attended to, and how many rows follow the CTC alignment."""
+        times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
+        if self.loss is None or self.loss.path == "diagonal" or ctc is None:
+            return times_BN, {}
+        is_aligned_B = ctc.aligns(targets, ALIGNED)
+        if is_aligned_B.any():
+            first_BU, past_BU = align_tokens(
+                ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B
+            )
+            path_BN = times_BN.clone()  # the end of the utterance keeps its place on the diagonal
+            middle_BU = (first_BU + past_BU - 1) / 2
+            is_token_BU = length_mask(targets.lengths_B, middle_BU.size(1))
+            path_BN[:, :-1] = torch.where(is_token_BU, middle_BU, times_BN[:, :-1])
+            times_BN = torch.where(is_aligned_B[:, None], path_BN, times_BN)
+        return times_BN, {"on_ctc_path": (is_aligned_B * targets.num_rows_B).sum()}
+
+
+# --- penalty and prior ------------------------------------------------------------------------------
 
 
 def diagonal_times(spans_B2: Tensor, num_rows_B: Tensor, max_rows: int) -> Tensor:
@@ -82,18 +245,13 @@ def guided_attention_loss(
     Only real rows and steps count, so that padding changes nothing; and as a row of attention sums to one,
     its penalty lies between 0 and 1 for short and long utterances alike.
     """
-    penalty_BNT = 1 - _closeness(times_BN, lengths_B, weights_BHNT.size(-1), sigma)
+    steps_T = torch.arange(weights_BHNT.size(-1), device=times_BN.device)
+    distance_BNT = (steps_T - times_BN[..., None]) / lengths_B.clamp(min=1)[:, None, None]
+    penalty_BNT = 1 - torch.exp(-(distance_BNT**2) / (2 * sigma**2))
     is_row_BN = length_mask(num_rows_B, weights_BHNT.size(2))
     is_step_BT = length_mask(lengths_B, weights_BHNT.size(3))
     valid_BNT = is_row_BN[:, :, None] & is_step_BT[:, None, :]
     return (weights_BHNT * (penalty_BNT * valid_BNT)[:, None]).sum() / weights_BHNT.size(1)
-
-
-def _closeness(times_BN: Tensor, lengths_B: Tensor, num_steps: int, sigma: float) -> Tensor:
-    """(B, N, T): exp(-((t - time of row n) / T)^2 / (2 sigma^2))."""
-    steps_T = torch.arange(num_steps, device=times_BN.device)
-    distance_BNT = (steps_T - times_BN[..., None]) / lengths_B.clamp(min=1)[:, None, None]
-    return torch.exp(-(distance_BNT**2) / (2 * sigma**2))
 
 
 def attention_measures(
@@ -115,47 +273,6 @@ def attention_measures(
     }
 
 
-# --- attention prior --------------------------------------------------------------------------------
-
-# B batch, N rows of attention (tokens and the end), T encoded steps
-
-MIN_DEVIATION = 0.5  # steps
-
-
-class AttentionPriorConfig(Config):
-    """A Gaussian around each token's place on the diagonal, as a factor of attention in training.
-
-    Its logarithm is added to the scores before the softmax, in all layers and heads: the decoder sees about
-    the right steps from the first update on. It widens until it is flat, and decoding never has it. That
-    teaches a decoder without CTC to attend, which a penalty does not: recipes/fsdd/guided_attention.md.
-    """
-
-    width: float = pydantic.Field(default=0.08, gt=0)
-    """Standard deviation at first, as a share of the length of the speech."""
-    keep_updates: int = pydantic.Field(default=100, ge=0)
-    """Updates during which the width stays as it is."""
-    end_updates: int = pydantic.Field(default=500, gt=0)
-    """Updates after which there is no prior. Until then the width is divided by a factor that falls linearly
-    from 1 to 0."""
-    trim_silence: bool = True
-    """Run the diagonal from the first to the last loud frame, not through silence at the ends."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> AttentionPriorConfig:
-        if self.end_updates <= self.keep_updates:
-            raise ValueError(
-                f"end_updates = {self.end_updates} is not after keep_updates = {self.keep_updates}; raise it"
-            )
-        return self
-
-    def width_at(self, step: int) -> float | None:
-        """The width after so many updates; None: no prior any more."""
-        if step >= self.end_updates:
-            return None
-        share = (self.end_updates - step) / (self.end_updates - self.keep_updates)
-        return self.width / min(1.0, share)
-
-
 def prior_bias(times_BN: Tensor, spans_B2: Tensor, num_steps: int, width: float) -> Tensor:
     """(B, N, T): -(t - time of row n)^2 / (2 (width * length of the speech)^2)."""
     deviation_B = (width * (spans_B2[:, 1] - spans_B2[:, 0])).clamp(min=MIN_DEVIATION)
@@ -164,23 +281,7 @@ def prior_bias(times_BN: Tensor, spans_B2: Tensor, num_steps: int, width: float)
     return -(distance_BNT**2) / 2
 
 
-class AttentionClockConfig(Config):
-    """A soft window on cross-attention that moves on with each token, in all layers and heads.
-
-    The decoder knows how likely it is to stand at each step. With each token it moves to the right, by
-    distances that are learned, and to steps where that token ends, which is learned too, by the cross-entropy
-    alone. Part of the model: training and all searches have it. In the first updates a prior
-    (`attention_prior`) shows it the way: recipes/guided_attention.md.
-    """
-
-    width: float = pydantic.Field(default=2.0, gt=0)
-    """Standard deviation of the window, in encoded steps."""
-    reach: int = pydantic.Field(default=64, gt=1)
-    """It moves by fewer encoded steps than this from token to token; after a longer pause it has to find its
-    place anew."""
-
-
-# B utterances, W beams of each, C candidate tokens of each beam, T encoded steps, V vocabulary
+# --- prefixes by CTC ----------------------------------------------------------------------------------
 
 # A probability of e^-10000 is none; as a number, unlike -inf, it can be added up and subtracted again.
 NEVER = -1e4
@@ -324,24 +425,7 @@ def _sums_before(scores: Tensor) -> Tensor:
     return torch.nn.functional.pad(scores.cumsum(-1), (1, 0))
 
 
-# B utterances, W texts (or beams) of each, U tokens, N = U + 1 with the end, T encoded steps, V vocabulary
-
-ELSEWHERE = 1e-8  # attention far from the window; not 0, which CTC might be sure of at no step
-
-
-class AttentionGuideConfig(Config):
-    """A soft window on cross-attention around the step where CTC has the next token, in all layers and heads.
-
-    Part of the model: whatever asks the decoder keeps to it, so that it never has to find its place, however
-    long the recording is. Let the decoder see few tokens back, too (`decoder.window`), and the encoder few
-    steps (`encoder.window`), lest these know the lengths of training: recipes/guided_attention.md.
-    """
-
-    width: float = pydantic.Field(default=2.0, gt=0)
-    """Standard deviation of the window, in encoded steps."""
-    ctc_threshold: float = pydantic.Field(default=1.0, gt=0)
-    """In training, an utterance has the window as soon as its CTC loss per token is below this. Until then
-    its attention is free, or has the prior."""
+# --- window -----------------------------------------------------------------------------------------
 
 
 class AttentionGuide:

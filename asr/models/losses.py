@@ -1,4 +1,4 @@
-"""Losses: label-smoothed cross-entropy, CTC and its alignment; guided attention and the attention prior."""
+"""Losses: label-smoothed cross-entropy, CTC and its alignment; what all models have in common."""
 
 from __future__ import annotations
 
@@ -147,6 +147,19 @@ class Targets:
         inputs_BN = torch.cat([start_B1, self.tokens_BU.masked_fill(~is_token_BU, EOS_ID)], dim=1)
         targets_BN = F.pad(self.tokens_BU.masked_fill(~is_token_BU, IGNORED), (0, 1), value=IGNORED)
         return inputs_BN, targets_BN.scatter(1, self.lengths_B[:, None], EOS_ID)
+
+
+@dataclass(frozen=True)
+class CTC:
+    """Output and loss of the CTC head for a batch."""
+
+    log_probabilities_BTV: Tensor
+    loss_B: Tensor
+
+    def aligns(self, targets: Targets, threshold: float) -> Tensor:
+        """(B,): True where the loss per token is below the threshold."""
+        loss_B = self.loss_B.detach()  # 0 where there are too few steps for the tokens, and so no alignment
+        return (loss_B > 0) & (loss_B < threshold * targets.lengths_B)
 
 
 class ModelConfig(Config):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from asr.config import choose_by_type
-from asr.features.front_end import speech_spans
 from asr.models.decoders import (
     AnyDecoder,
     AnyDecoderConfig,
     Decoder,
-    DecoderConfig,
     Encoded,
     ExposureConfig,
     TeacherForcing,
@@ -25,21 +22,11 @@ from asr.models.decoders import (
     build_decoder,
 )
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
-from asr.models.guided_attention import (
-    AttentionClockConfig,
-    AttentionGuideConfig,
-    AttentionPriorConfig,
-    GuidedAttentionConfig,
-    attention_measures,
-    diagonal_times,
-    guide_texts,
-    guided_attention_loss,
-    prior_bias,
-)
+from asr.models.guided_attention import GuidedAttention, GuidedAttentionConfig
 from asr.models.language_model import LanguageModel, LanguageModelConfig
-from asr.models.layers import Dropout, find_more_kinds, length_mask
+from asr.models.layers import Dropout, find_more_kinds
 from asr.models.lora_int8 import LoraConfig, add_low_rank, freeze, require_learning
-from asr.models.losses import Losses, Model, ModelConfig, Targets, align_tokens, ctc_loss
+from asr.models.losses import CTC, Losses, Model, ModelConfig, Targets, ctc_loss
 
 # B batch, T encoded steps, F features, U tokens, N rows of the decoder (tokens and the end), V vocabulary,
 # D dimension
@@ -62,13 +49,7 @@ class SpeechModelConfig(ModelConfig):
     label_smoothing: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each target that is spread over the whole vocabulary."""
     guided_attention: GuidedAttentionConfig | None = None
-    """Pushes cross-attention to run from left to right; null: no push."""
-    attention_prior: AttentionPriorConfig | None = None
-    """Holds cross-attention near the diagonal in the first updates, then lets go; null: none."""
-    attention_guide: AttentionGuideConfig | None = None
-    """Keeps cross-attention to where CTC has the next token, in training and decoding; null: it is free."""
-    attention_clock: AttentionClockConfig | None = None
-    """Keeps cross-attention to where the decoder itself takes the next token to be; null: it is free."""
+    """Leads cross-attention along the recording; null: it is free."""
     exposure: ExposureConfig = ExposureConfig()
     """What the decoder sees in place of true tokens, to learn to go on after a mistake."""
     frozen: tuple[str, ...] = ()
@@ -86,8 +67,6 @@ class SpeechModelConfig(ModelConfig):
         if self.decoder is not None and self.ctc_weight == 1:
             raise ValueError("ctc_weight = 1.0 leaves the decoder untrained; lower it or set decoder: null")
         self.refuse_idle(self.decoder is not None, "a decoder", "label_smoothing")
-        if self.decoder is None and self.guided_attention is not None:
-            raise ValueError("guided_attention needs a decoder; set guided_attention: null")
         if self.decoder is None and self.exposure != ExposureConfig():
             raise ValueError("exposure is about the inputs of a decoder, and there is none; remove it")
         if self.decoder is not None and not self.decoder.reads_tokens and self.exposure != ExposureConfig():
@@ -97,19 +76,20 @@ class SpeechModelConfig(ModelConfig):
             )
         if self.decoder is not None and self.decoder.needs_ctc and self.ctc_weight == 0:
             raise ValueError("decoder.type = mask_ctc starts from CTC: set ctc_weight above 0")
-        guided = self.guided_attention
-        if guided is not None and guided.path == "ctc" and self.ctc_weight == 0:
-            raise ValueError("guided_attention.path = ctc needs a CTC head: set ctc_weight above 0")
-        if self.decoder is not None and guided is not None:
-            check_guided_heads(guided, self.decoder)
-        for name in ("attention_prior", "attention_guide", "attention_clock"):
-            if getattr(self, name) is not None:
-                check_biased(name, self.decoder)
-        if self.attention_guide is not None and self.ctc_weight == 0:
-            raise ValueError("attention_guide follows the CTC head: set ctc_weight above 0")
-        if self.attention_guide is not None and self.attention_clock is not None:
-            raise ValueError("attention_guide and attention_clock both say where to attend; remove one")
+        if self.guided_attention is not None:
+            self._check_guided(self.guided_attention)
         return self
+
+    def _check_guided(self, guided: GuidedAttentionConfig) -> None:
+        if self.decoder is None or self.decoder.cross_attention == (0, 0):
+            raise ValueError("guided_attention needs a decoder that attends; set guided_attention: null")
+        if (guided.prior is not None or guided.window is not None) and not self.decoder.reads_tokens:
+            raise ValueError(
+                "guided_attention.prior and .window need a decoder that goes token by token, and "
+                f"decoder.type = {self.decoder.type} does not; remove them"
+            )
+        if guided.needs_ctc and self.ctc_weight == 0:
+            raise ValueError("guided_attention follows the CTC head: set ctc_weight above 0")
 
     @property
     def attends(self) -> bool:
@@ -121,46 +101,18 @@ class SpeechModelConfig(ModelConfig):
             raise ValueError(
                 "train.select_by = token_accuracy is about a decoder, and there is none; set it to wer"
             )
+        guided = self.guided_attention
         is_loudness = run.features.type == "log_mel" and run.features.reduction.type == "none"
-        for name in ("guided_attention", "attention_prior"):
-            section = getattr(self, name)
-            if section is not None and section.trim_silence and not is_loudness:
-                raise ValueError(
-                    f"model.{name}.trim_silence finds silence in log-mel features: set it to false, "
-                    "or features.type = log_mel and features.reduction.type = none"
-                )
-        prior = self.attention_prior
-        if prior is not None and prior.end_updates >= run.train.steps:
+        if guided is not None and (guided.loss or guided.prior) and not is_loudness:
             raise ValueError(
-                f"model.attention_prior.end_updates = {prior.end_updates} is not before train.steps = "
-                f"{run.train.steps}, and what never attended without a prior cannot do so; lower it"
+                "model.guided_attention finds silence in log-mel features: set features.type = log_mel and "
+                "features.reduction.type = none, or remove its loss and prior"
             )
-
-
-def check_guided_heads(guided: GuidedAttentionConfig, decoder: DecoderConfig) -> None:
-    num_layers, num_heads = decoder.cross_attention
-    if num_heads == 0:
-        raise ValueError(
-            f"guided_attention needs attention, which decoder.type = {decoder.type} has not; set "
-            "guided_attention: null"
-        )
-    for layer in guided.layers or ():
-        if not -num_layers <= layer < num_layers:
+        if guided is not None and guided.prior and guided.prior.end_updates >= run.train.steps:
             raise ValueError(
-                f"guided_attention.layers: no layer {layer} among the {num_layers} of the decoder that attend"
+                f"model.guided_attention.prior.end_updates = {guided.prior.end_updates} is not before "
+                f"train.steps = {run.train.steps}, and no decoder can attend at its end; lower it"
             )
-    for head in guided.heads or ():
-        if head >= num_heads:
-            raise ValueError(f"guided_attention.heads: no head {head} among the {num_heads} of the decoder")
-
-
-def check_biased(name: str, decoder: DecoderConfig | None) -> None:
-    if decoder is None or decoder.cross_attention == (0, 0) or not decoder.reads_tokens:
-        raise ValueError(
-            f"{name} needs a decoder that attends and goes token by token, and decoder"
-            + (" is null" if decoder is None else f".type = {decoder.type} does not")
-            + f"; set {name}: null"
-        )
 
 
 REPORTED = (
@@ -176,19 +128,6 @@ REPORTED = (
 )
 
 
-@dataclass(frozen=True)
-class CTC:
-    """Output and loss of the CTC head for a batch."""
-
-    log_probabilities_BTV: Tensor
-    loss_B: Tensor
-
-    def aligns(self, targets: Targets, threshold: float) -> Tensor:
-        """(B,): True where the loss per token is below the threshold."""
-        loss_B = self.loss_B.detach()  # 0 where there are too few steps for the tokens, and so no alignment
-        return (loss_B > 0) & (loss_B < threshold * targets.lengths_B)
-
-
 class SpeechModel(EncoderModel):
     """Model of speech: encodes once; the CTC head and the decoder both read the result."""
 
@@ -200,15 +139,11 @@ class SpeechModel(EncoderModel):
         dim = self.encoder.output_dim
         self.ctc_head = nn.Linear(dim, vocab_size) if config.ctc_weight > 0 else None
         self.ctc_dropout = Dropout(self.encoder.dropout.probability)
-        self._forcing = TeacherForcing(config.label_smoothing, config.exposure)
+        self.guided_attention = GuidedAttention(config.guided_attention, self.subsampling_factor)
         self.decoder: AnyDecoder | None = None
         if config.decoder is not None:
-            self.decoder = build_decoder(config.decoder, dim, vocab_size)
-        if config.attention_clock is not None:
-            assert isinstance(self.decoder, Decoder)
-            from asr.research.attention_clock import ClockedDecoder
-
-            self.decoder = ClockedDecoder(config.attention_clock, self.decoder, dim, vocab_size)
+            decoder = build_decoder(config.decoder, dim, vocab_size)
+            self.decoder = self.guided_attention.wrap(decoder, dim, vocab_size)
         freeze(self, config.frozen)
         if config.lora is not None:
             add_low_rank(self, config.lora)
@@ -256,32 +191,15 @@ class SpeechModel(EncoderModel):
             total = total + self.config.ctc_weight * ctc.loss_B.sum()
             parts["ctc"] = ctc.loss_B.sum()
         if self.decoder is not None:
-            guided_weight = self._guided_weight(step)
-            watched = self._watched_heads() if guided_weight > 0 or not self.training else {}
-            forcing = self._forcing
-            prior = self.config.attention_prior
-            if self.training and prior is not None and (width := prior.width_at(step)) is not None:
-                spans_B2 = self._speech_spans(features_BTF, feature_lengths_B, speech_spans_B2, of=prior)
-                times_BN = diagonal_times(spans_B2, targets.num_rows_B, tokens_BU.size(1) + 1)
-                bias_BNT = prior_bias(times_BN, spans_B2, encoded[0].size(1), width)
-                forcing = replace(forcing, attention_bias_BNT=bias_BNT)
-            if ctc is not None and self.config.attention_guide is not None:
-                guided_BNT = self._guide_aligned(ctc, encoded, targets, forcing.attention_bias_BNT)
-                forcing = replace(forcing, attention_bias_BNT=guided_BNT)
+            guided, audio = self.guided_attention, (features_BTF, feature_lengths_B, speech_spans_B2)
+            updates = step if self.training else None
+            bias_BNT = guided.bias_of_batch(targets, encoded, ctc, audio, updates)
+            forcing = TeacherForcing(self.config.label_smoothing, self.config.exposure, bias_BNT)
+            watched = guided.watch(self.decoder, updates)
             decoder_loss = self.decoder.compute_loss(targets, encoded, watched, forcing)
-            total = total + (1 - self.config.ctc_weight) * decoder_loss.loss
-            parts |= decoder_loss.parts
-            if decoder_loss.weights:
-                weights_BHNT = torch.cat(list(decoder_loss.weights.values()), dim=1)
-                spans_B2 = self._speech_spans(features_BTF, feature_lengths_B, speech_spans_B2)
-                times_BN, on_path = self._path(spans_B2, encoded, targets, ctc)
-                rows = (times_BN[:, : weights_BHNT.size(2)], decoder_loss.num_rows_B, encoded[1])
-                parts |= attention_measures(weights_BHNT.detach(), *rows) | on_path
-                if guided_weight > 0:
-                    assert self.config.guided_attention is not None
-                    penalty = guided_attention_loss(weights_BHNT, *rows, self.config.guided_attention.sigma)
-                    total = total + guided_weight * penalty
-                    parts["guided_attention"] = penalty
+            penalty, measures = guided.measure(decoder_loss, targets, encoded, ctc, audio, updates)
+            total = total + (1 - self.config.ctc_weight) * decoder_loss.loss + penalty
+            parts |= decoder_loss.parts | measures
         num_tokens = int(targets.num_rows_B.sum())
         return Losses(total, num_tokens, {name: part.detach() for name, part in parts.items()})
 
@@ -295,82 +213,12 @@ class SpeechModel(EncoderModel):
     ) -> tuple[Tensor, Weights]:
         """Teacher-forced scores of each token's place by the decoder, and the attention asked for."""
         assert self.decoder is not None
-        guide = self.config.attention_guide
-        if guide is None:
+        if self.guided_attention.ctc_width is None:
             return self.decoder.score_reference(targets, encoded, weights_of)
         assert isinstance(self.decoder, Decoder)
         ctc_BTV = self.ctc_log_probabilities(encoded[0])
-        bias_BNT = guide_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None], guide.width)
+        bias_BNT = self.guided_attention.bias_of_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None])
         return self.decoder(targets.for_decoder()[0], *encoded, weights_of, bias_BNT)
-
-    # --- guided attention -----------------------------------------------------------------------
-
-    def _guide_aligned(
-        self, ctc: CTC, encoded: Encoded, targets: Targets, bias_BNT: Tensor | None
-    ) -> Tensor | None:
-        """The window of utterances that CTC aligns well, and `bias_BNT` of the others."""
-        config = self.config.attention_guide
-        assert config is not None
-        is_aligned_B = torch.ones_like(encoded[1], dtype=torch.bool)
-        if self.training:
-            is_aligned_B = ctc.aligns(targets, config.ctc_threshold)
-        if not is_aligned_B.any():
-            return bias_BNT
-        ctc_BTV = ctc.log_probabilities_BTV.detach()
-        window_BNT = guide_texts(ctc_BTV, encoded[1], targets.tokens_BU[:, None], config.width)
-        others_BNT = torch.zeros_like(window_BNT) if bias_BNT is None else bias_BNT
-        return torch.where(is_aligned_B[:, None, None], window_BNT, others_BNT)
-
-    def _guided_weight(self, step: int) -> float:
-        guided = self.config.guided_attention
-        return guided.weight_at(step) if guided is not None and self.training else 0.0
-
-    def _watched_heads(self) -> WeightsOf:
-        """Layer to heads: those that are guided, or those of the last layer where none is."""
-        assert self.decoder is not None
-        guided, num_layers = self.config.guided_attention, self.decoder.num_layers
-        if guided is None:
-            return self.decoder.last_heads
-        layers = range(num_layers) if guided.layers is None else guided.layers
-        heads = tuple(range(self.decoder.num_heads)) if guided.heads is None else guided.heads
-        return {layer % num_layers: heads for layer in layers}
-
-    def _speech_spans(
-        self,
-        features_BTF: Tensor,
-        feature_lengths_B: Tensor,
-        known_B2: Tensor | None = None,
-        *,
-        of: AttentionPriorConfig | None = None,
-    ) -> Tensor:
-        """(B, 2): where the diagonal starts and ends, in encoded steps, by one section or the other."""
-        section = of or self.config.guided_attention
-        if section is not None and section.trim_silence:
-            if known_B2 is None:
-                known_B2 = speech_spans(features_BTF, feature_lengths_B)
-            return known_B2 / self.encoder.subsampling_factor
-        ends_B = feature_lengths_B / self.encoder.subsampling_factor
-        return torch.stack([torch.zeros_like(ends_B), ends_B], dim=1)
-
-    def _path(
-        self, spans_B2: Tensor, encoded: Encoded, targets: Targets, ctc: CTC | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(B, N): when each row should be attended to, and how many rows follow the CTC alignment."""
-        guided = self.config.guided_attention
-        times_BN = diagonal_times(spans_B2, targets.num_rows_B, targets.tokens_BU.size(1) + 1)
-        if guided is None or guided.path == "diagonal" or ctc is None:
-            return times_BN, {}
-        is_aligned_B = ctc.aligns(targets, guided.ctc_threshold)
-        if is_aligned_B.any():
-            first_BU, past_BU = align_tokens(
-                ctc.log_probabilities_BTV, encoded[1], targets.tokens_BU, targets.lengths_B
-            )
-            path_BN = times_BN.clone()  # the end of the utterance keeps its place on the diagonal
-            middle_BU = (first_BU + past_BU - 1) / 2
-            is_token_BU = length_mask(targets.lengths_B, middle_BU.size(1))
-            path_BN[:, :-1] = torch.where(is_token_BU, middle_BU, times_BN[:, :-1])
-            times_BN = torch.where(is_aligned_B[:, None], path_BN, times_BN)
-        return times_BN, {"on_ctc_path": (is_aligned_B * targets.num_rows_B).sum()}
 
 
 # From the section of a config to its class; nothing in the training loop names a kind.

@@ -45,8 +45,6 @@ _SMOKE_CAPS = {
 # Settings that name what a small model, or few texts, do not have.
 _SMOKE_REPLACED: dict[str, Any] = {
     "data.max_unknown": 1.0,  # few texts do not have every character, in Chinese not even most
-    "model.guided_attention.layers": None,
-    "model.guided_attention.heads": None,
     "train.precision": "float32",  # no trial of what is quicker
     "train.compile": False,
 }

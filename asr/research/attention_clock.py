@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.decoders import Decoder, DecoderState, Weights, WeightsOf
-from asr.models.guided_attention import ELSEWHERE, AttentionClockConfig, AttentionGuide
+from asr.models.guided_attention import ELSEWHERE, AttentionGuide
 from asr.models.layers import length_mask
 
 # B utterances, R rows (the beams of all utterances, those of one side by side), U new tokens, T encoded
 # steps, L their dimension, K of query and key
 
 QUERY_DIM = 64
+REACH = 64  # a token moves by fewer steps than this; after a longer pause it has to find its place anew
 SLOWNESS = 8.0  # tokens move so many steps at first, about
 
 
@@ -48,17 +49,15 @@ class ClockedDecoder(Decoder):
     which is the forward algorithm of a hidden Markov model whose states are the steps.
     """  # fmt: skip
 
-    def __init__(
-        self, config: AttentionClockConfig, decoder: Decoder, memory_dim: int, vocab_size: int
-    ) -> None:
+    def __init__(self, width: float, decoder: Decoder, memory_dim: int, vocab_size: int) -> None:
         super().__init__()
         self.inner = decoder
         self.num_layers, self.num_heads = decoder.num_layers, decoder.num_heads
         self.max_tokens = decoder.max_tokens
-        self.width = config.width
+        self.width = width
         self.query = nn.Embedding(vocab_size, QUERY_DIM)
         self.key = nn.Linear(memory_dim, QUERY_DIM)
-        self.move = nn.Parameter(-torch.arange(config.reach) / SLOWNESS)
+        self.move = nn.Parameter(-torch.arange(REACH) / SLOWNESS)
 
     @property
     def embedding(self) -> nn.Embedding:  # type: ignore[override]

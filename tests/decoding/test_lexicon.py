@@ -38,7 +38,7 @@ class Talker(torch.nn.Module):
     """A CTC head of given scores and no decoder, as far as a beam asks."""
 
     decoder = None
-    config = SimpleNamespace(attention_guide=None)
+    guided_attention = SimpleNamespace(ctc_width=None)
 
     def __init__(self, scores_TV: Tensor) -> None:
         super().__init__()

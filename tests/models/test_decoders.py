@@ -78,10 +78,6 @@ DECODER_SETTINGS += ["data.train=train.jsonl", "data.dev=dev.jsonl"]
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            ["model.guided_attention.weight=1.0"],
-            "guided_attention needs attention, which decoder.type = single_summary has not",
-        ),
         (["train.plot_every=5"], "train.plot_every draws the attention of a decoder, and there is none"),
         (
             ["model.decoder.type=attention", "model.decoder.attention.location.kernel=4"],
@@ -92,14 +88,6 @@ DECODER_SETTINGS += ["data.train=train.jsonl", "data.dev=dev.jsonl"]
             "unknown key model.decoder.num_heads",
         ),
         (["model.decoder.type=recurrent"], "model.decoder.type = 'recurrent': expected one of 'transformer'"),
-        (
-            ["model.decoder.type=attention", "model.guided_attention.layers=[1]"],
-            "no layer 1 among the 1 of the decoder that attend",
-        ),
-        (
-            ["model.decoder.type=intra_attention", "model.guided_attention.heads=[2]"],
-            "no head 2 among the 1 of the decoder",
-        ),
     ],
 )
 def test_config_says_what_does_not_go_together(settings: list[str], message: str) -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from asr.models import (
-    IGNORED,
-    GuidedAttentionConfig,
-    attention_measures,
-    cross_entropy,
-    ctc_loss,
-    diagonal_times,
-    guided_attention_loss,
-)
+from asr.models import IGNORED, cross_entropy, ctc_loss
 from asr.text import BLANK_ID
 
-# B batch, T encoded steps, U tokens, N rows of attention, V vocabulary, H heads
+# B batch, T encoded steps, U tokens, V vocabulary
 
 # --- cross-entropy ------------------------------------------------------------------------------
 
@@ -103,143 +92,3 @@ def test_ctc_loss_is_zero_where_the_tokens_do_not_fit() -> None:
     assert scores_BTV.grad is not None
     assert scores_BTV.grad.isfinite().all()
     assert (scores_BTV.grad != 0).any(-1).any(-1).tolist() == [False, True, False, False]
-
-
-# --- guided attention ---------------------------------------------------------------------------
-
-# Two rows, four steps, sigma = 0.5: W_nt = 1 - exp(-2 (n/2 - t/4)^2).
-PENALTIES = [[0.0, 0.1175031, 0.3934693, 0.6753475], [0.3934693, 0.1175031, 0.0, 0.1175031]]
-
-
-def loss_of(weights: list[list[float]], sigma: float = 0.5) -> float:
-    """Of one utterance and one head, with the straight diagonal."""
-    num_rows_B, lengths_B = torch.tensor([len(weights)]), torch.tensor([len(weights[0])])
-    times_BN = diagonal_times(torch.tensor([[0.0, len(weights[0])]]), num_rows_B, len(weights))
-    return guided_attention_loss(torch.tensor([[weights]]), times_BN, num_rows_B, lengths_B, sigma).item()
-
-
-@pytest.mark.parametrize(
-    ("weights", "expected"),
-    [
-        ([[1.0, 0, 0, 0], [0, 0, 1.0, 0]], 0.0),
-        ([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]], (0.1175031 + 0.1175031) / 2),
-        ([[0, 0, 0, 1.0], [1.0, 0, 0, 0]], 0.6753475 + 0.3934693),
-        ([[0.25] * 4, [0.25] * 4], sum(map(sum, PENALTIES)) / 4),
-    ],
-)
-def test_guided_attention_loss_by_hand(weights: list[list[float]], expected: float) -> None:
-    assert loss_of(weights) == pytest.approx(expected, abs=1e-6)
-
-
-@given(
-    num_rows=st.integers(1, 12),
-    num_steps=st.integers(1, 40),
-    sigma=st.sampled_from([0.05, 0.2, 0.4, 2.0]),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=50)
-def test_guided_attention_loss_equals_its_formula(
-    num_rows: int, num_steps: int, sigma: float, seed: int
-) -> None:
-    """W = 1 - exp(-(n/N - t/T)^2 / (2 sigma^2)), times the attention; at most 1 a row."""
-    weights_NT = torch.rand(num_rows, num_steps, generator=torch.Generator().manual_seed(seed)).softmax(-1)
-    n, t = np.arange(num_rows)[:, None] / num_rows, np.arange(num_steps) / num_steps
-    penalty_NT = 1 - np.exp(-((n - t) ** 2) / (2 * sigma**2))
-    expected = (weights_NT.double().numpy() * penalty_NT).sum()
-    assert loss_of(weights_NT.tolist(), sigma) == pytest.approx(expected, abs=1e-5)
-    assert 0 <= expected <= num_rows
-
-
-def random_attention(batch: int = 3, heads: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights, times, rows and steps of a batch; the weights do not vanish in the padding."""
-    torch.manual_seed(0)
-    num_rows_B, lengths_B = torch.tensor([6, 2, 1])[:batch], torch.tensor([10, 7, 1])[:batch]
-    weights_BHNT = torch.rand(batch, heads, 6, 10)
-    spans_B2 = torch.stack([torch.zeros(batch), lengths_B], dim=1)
-    return weights_BHNT, diagonal_times(spans_B2, num_rows_B, 6), num_rows_B, lengths_B
-
-
-def test_guided_attention_loss_ignores_padding_and_adds_up_over_a_batch() -> None:
-    weights_BHNT, times_BN, num_rows_B, lengths_B = random_attention()
-    batched = guided_attention_loss(weights_BHNT, times_BN, num_rows_B, lengths_B, 0.2)
-    alone = 0.0
-    for row, (num_rows, length) in enumerate(zip(num_rows_B.tolist(), lengths_B.tolist(), strict=True)):
-        one = slice(row, row + 1)
-        weights = weights_BHNT[one, :, :num_rows, :length]
-        times = times_BN[one, :num_rows]
-        alone += guided_attention_loss(weights, times, num_rows_B[one], lengths_B[one], 0.2).item()
-    assert batched.item() == pytest.approx(alone, rel=1e-6)
-
-
-def test_guided_attention_loss_is_the_mean_over_heads() -> None:
-    weights_BHNT, *rows = random_attention(heads=3)
-    each = [guided_attention_loss(weights_BHNT[:, [head]], *rows, 0.2).item() for head in range(3)]
-    assert guided_attention_loss(weights_BHNT, *rows, 0.2).item() == pytest.approx(np.mean(each), rel=1e-6)
-
-
-def test_its_gradient_pulls_attention_to_the_diagonal() -> None:
-    torch.manual_seed(0)
-    scores = torch.randn(1, 1, 5, 20, requires_grad=True)
-    num_rows_B, lengths_B = torch.tensor([5]), torch.tensor([20])
-    rows = diagonal_times(torch.tensor([[0.0, 20.0]]), num_rows_B, 5), num_rows_B, lengths_B
-    before = attention_measures(scores.detach().softmax(-1), *rows)
-    optimizer = torch.optim.SGD([scores], lr=20.0)
-    for _ in range(100):
-        optimizer.zero_grad()
-        guided_attention_loss(scores.softmax(-1), *rows, sigma=0.2).backward()
-        optimizer.step()
-    after = attention_measures(scores.detach().softmax(-1), *rows)
-    # The penalty is flat near the path: three steps of twenty away it is 0.25.
-    assert ((scores.argmax(-1).flatten() - torch.tensor([0, 4, 8, 12, 16])).abs() <= 3).all()
-    assert after["attention_monotonic"] == 5
-    assert after["attention_distance"] < 0.25 * before["attention_distance"]
-
-
-def test_diagonal_runs_through_the_speech() -> None:
-    times_BN = diagonal_times(torch.tensor([[2.0, 10.0], [0.0, 3.0]]), torch.tensor([4, 3]), 4)
-    assert times_BN[0].tolist() == [2, 4, 6, 8]
-    assert times_BN[1, :3].tolist() == [0, 1, 2]
-
-
-def test_attention_measures_by_hand() -> None:
-    """Centres of attention at steps 0, 3, 1, 4 and 3; the path wants 0, 2, 2, 4 and 5; the last row is padding."""
-    weights_BHNT = torch.nn.functional.one_hot(torch.tensor([[[0, 3, 1, 4, 3, 0]]]), 8).float()
-    times_BN = torch.tensor([[0.0, 2.0, 2.0, 4.0, 5.0, 0.0]])
-    measures = attention_measures(weights_BHNT, times_BN, torch.tensor([5]), torch.tensor([8]))
-    assert measures["attention_distance"].item() == pytest.approx((0 + 1 + 1 + 0 + 2) / 8)
-    # Of 5: from step 3 it went back to step 1; a single step back is none.
-    assert measures["attention_monotonic"].item() == 4
-
-
-# --- configuration ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "weights"),
-    [
-        ({}, {0: 2.0, 10**6: 2.0}),
-        ({"steps": 100}, {0: 2.0, 99: 2.0, 100: 0.0, 101: 0.0}),
-        ({"schedule": "linear", "steps": 100}, {0: 2.0, 25: 1.5, 50: 1.0, 99: 0.02, 100: 0.0, 500: 0.0}),
-        ({"schedule": "exponential", "half_life": 10}, {0: 2.0, 10: 1.0, 20: 0.5, 5: 2 / math.sqrt(2)}),
-        ({"schedule": "exponential", "half_life": 10, "steps": 20}, {10: 1.0, 19: 2 * 0.5**1.9, 20: 0.0}),
-    ],
-)
-def test_schedules_of_the_weight(options: dict[str, Any], weights: dict[int, float]) -> None:
-    config = GuidedAttentionConfig(weight=2.0, **options)
-    assert {step: config.weight_at(step) for step in weights} == pytest.approx(weights)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"schedule": "linear"}, "schedule = linear falls to zero at `steps`, which is missing; add steps"),
-        ({"layers": ()}, "at least 1 item"),
-        ({"heads": ()}, "at least 1 item"),
-        ({"heads": (-1,)}, "greater than or equal to 0"),
-        ({"half_life": 10}, "half_life = 10 does nothing without schedule = exponential"),
-        ({"ctc_threshold": 0.5}, "ctc_threshold = 0.5 does nothing without path = ctc"),
-    ],
-)
-def test_config_names_what_does_not_fit(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        GuidedAttentionConfig(**options)

@@ -27,10 +27,9 @@ from asr.models import (
     SpeechModel,
     SpeechModelConfig,
     Targets,
-    TransformerDecoder,
     build_model,
 )
-from asr.text import BLANK_ID, EOS_ID, SOS_ID
+from asr.text import EOS_ID, SOS_ID
 
 # B batch, T frames or encoded steps, U tokens, N rows of the decoder
 
@@ -105,7 +104,7 @@ def test_total_is_the_weighted_sum_of_its_parts(name: str, step: int) -> None:
     for is_training in (False, True):
         torch.manual_seed(1)
         losses = model.train(is_training)(*batch, step=step)
-        guided = config.guided_attention
+        guided = config.guided_attention and config.guided_attention.loss
         weights = {
             "ctc": config.ctc_weight,
             "cross_entropy": 1 - config.ctc_weight,
@@ -129,74 +128,6 @@ def test_correct_counts_the_tokens_that_the_decoder_predicts(name: str) -> None:
     assert model(*batch).parts["correct"] == len(TOKEN_LENGTHS)
     model.decoder.output.bias[EOS_ID] -= 100
     assert model(*batch).parts["correct"] == (scores_BNV.argmax(-1) == targets_BN).sum()
-
-
-@pytest.mark.parametrize(
-    ("options", "is_training", "watched"),
-    [
-        (None, True, {}),
-        (None, False, {1: (0, 1, 2, 3)}),  # attention is measured all the same, in the last layer
-        ({}, True, {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}),
-        ({}, False, {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}),
-        ({"layers": (-1,), "heads": (2,)}, True, {1: (2,)}),
-        ({"layers": (0, -2)}, True, {0: (0, 1, 2, 3)}),
-        ({"steps": 5}, True, {}),  # over by then
-    ],
-)
-def test_attention_is_computed_for_the_guided_heads_only(
-    options: dict[str, Any] | None, is_training: bool, watched: dict[int, tuple[int, ...]], monkeypatch: Any
-) -> None:
-    tree = SYSTEMS["transformer-attention"].model_dump() | {"guided_attention": options}
-    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE).train(is_training)
-    asked = []
-
-    def note(
-        self: TransformerDecoder, tokens: Any, encoded: Any, lengths: Any, weights_of: Any, bias: Any
-    ) -> Any:
-        asked.append(weights_of)
-        return original(self, tokens, encoded, lengths, weights_of, bias)
-
-    original = TransformerDecoder.forward
-    monkeypatch.setattr(TransformerDecoder, "forward", note)
-    model(*example_batch(), step=5)
-    assert asked == [watched]
-
-
-def test_guided_attention_follows_the_ctc_alignment_once_it_is_good() -> None:
-    """The first two utterances are clear, the third is not, the fourth has too few steps for its tokens."""
-    tree = SYSTEMS["transformer-hybrid"].model_dump()
-    tree["guided_attention"] |= {"trim_silence": False, "ctc_threshold": 0.5}
-    model = build_model(SpeechModelConfig.model_validate(tree), NUM_FEATURES, VOCAB_SIZE)
-    scores_BTV = torch.zeros(4, 20, VOCAB_SIZE)
-    scores_BTV[:2, :, BLANK_ID] = 10
-    for token, (first, past) in {7: (1, 2), 8: (3, 6), 9: (18, 20)}.items():
-        scores_BTV[0, first:past, token] = 30
-    scores_BTV[1, 4:5, 7] = 30
-    lengths_B = torch.tensor([20, 10, 20, 2])
-    targets = Targets(torch.tensor([[7, 8, 9], [7, 1, 1], [7, 8, 9], [7, 8, 9]]), torch.tensor([3, 1, 3, 3]))
-    model.ctc_log_probabilities = lambda scores: scores.log_softmax(-1)  # type: ignore[method-assign]
-    ctc = model._compute_ctc((scores_BTV, lengths_B), targets)
-    spans_B2 = torch.stack([torch.zeros(4), lengths_B], dim=1)
-    times_BN, counts = model._path(spans_B2, (scores_BTV, lengths_B), targets, ctc)
-    # The middle of each token, and for the end its place on the diagonal.
-    assert times_BN[0].tolist() == [1.0, 4.0, 18.5, 15.0]
-    assert times_BN[1, :2].tolist() == [4.0, 5.0]
-    assert times_BN[2].tolist() == [0.0, 5.0, 10.0, 15.0]
-    assert times_BN[3].tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert counts["on_ctc_path"] == 4 + 2
-
-
-@torch.no_grad()
-def test_silence_is_trimmed_from_the_diagonal() -> None:
-    model = build_example("conformer-hybrid")  # four frames a step
-    features_BTF = torch.full((1, 80, NUM_FEATURES), -10.0)
-    features_BTF[0, 20:60] = 0.0
-    assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[5.0, 15.0]]
-    masked_BTF = torch.zeros_like(features_BTF)
-    known_B2 = torch.tensor([[20.0, 60.0]])
-    assert model._speech_spans(masked_BTF, torch.tensor([80]), known_B2).tolist() == [[5.0, 15.0]]
-    model = build_example("transformer-attention")  # trim_silence: false
-    assert model._speech_spans(features_BTF, torch.tensor([80])).tolist() == [[0.0, 20.0]]
 
 
 # --- odd utterances, half precision -------------------------------------------------------------
@@ -316,28 +247,8 @@ DECODER = {"type": "transformer", "num_layers": 2, "num_heads": 4}
             "ctc_weight = 1.0 leaves the decoder untrained; lower it or",
         ),
         (
-            {"ctc_weight": 1.0, "guided_attention": {}},
-            "guided_attention needs a decoder; set guided_attention: null",
-        ),
-        (
             {"ctc_weight": 1.0, "exposure": {"drop": 0.1}},
             "exposure is about the inputs of a decoder, and there is",
-        ),
-        (
-            {"ctc_weight": 0.0, "decoder": DECODER, "guided_attention": {"path": "ctc"}},
-            "guided_attention.path = ctc needs a CTC head: set ctc_weight above 0",
-        ),
-        (
-            {"decoder": DECODER, "guided_attention": {"layers": (0, 2)}},
-            "guided_attention.layers: no layer 2 among the 2 of the decoder that attend",
-        ),
-        (
-            {"decoder": DECODER, "guided_attention": {"layers": (-3,)}},
-            "guided_attention.layers: no layer -3 among the 2 of the decoder that attend",
-        ),
-        (
-            {"decoder": DECODER, "guided_attention": {"heads": (3, 4)}},
-            "guided_attention.heads: no head 4 among the 4 of the decoder",
         ),
     ],
 )

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from typing import Any
 
-import pydantic
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from model_examples import SYSTEMS, VOCAB_SIZE, build_example, make_utterances
-from test_attention_prior import ATTENDING
+from model_examples import ATTENDING, FREE, VOCAB_SIZE, build_example, make_utterances
 
-from asr.models import ELSEWHERE, SpeechModel, SpeechModelConfig
+from asr.models import ELSEWHERE, SpeechModel
 from asr.research import ClockedDecoder
 from asr.text import SOS_ID
 
 # B utterances, R rows of beams, U tokens, T encoded steps
 
-CLOCKED = [name for name in ATTENDING if "clock" in name or name == "intra-attention-decoder"]
+CLOCKED = [name for name in ATTENDING if name not in FREE]
 every_clocked_decoder = pytest.mark.parametrize("name", CLOCKED)
 
 
@@ -96,20 +92,13 @@ def test_beams_that_part_have_each_its_own_place(name: str) -> None:
         torch.testing.assert_close(found_RUV[row, 0], expected_RUV[0, 2], rtol=0, atol=1e-4)
 
 
-@every_clocked_decoder
-def test_it_learns_by_the_cross_entropy_alone(name: str) -> None:
-    model, decoder = clocked(name)
-    model.train()(*make_utterances([90, 60], [5, 3])).total.backward()
-    for weight in (decoder.query.weight, decoder.key.weight, decoder.move):
-        assert weight.grad is not None and weight.grad.abs().max() > 0
-
-
 @torch.no_grad()
 def test_attention_keeps_to_the_window() -> None:
     """Far from where the clock is, no head looks, whatever its scores."""
     model, decoder = clocked()
     encoded = model.encode(*make_utterances([400], [4])[:2])
-    decoder.move.copy_(torch.tensor([-50.0, -50.0, -50.0, 0.0] + [-50.0] * 4))
+    decoder.move.fill_(-50.0)
+    decoder.move[3] = 0
     decoder.query.weight.zero_()
     tokens_RU = torch.tensor([[SOS_ID, 6, 7, 8]])
     weights_RHUT = decoder(tokens_RU, *encoded, {0: (0, 1, 2, 3)})[1][0]
@@ -139,19 +128,3 @@ def test_a_token_moves_the_clock_by_less_than_its_reach() -> None:
     state = decoder.start(torch.zeros(1, reach + 6, decoder.key.in_features), torch.tensor([reach + 6]))
     decoder.follow(torch.tensor([[SOS_ID]]), state)
     assert state.places_RT[0].tolist() == pytest.approx([1 / reach] * reach + [0] * 6, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"attention_guide": {}}, "attention_guide and attention_clock both say where to attend; remove one"),
-        (
-            {"decoder": None, "ctc_weight": 1.0},
-            "attention_clock needs a decoder that attends .* null; set att",
-        ),
-    ],
-)
-def test_what_no_clock_goes_with(change: dict[str, Any], message: str) -> None:
-    tree = SYSTEMS["lstm-hybrid"].model_dump() | {"attention_clock": {}} | change
-    with pytest.raises(pydantic.ValidationError, match=re.compile(message, re.DOTALL)):
-        SpeechModelConfig.model_validate(tree)

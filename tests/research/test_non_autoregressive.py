@@ -15,7 +15,6 @@ from model_examples import (
     VOCAB_SIZE,
     build_example,
     every_non_autoregressive,
-    make_utterances,
 )
 from torch import Tensor
 
@@ -298,34 +297,6 @@ def test_attention_that_is_asked_for(name: str) -> None:
     assert not weights[0][1, :, :, 6:].any()
 
 
-@every_non_autoregressive
-def test_guided_attention_pulls_to_the_path(name: str) -> None:
-    """A few updates on the penalty alone bring attention nearer to it."""
-    model, batch = build_example(name).train(), make_utterances([80, 60], [6, 4])
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    penalties = []
-    for _ in range(12):
-        penalty = next_penalty(model, batch)
-        penalty.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        penalties.append(penalty.item())
-    assert penalties[-1] < 0.8 * penalties[0]
-
-
-def next_penalty(model: SpeechModel, batch: Any) -> Tensor:
-    """The part of the total that guides: as the loss is linear in its weight, by two weights."""
-    torch.manual_seed(0)
-    guided = model(*batch)
-    config = model.config.guided_attention
-    model.config = model.config.model_copy(update={"guided_attention": None})
-    torch.manual_seed(0)
-    unguided = model(*batch)
-    model.config = model.config.model_copy(update={"guided_attention": config})
-    assert "guided_attention" in guided.parts
-    return guided.total - unguided.total
-
-
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
@@ -343,10 +314,6 @@ def next_penalty(model: SpeechModel, batch: Any) -> Tensor:
             "the tokens before the next one, which decoder.type = parallel_end does not see; remove it",
         ),
         ({"decoder": {"type": "parallel_length", "dim": 30}}, "dim = 30 is no multiple of num_heads = 4"),
-        (
-            {"decoder": {"type": "parallel_length", "num_layers": 2}, "guided_attention": {"layers": (2,)}},
-            "guided_attention.layers: no layer 2 among the 2 of the decoder that attend",
-        ),
     ],
 )
 def test_config_names_the_settings_in_conflict(tree: dict[str, Any], message: str) -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from decoding_examples import build_talker, random_encoded, search_beams
 from hypothesis import given, settings, strategies as st
-from model_examples import NUM_SPECIAL, VOCAB_SIZE, build_example, make_utterances
+from model_examples import NUM_SPECIAL, VOCAB_SIZE
 from torch import nn
 
 from asr.decoding import DecodingConfig
 from asr.models import Decoder, SpeechModelConfig, build_decoder
-from asr.research import RecurrentAttention, RecurrentAttentionConfig
+from asr.research import RecurrentAttention
 
 # B utterances, R rows, T encoded steps, E their dimension, U tokens, V vocabulary
 
@@ -350,23 +350,3 @@ def test_location_tells_apart_what_sounds_the_same() -> None:
         decoder = build(DECODERS[name])
         weights_BHUT = decoder(tokens_BU, same, lengths_B, decoder.last_heads)[1][0]
         assert (weights_BHUT[0].amax() - weights_BHUT[0].amin() < 1e-6) == is_even
-
-
-def test_guided_attention_pulls_it_to_the_diagonal() -> None:
-    """From attention that is even everywhere, by the penalty alone."""
-    model, batch = build_example("attention-additive").train(), make_utterances([120, 90], [8, 5])
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    distances = []
-    for _ in range(30):
-        losses = model(*batch)
-        distances.append(float(losses.parts["attention_distance"]) / losses.num_tokens)
-        penalty = losses.total - losses.parts["cross_entropy"]
-        optimizer.zero_grad()
-        penalty.backward()
-        optimizer.step()
-    assert distances[-1] < 0.75 * distances[0]
-
-
-def test_attention_of_defaults_is_additive_without_location() -> None:
-    attention = RecurrentAttention(RecurrentAttentionConfig(), 8, MEMORY_DIM)
-    assert attention.score == "additive" and attention.location is None

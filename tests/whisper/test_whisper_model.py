@@ -206,7 +206,7 @@ def test_the_searches_of_other_decoders_drive_it() -> None:
         decoder=MODEL.decoder,
         ctc_head=None,
         training=False,
-        config=SimpleNamespace(attention_guide=None),
+        guided_attention=SimpleNamespace(ctc_width=None),
         limit_tokens=lambda lengths_B, max_tokens: max_tokens * (lengths_B > 0),
     )
     greedy = decode_by_decoder(model, encoded_BTD, lengths_B, max_tokens=5)
