@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 TUTORIALS = [
     "transcribe.md",
+    "fine-tune-whisper.md",
     "own-corpus.md",
     "phones.md",
     "shards.md",
@@ -39,6 +40,8 @@ NOT_RUN = {"make setup", ". .venv/bin/activate"}  # they install
 ADDED = {  # to any command that begins so: fewer updates
     "asr train docs/examples/commands/conf/lstm.yaml": "train.steps=6 train.validate_every=3 train.save_every=3"
     " train.log_every=1 optim.warmup_steps=2",
+    "asr train docs/examples/fine_tune_whisper.yaml": 'start_from="$ASR_MODEL" train.steps=2 train.validate_every=2'
+    " train.save_every=2 optim.warmup_steps=1",
 }
 REPLACED = {"train.steps=700": "train.steps=8"}  # and the longer training of the page is two updates longer
 STATUS = {"asr transcribe cut.wav": 1}  # of commands that do not end with 0
@@ -138,6 +141,8 @@ def test_the_conf_and_recipe_shown_are_the_files() -> None:
     page, example = read(DOCS / "own-corpus.md"), DOCS / "examples" / "commands"
     assert f"```yaml\n{read(example / 'conf' / 'lstm.yaml')}```" in page
     assert f"```python\n{read(example / 'recipe.py')}```" in page
+    config = read(DOCS / "examples" / "fine_tune_whisper.yaml")
+    assert f"```yaml\n{config}```" in read(DOCS / "fine-tune-whisper.md")
 
 
 def test_confs_for_a_corpus_of_ones_own_take_the_settings_shown() -> None:
