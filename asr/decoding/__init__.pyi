@@ -47,3 +47,15 @@ from .ngram import (
     token_vocabulary as token_vocabulary,
     write_arpa as write_arpa,
 )
+from .timestamps import (
+    TokenTime as TokenTime,
+    align_by_attention as align_by_attention,
+    align_by_ctc as align_by_ctc,
+    find_boundary as find_boundary,
+    find_ends as find_ends,
+    has_spaces as has_spaces,
+    split_words as split_words,
+    time_words as time_words,
+    warp as warp,
+    warp_batch as warp_batch,
+)

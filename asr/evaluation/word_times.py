@@ -11,12 +11,12 @@ import torch
 from asr.batches.builder import needed_frames
 from asr.data.labels import format_spans
 from asr.data.manifest import Utterance
+from asr.decoding.timestamps import align_by_attention, align_by_ctc, split_words, time_words
 from asr.errors import UserError
 from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
 from asr.models.encoders import make_clock
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
-from asr.transcription.timestamps import align_by_attention, align_by_ctc, split_words, time_words
 
 # B utterances of a batch, T encoded steps, V vocabulary
 

@@ -16,17 +16,6 @@ from .settings import (
     ScoringConfig as ScoringConfig,
     TranscriptionSettings as TranscriptionSettings,
 )
-from .timestamps import (
-    TokenTime as TokenTime,
-    align_by_attention as align_by_attention,
-    align_by_ctc as align_by_ctc,
-    find_boundary as find_boundary,
-    find_ends as find_ends,
-    has_spaces as has_spaces,
-    split_words as split_words,
-    time_words as time_words,
-    warp as warp,
-)
 from .transcribe import (
     Decoded as Decoded,
     End as End,

@@ -50,6 +50,14 @@ from asr.decoding.decode import (
     check_decoding,
 )
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
+from asr.decoding.timestamps import (
+    TokenTime,
+    align_by_attention,
+    align_by_ctc,
+    has_spaces,
+    split_words,
+    time_words,
+)
 from asr.errors import UserError
 from asr.models.decoders import Decoder
 from asr.models.lora_int8 import (
@@ -62,14 +70,6 @@ from asr.models.lora_int8 import (
 from asr.system.checkpoint import System, find_model, load_state, load_system
 from asr.system.decoding_resources import DecodingResources, load_bundled_decoding
 from asr.transcription.joining import clip_words, join_segments, make_segment, merge_channels
-from asr.transcription.timestamps import (
-    TokenTime,
-    align_by_attention,
-    align_by_ctc,
-    has_spaces,
-    split_words,
-    time_words,
-)
 from asr.transcripts.transcript import Segment, Transcript, Word
 
 # S samples

@@ -1,4 +1,4 @@
-"""asr/timestamps: the clock fits the layers, paths are the best ones, words begin and end where they sound."""
+"""asr/decoding/timestamps: the clock fits the layers, paths are the best ones, words begin and end where they sound."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from model_examples import NUM_FEATURES, build_example, make_utterances
 from whisper_examples import VOCAB_SIZE, VOCABULARY
 
 from asr.audio import SILENCE_DB
-from asr.features import FeaturesConfig, FrontEnd
-from asr.models import Clock, make_clock
-from asr.text import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
-from asr.transcription import (
+from asr.decoding import (
     TokenTime,
     align_by_attention,
     align_by_ctc,
@@ -26,6 +23,9 @@ from asr.transcription import (
     time_words,
     warp,
 )
+from asr.features import FeaturesConfig, FrontEnd
+from asr.models import Clock, make_clock
+from asr.text import BLANK_ID, SOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, TokenizerConfig
 from asr.whisper import WhisperTokenizer, name_tokens
 
 FIRST = len(SPECIAL_TOKENS)

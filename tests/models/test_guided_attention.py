@@ -26,7 +26,7 @@ from test_ctc_prefix import VOCABULARY, brute_force_times, random_scores
 from torch import Tensor
 
 from asr.config import build_config
-from asr.decoding import DecodingConfig, EncodedAudio, search_quickly
+from asr.decoding import DecodingConfig, EncodedAudio, align_by_attention, search_quickly
 from asr.errors import UserError
 from asr.models import (
     CTC,
@@ -53,7 +53,6 @@ from asr.models import (
 )
 from asr.system import RunConfig
 from asr.text import BLANK_ID
-from asr.transcription import align_by_attention
 
 # B batch, W texts of each, R rows of beams, N tokens and the end, T encoded steps, H heads, V vocabulary
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from asr.config import build_config
-from asr.decoding import Lexicon, WordNgramModel, estimate_ngrams, score_texts
+from asr.decoding import Lexicon, WordNgramModel, estimate_ngrams, score_texts, split_words
 from asr.errors import UserError
 from asr.text import (
     EOS_ID,
@@ -23,7 +23,6 @@ from asr.text import (
     compute_fingerprint,
     read_dictionary,
 )
-from asr.transcription import split_words
 
 DIGITS = """ONE W AH1 N
 WON W AH1 N

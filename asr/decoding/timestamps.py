@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from asr.audio.segmentation import FRAMES_PER_SECOND, measure_energies
 from asr.models import SpeechModel
@@ -36,6 +37,12 @@ _CONTEXT = 4  # tokens: a character has up to four bytes, which may be a token e
 # --- tokens -------------------------------------------------------------------------------------
 
 
+def pad_tokens(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """(B, U) tokens and (B,) their counts."""
+    rows = [torch.tensor(list(ids), dtype=torch.long) for ids in tokens]
+    return pad_sequence(rows, batch_first=True, padding_value=PAD_ID), torch.tensor([*map(len, rows)])
+
+
 @dataclass(frozen=True)
 class TokenTime:
     """First and last encoded step at which a token was recognised, and its probability there."""
@@ -49,7 +56,7 @@ def align_by_ctc(
     log_probabilities_BTV: Tensor, lengths_B: Tensor, tokens: Sequence[Sequence[int]]
 ) -> list[list[TokenTime]]:
     """Forced alignment: the best path through the posteriors of the CTC head that spells the tokens."""
-    tokens_BU, counts_B = _pad(tokens)
+    tokens_BU, counts_B = pad_tokens(tokens)
     scores_BTV = log_probabilities_BTV.float().cpu()
     first_BU, past_BU = align_tokens(scores_BTV, lengths_B.cpu(), tokens_BU, counts_B)
     aligned = []
@@ -70,7 +77,7 @@ def align_by_attention(
 ) -> list[list[TokenTime]]:
     """Dynamic time warping over the cross-attention of the decoder's last layer, the mean of its heads."""
     assert model.decoder is not None
-    tokens_BU, counts_B = _pad(tokens)
+    tokens_BU, counts_B = pad_tokens(tokens)
     targets = Targets(tokens_BU.to(encoded_BTD.device), counts_B.to(encoded_BTD.device))
     encoded = (encoded_BTD, lengths_B)
     scores_BNV, weights = model.score_reference(targets, encoded, model.decoder.last_heads)
@@ -98,29 +105,47 @@ def warp(weights_UT: np.ndarray) -> tuple[list[int], list[int]]:
     if num_tokens == 0 or num_steps < num_tokens:
         edges = np.linspace(0, num_steps, num_tokens + 1).astype(int).tolist()
         return edges[:-1], edges[1:]
-    gains_UT = np.log(weights_UT + 1e-8)
-    best_U = np.full(num_tokens, -np.inf)
-    best_U[0] = gains_UT[0, 0]
-    moved_UT = np.zeros((num_tokens, num_steps), bool)  # whether the path came from the token before
-    for step in range(1, num_steps):
-        from_before_U = np.concatenate([[-np.inf], best_U[:-1]])
-        moved_UT[:, step] = from_before_U > best_U
-        best_U = np.maximum(from_before_U, best_U) + gains_UT[:, step]
-    firsts, pasts = [0] * num_tokens, [num_steps] * num_tokens
-    token = num_tokens - 1
-    for step in range(num_steps - 1, 0, -1):
-        if moved_UT[token, step]:
-            firsts[token] = pasts[token - 1] = step
-            token -= 1
-    return firsts, pasts
+    (firsts,) = warp_batch([-np.log(weights_UT + 1e-8)], may_share=False)
+    return firsts, [*firsts[1:], num_steps]
 
 
-def _pad(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    counts = [len(ids) for ids in tokens]
-    tokens_BU = torch.full((len(tokens), max(counts, default=0)), PAD_ID)
-    for row, ids in enumerate(tokens):
-        tokens_BU[row, : len(ids)] = torch.tensor(list(ids), dtype=torch.long)
-    return tokens_BU, torch.tensor(counts)
+def warp_batch(costs: Sequence[np.ndarray], may_share: bool) -> list[list[int]]:
+    """Find, for each matrix (U, T), the first step of each row on the cheapest path from corner to corner.
+
+    The path continues with the next step, in the same row or the next one; if rows may share a step, also
+    with the next row alone. All matrices are walked at once, diagonal by diagonal.
+    """
+    num_rows = max(len(cost) for cost in costs)
+    num_steps = max(cost.shape[1] for cost in costs)
+    # Diagonal d holds row u at step d - u, so that each one depends on the two before it alone.
+    skewed_BDU = np.full((len(costs), num_rows + num_steps - 1, num_rows), np.inf)
+    for own_DU, cost_UT in zip(skewed_BDU, costs, strict=True):
+        for row, cost_T in enumerate(cost_UT):
+            own_DU[row : row + len(cost_T), row] = cost_T
+    moves_BDU = np.zeros(skewed_BDU.shape, np.int8)  # 0: by both, 1: by a row, 2: by a step
+    beyond_B1 = np.full((len(costs), 1), np.inf)
+    before_BU = np.full((len(costs), num_rows), np.inf)  # the diagonal before
+    both_BU = before_BU.copy()  # one by a row and a step, from the diagonal before that
+    both_BU[:, 0] = 0.0
+    for place in range(skewed_BDU.shape[1]):
+        above_BU = np.concatenate([beyond_B1, before_BU[:, :-1]], axis=1)
+        row_BU = above_BU if may_share else np.full_like(above_BU, np.inf)
+        is_both_BU = (both_BU < row_BU) & (both_BU < before_BU)
+        is_row_BU = (row_BU < both_BU) & (row_BU < before_BU)
+        moves_BDU[:, place] = np.where(is_both_BU, 0, np.where(is_row_BU, 1, 2))
+        best_BU = np.where(is_both_BU, both_BU, np.where(is_row_BU, row_BU, before_BU))
+        both_BU, before_BU = above_BU, skewed_BDU[:, place] + best_BU
+    return [_trace(moves_BDU[place], cost.shape) for place, cost in enumerate(costs)]
+
+
+def _trace(moves_DU: np.ndarray, shape: tuple[int, ...]) -> list[int]:
+    row, step = shape[0] - 1, shape[1] - 1
+    firsts = [0] * shape[0]
+    while row >= 0 and step >= 0:
+        firsts[row] = step
+        move = 1 if step == 0 else 2 if row == 0 else int(moves_DU[row + step, row])
+        row, step = row - (move != 2), step - (move != 1)
+    return firsts
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -197,10 +222,14 @@ def time_words(
     stops.append(find_boundary(energies_T, ends[-1], min(duration, ends[-1] + _REACH_SECONDS))[0])
     words = []
     for span, start, stop in zip(spans, starts, stops, strict=True):
-        probabilities = [max(token.probability, 1e-10) for token in token_times[span.first : span.past]]
-        confidence = float(np.exp(np.mean(np.log(probabilities))))
+        confidence = average([token.probability for token in token_times[span.first : span.past]])
         words.append(Word(span.text, start, max(start, stop), confidence))
     return words
+
+
+def average(probabilities: Sequence[float]) -> float:
+    """The confidence of a word: the geometric mean of the probabilities of its tokens."""
+    return float(np.exp(np.mean(np.log(np.maximum(probabilities, 1e-10)))))
 
 
 def find_boundary(energies_T: np.ndarray, begin: float, end: float) -> tuple[float, float]:
