@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.options import refuse_to_overwrite
 from asr.cli.packing import add_index, add_pack, index_folder, pack_manifest
-from asr.data.records import describe_columns
+from asr.data.records import KINDS, SOURCES_ONLY, describe_columns
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As in asr.data.interchange, which --help must not import.
-KINDS = ("jsonl", "nemo", "csv", "tsv", "kaldi")
-SOURCES_ONLY = ("librispeech", "lhotse", "parquet", "audiofolder", "files")
 MAX_LEFT_OUT_SHOWN = 10
 TOP_NAMES = 10
 BAR_WIDTH = 40

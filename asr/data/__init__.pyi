@@ -1,15 +1,7 @@
 from .interchange import (
-    KINDS as KINDS,
-    Kind as Kind,
     guess_source_kind as guess_source_kind,
     guess_target_kind as guess_target_kind,
-    read_csv as read_csv,
-    read_nemo as read_nemo,
-    read_tsv as read_tsv,
     read_utterances as read_utterances,
-    write_csv as write_csv,
-    write_nemo as write_nemo,
-    write_tsv as write_tsv,
     write_utterances as write_utterances,
 )
 from .kaldi_folder import parse_pipe as parse_pipe, read_kaldi as read_kaldi, write_kaldi as write_kaldi
@@ -43,7 +35,7 @@ from .packed import (
     read_audio as read_audio,
     read_data as read_data,
 )
-from .records import COLUMNS as COLUMNS
+from .records import COLUMNS as COLUMNS, KINDS as KINDS, Kind as Kind
 from .sentences import read_sentences as read_sentences
 from .storage import (
     ByteRange as ByteRange,

@@ -14,53 +14,50 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from asr.audio.headers import AUDIO_SUFFIXES
-from asr.audio.reading import AudioError, measure_seconds
-from asr.data import parquet
-from asr.data.kaldi_folder import read_kaldi, require_no_control_characters, write_kaldi
-from asr.data.lhotse_manifests import is_lhotse, read_lhotse
+from asr.audio.reading import measure_seconds
+from asr.data.kaldi_folder import read_kaldi, write_kaldi
 from asr.data.manifest import (
     Utterance,
     build_utterance,
     read_manifest,
     relative_audio,
     require_line_fits,
-    shorten,
     with_absolute_audio,
     write_manifest,
 )
 from asr.data.records import (
     COLUMNS,
+    KINDS,
     MEANINGS,
+    SOURCES_ONLY,
+    Kind,
     LeaveOut,
+    SourceKind,
     UniqueNames,
     build_id,
     describe_columns,
+    find_split,
     keep_scalars,
     name_fields,
     raise_error,
     read_objects,
     read_rows,
-    require_distinct,
+    require_no_control_characters,
     warn_of_losses,
 )
-from asr.data.text_lines import open_lines, parse_json, read_text_lines
-from asr.errors import UserError
+from asr.data.text_lines import open_lines, parse_json, read_id_texts, read_text_lines
+from asr.errors import UserError, shorten
 from asr.files import replace_file
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["jsonl", "nemo", "csv", "tsv", "kaldi"]
-SourceKind = Kind | Literal["librispeech", "lhotse", "parquet", "audiofolder", "files"]
-KINDS: tuple[Kind, ...] = ("jsonl", "nemo", "csv", "tsv", "kaldi")
-SOURCES_ONLY = ("librispeech", "lhotse", "parquet", "audiofolder", "files")
 TRANS = ".trans.txt"
-WITH_COLUMNS = ("nemo", "csv", "tsv", "parquet", "audiofolder")
 METADATA = ("metadata.csv", "metadata.jsonl")
 _NEMO_NAMES = {"audio": "audio_filepath", "start": "offset", "language": "lang"}
 _TABLE_COLUMNS = ("id", "path", "start", "duration", "text", "speaker", "language", "channel")
@@ -80,27 +77,20 @@ def read_utterances(
     `audio_dir`: where the audio goes that a Parquet table has in its cells. `text_column`: which column of a
     table has the texts. `leave_out` is called for each utterance whose audio is missing or cannot be read.
     """
-    if text_column is not None and kind not in WITH_COLUMNS:
-        raise UserError(f"{path}: only tables have a column of texts to choose, this is read as {kind}")
-    if kind == "kaldi":
-        return read_kaldi(path, allow_pipes, leave_out)
-    if allow_pipes:
-        raise UserError(f"{path}: only Kaldi folders have pipes to allow, this is read as {kind}")
     if kind == "jsonl":
         return read_manifest(path)
+    if kind == "kaldi":
+        return read_kaldi(path, allow_pipes, leave_out)
     if kind == "lhotse":
+        from asr.data.lhotse_manifests import read_lhotse
+
         return read_lhotse(path)
     records = Records(path, text_column, leave_out)
     if kind == "parquet":
         if audio_dir is None:
             raise UserError(f"{path}: holds audio; make a manifest of it first, by `asr manifest convert`")
-        return _read(partial(_read_parquet, audio_dir=audio_dir), path, records)
-    return _read(_READERS[kind], path, records)
-
-
-def write_utterances(path: str | Path, kind: Kind, utterances: Iterable[Utterance]) -> int:
-    """Write a manifest of any kind; returns the count."""
-    return _WRITERS[kind](path, utterances)
+        return records.read(_read_parquet(path, records, audio_dir))
+    return records.read(_READERS[kind](path, records))
 
 
 def guess_source_kind(path: str | Path) -> SourceKind:
@@ -112,24 +102,23 @@ def guess_source_kind(path: str | Path) -> SourceKind:
     if path.is_dir():
         return _guess_folder_kind(path)
     name = path.name.lower().removesuffix(".gz")
-    if name.endswith(TRANS):
-        return "librispeech"
-    suffix = Path(name).suffix
-    if suffix == ".parquet":
-        return "parquet"
-    if suffix in (".csv", ".tsv"):
-        return "csv" if suffix == ".csv" else "tsv"
-    if suffix not in (".jsonl", ".json"):
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    if not name.endswith((".jsonl", ".json")):
         raise UserError(
             f"{path}: cannot tell the kind of this source; name it by --from: "
             + ", ".join((*KINDS, *SOURCES_ONLY))
         )
     first = next((parse_json(line) for _, line in read_text_lines(path)), None)
-    if is_lhotse(first):
-        return "lhotse"
     if not isinstance(first, dict) or {"id", "audio", "duration"} <= first.keys():
         return "jsonl"
+    if str(first.get("type")).endswith("Cut") or {"recording_id", "start", "duration"} <= first.keys():
+        return "lhotse"
     return "nemo" if any(MEANINGS.get(name.lower()) == "audio" for name in first) else "jsonl"
+
+
+_SUFFIXES: dict[str, SourceKind] = {TRANS: "librispeech", ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}
 
 
 def _guess_folder_kind(folder: Path) -> SourceKind:
@@ -153,14 +142,7 @@ def guess_target_kind(path: str | Path) -> Kind:
     return kind
 
 
-# --- records of any kind --------------------------------------------------------------------------
-
-
-def _read(
-    reader: Callable[[str | Path, Records], Iterator[Utterance]], path: str | Path, records: Records
-) -> Iterator[Utterance]:
-    yield from reader(path, records)
-    records.finish()
+# --- records of any kind ------------------------------------------------------------------------
 
 
 class Records:
@@ -172,36 +154,31 @@ class Records:
         self.leave_out = leave_out
         self.losses: Counter[str] = Counter()
         """How many utterances lose what, by reason."""
-        self.root: Path | None = None
-        """Below it, the folders of audio files tell the split."""
-        self._path, self._text_column = path, text_column
-        own = {} if text_column is None else {"text": (text_column.lower(),)}
-        self._columns = {**COLUMNS, **own}
-        self._meanings = {name: meaning for meaning, names in self._columns.items() for name in names}
         self.ids = UniqueNames()
+        self._path, self._text_column = path, text_column
+        self.columns = COLUMNS if text_column is None else {**COLUMNS, "text": (text_column.lower(),)}
         self._count = self._texts = 0
         self._names: list[str] = []
-
-    def find_meaning(self, name: str) -> str | None:
-        """The meaning of a column, among those of COLUMNS."""
-        return self._meanings.get(name.lower())
 
     def check_names(self, names: Iterable[str]) -> None:
         """Check, once, that one column has the texts; `names` are those of a header or of a first record."""
         if self._names:
             return
         self._names = list(names)
-        texts = [name for name in self._names if self.find_meaning(name) == "text"]
+        own_names = {name.lower(): name for name in self._names}
+        texts = [own_names[name] for name in self.columns["text"] if name in own_names]
         if self._text_column is not None and not texts:
             raise UserError(
                 f"{self._path}: no column {shorten(self._text_column)} among {self._list_names()}"
             )
         if len(texts) > 1:
-            texts.sort(key=lambda name: COLUMNS["text"].index(name.lower()))
             logger.warning(
                 "%s: the text is %s, and %s goes into the extras; choose another by --text-column",
                 *(self._path, texts[0], ", ".join(texts[1:])),
             )
+
+    def _list_names(self) -> str:
+        return ", ".join(map(shorten, self._names[:20])) or "nothing"
 
     def build(
         self, source: str, record: Mapping[str, Any], folder: str | Path, split: str | None = None
@@ -209,20 +186,38 @@ class Records:
         """The utterance of a record, none if it is left out. Relative audio starts at `folder`."""
         self.check_names(record)
         try:
-            utterance = _build(source, record, folder, self.ids, self._columns)
-        except AudioError as error:
-            self.leave_out(error)
-            return
-        if self.root is not None:
-            split = _find_split(os.path.relpath(os.path.dirname(utterance.audio), self.root))
+            named = name_fields(record, self.columns)
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+        fields: dict[str, Any] = {"start": 0.0, **named.values, "extras": named.rest}
+        for name in ("id", "speaker", "language"):  # often written as numbers
+            if isinstance(fields.get(name), int):
+                fields[name] = str(fields[name])
+        if not fields.get("audio"):
+            raise UserError(f"{source}: the path of the audio file is missing")
+        if isinstance(fields["audio"], str):
+            fields["audio"] = os.path.join(os.path.abspath(folder), fields["audio"])
+            if "duration" not in fields:
+                try:
+                    fields["duration"] = measure_seconds(fields["audio"]) - fields["start"]
+                except UserError as error:
+                    self.leave_out(UserError(f"{source}: the duration is not given, and {error}"))
+                    return
+        channel = named.rest.get("channel")
+        if isinstance(channel, int | str) and str(channel).isdecimal():  # others have names for it: left
+            fields["channel"] = int(named.rest.pop("channel"))
         if split is not None:
-            utterance.extras.setdefault("split", split)
+            named.rest.setdefault("split", split)
+        if "id" not in fields:
+            fields["id"] = self.ids.add(build_id(fields["audio"], fields["start"], fields.get("duration")))
+        utterance = build_utterance(source, fields)
         self._count += 1
         self._texts += bool(utterance.text)
         yield utterance
 
-    def finish(self) -> None:
-        """Warn of what the source as a whole lacks."""
+    def read(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+        """Pass on the utterances, then warn of what the source as a whole lacks."""
+        yield from utterances
         warn_of_losses(self._path, self.losses)
         if self._count and not self._texts:
             logger.warning(
@@ -230,30 +225,16 @@ class Records:
                 *(self._path, self._list_names()),
             )
 
-    def _list_names(self) -> str:
-        return ", ".join(map(shorten, self._names[:20])) or "nothing"
-
-
-def _find_split(path: str) -> str | None:
-    """The split that a path below the folder of a data set names, as Hugging Face's do: test/a.wav."""
-    found = _SPLIT.findall(path)
-    return found[-1].lower() if found else None
-
-
-_SPLIT = re.compile(
-    r"(?<![a-z])(train|training|validation|valid|val|dev|test|testing|eval|evaluation)(?![a-z])",
-    re.IGNORECASE,
-)
-
 
 # --- NeMo ---------------------------------------------------------------------------------------
 
 
-def _read_nemo(path: str | Path, records: Records) -> Iterator[Utterance]:
+def _read_nemo(path: str | Path, records: Records, split: str | None = None) -> Iterator[Utterance]:
     """JSON Lines of NeMo and others. Relative audio starts at its folder; other fields become extras."""
     with open_lines(path) as lines:
         for number, record in read_objects(lines):
-            yield from records.build(f"{path}:{number}", keep_scalars(record, records.losses), lines.folder)
+            fields = keep_scalars(record, records.losses)
+            yield from records.build(f"{path}:{number}", fields, lines.folder, split)
 
 
 def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
@@ -274,7 +255,7 @@ def write_nemo(path: str | Path, utterances: Iterable[Utterance]) -> int:
     return count
 
 
-# --- LibriSpeech --------------------------------------------------------------------------------
+# --- folders of recordings ----------------------------------------------------------------------
 
 
 def _read_librispeech(path: str | Path, records: Records) -> Iterator[Utterance]:
@@ -282,40 +263,21 @@ def _read_librispeech(path: str | Path, records: Records) -> Iterator[Utterance]
 
     The audio, ID.flac or of another format, lies beside; the speaker is the first part of the id.
     """
-    tables = sorted(Path(path).rglob(f"*{TRANS}")) if Path(path).is_dir() else [Path(path)]
-    for table in tables:
-        for source, line in read_text_lines(table):
-            id, *text = line.split(maxsplit=1)
-            names = (f"{id}{suffix}" for suffix in (".flac", ".wav", ".mp3", ".opus", ".ogg"))
-            audio = next((name for name in names if "/" not in id and (table.parent / name).is_file()), None)
-            if audio is None:
-                expected = f"expected {shorten(id + '.flac')}"
-                records.leave_out(UserError(f"{source}: no audio for {shorten(id)} beside it; {expected}"))
-                continue
-            record = {"id": id, "audio": audio, "text": "".join(text), "speaker": id.split("-")[0]}
-            yield from records.build(source, record, table.parent)
+    for table in sorted(Path(path).rglob(f"*{TRANS}")) if Path(path).is_dir() else [Path(path)]:
+        with open_lines(table) as lines:
+            for number, id, text in read_id_texts(lines):
+                audio = _find_file(table.parent, id, (".flac", ".wav", ".mp3", ".opus", ".ogg"))
+                if audio is None:
+                    message = f"no audio for {shorten(id)} beside it; expected {shorten(id + '.flac')}"
+                    records.leave_out(lines.error(number, message))
+                    continue
+                record = {"id": id, "audio": audio, "text": text, "speaker": id.split("-")[0]}
+                yield from records.build(f"{table}:{number}", record, table.parent)
 
 
-# --- Hugging Face ---------------------------------------------------------------------------------
-
-
-def _read_parquet(path: str | Path, records: Records, audio_dir: Path) -> Iterator[Utterance]:
-    """A table, or a folder of them; the audio of their cells becomes files in `audio_dir`."""
-    root = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
-    for table, source, record in parquet.read_rows(path, audio_dir, records.losses, records.leave_out):
-        records.check_names(record)
-        known = {name: value for name, value in record.items() if value is not None}
-        yield from records.build(source, known, "", _find_split(os.path.relpath(table, root)))
-
-
-def _read_audiofolder(path: str | Path, records: Records) -> Iterator[Utterance]:
-    """The tables named metadata of a folder and below, with the audio relative to each of them."""
-    records.root = Path(path)
-    for table in sorted(file for name in METADATA for file in records.root.rglob(name)):
-        yield from (_read_csv if table.suffix == ".csv" else _read_nemo)(table, records)
-
-
-# --- recordings with a .txt beside each -----------------------------------------------------------
+def _find_file(folder: Path, stem: str, suffixes: Iterable[str]) -> str | None:
+    names = (f"{stem}{suffix}" for suffix in suffixes)
+    return next((name for name in names if "/" not in stem and (folder / name).is_file()), None)
 
 
 def _find_recordings(folder: Path) -> Iterator[Path]:
@@ -325,7 +287,7 @@ def _find_recordings(folder: Path) -> Iterator[Path]:
 
 def _read_files(path: str | Path, records: Records) -> Iterator[Utterance]:
     """All audio files of a folder and below, each with the text of NAME.txt beside it; ids are the paths."""
-    records.root = root = Path(path)
+    root = Path(path)
     for audio in sorted(_find_recordings(root)):
         name = audio.relative_to(root)
         record = {"id": records.ids.add(build_id("-".join(name.parts))), "audio": str(name)}
@@ -334,13 +296,33 @@ def _read_files(path: str | Path, records: Records) -> Iterator[Utterance]:
             record["text"] = " ".join(line for _, line in read_text_lines(text))
         else:
             records.losses["have no text, for no .txt of their name is beside them"] += 1
-        yield from records.build(str(audio), record, root)
+        yield from records.build(str(audio), record, root, find_split(str(name.parent)))
+
+
+def _read_audiofolder(path: str | Path, records: Records) -> Iterator[Utterance]:
+    """The tables named metadata of a folder and below, with the audio relative to each of them."""
+    for table in sorted(file for name in METADATA for file in Path(path).rglob(name)):
+        split = find_split(os.path.relpath(table.parent, path))
+        yield from (_read_csv if table.suffix == ".csv" else _read_nemo)(table, records, split=split)
+
+
+def _read_parquet(path: str | Path, records: Records, audio_dir: Path) -> Iterator[Utterance]:
+    """A table, or a folder of them; the audio of their cells becomes files in `audio_dir`."""
+    from asr.data.parquet import read_rows as read_parquet_rows
+
+    root = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+    for table, source, record in read_parquet_rows(path, audio_dir, records.losses, records.leave_out):
+        records.check_names(record)
+        known = {name: value for name, value in record.items() if value is not None}
+        yield from records.build(source, known, "", find_split(os.path.relpath(table, root)))
 
 
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _read_table(path: str | Path, records: Records, separator: str) -> Iterator[Utterance]:
+def _read_table(
+    path: str | Path, records: Records, separator: str, split: str | None = None
+) -> Iterator[Utterance]:
     """A table with a header. Relative audio starts at the table's folder; one without a column for it has
     ID.wav there or in `wavs/`, as LJSpeech.
 
@@ -351,97 +333,52 @@ def _read_table(path: str | Path, records: Records, separator: str) -> Iterator[
     with open_lines(path) as lines:
         rows = read_rows(lines, separator)
         _, names = next(rows, (1, []))
-        require_distinct(lines, names)
         records.check_names(names)
-        meanings = [records.find_meaning(name) for name in names]
-        if not {"audio", "id"} & set(meanings):
-            found = ", ".join(shorten(name) for name in names[:20]) or "nothing"
+        folder = Path(lines.folder)
+        known, durations = {name.lower() for name in names}, dict[str, str]()
+        if not known & {*records.columns["audio"], *records.columns["id"]}:
+            found = ", ".join(map(shorten, names[:20])) or "nothing"
             raise UserError(
                 f"{path}: no column for the audio; the header has {found}. Known are {describe_columns()}"
             )
-        folder, milliseconds = Path(lines.folder), dict[str, str]()
-        known = {name.lower() for name in names}
         is_spontaneous = {"client_id", "audio_file"} <= known
+        locale = re.fullmatch(r"ss-corpus-(\S+)\.tsv", Path(path).name)  # its column has a name, not a code
         if is_spontaneous and (folder / "audios").is_dir():
             folder /= "audios"
-        locale = re.fullmatch(r"ss-corpus-(\S+)\.tsv", Path(path).name)  # its column has a name, not a code
-        if {"client_id", "path"} <= known:
-            if "duration" not in meanings and (folder / "clip_durations.tsv").exists():
-                milliseconds = _read_clip_durations(folder / "clip_durations.tsv")
+        elif {"client_id", "path"} <= known:
+            if not known & {"duration", "duration_ms"} and (folder / "clip_durations.tsv").exists():
+                durations = _read_clip_durations(folder / "clip_durations.tsv")
             folder /= "clips"
-        keeps_empty = set() if is_spontaneous else {"text"}
+        keeps_empty = set() if is_spontaneous else {*records.columns["text"]}
         for number, row in rows:
-            cells = zip(names, meanings, row, strict=True)
-            record = {name: cell for name, meaning, cell in cells if cell or meaning in keeps_empty}
+            cells = zip(names, row, strict=True)
+            record = {name: cell for name, cell in cells if cell or name.lower() in keeps_empty}
             if is_spontaneous and locale:
                 record["language"] = locale[1]
-            clip = next((record[n] for n in record if MEANINGS.get(n.lower()) == "audio"), "")
-            if "audio" not in meanings:
-                record = _find_audio_of_id(record, names[meanings.index("id")], folder)
-            if clip in milliseconds:
-                record.setdefault("duration_ms", milliseconds[clip])
-            yield from records.build(f"{path}:{number}", record, folder)
+            if not known & {*records.columns["audio"]}:
+                record = _find_audio_of_id(record, folder)
+            if record.get("path") in durations:
+                record["duration_ms"] = durations[record["path"]]
+            yield from records.build(f"{path}:{number}", record, folder, split)
 
 
-def _find_audio_of_id(record: dict[str, str], column: str, folder: Path) -> dict[str, str]:
+def _find_audio_of_id(record: dict[str, str], folder: Path) -> dict[str, str]:
     """The record of a table that names no audio file, with that of its id, which may be a path itself."""
+    column = next((name for name in record if MEANINGS.get(name.lower()) == "id"), "")
     id = record.get(column, "")
-    names = (id, f"{id}.wav", f"{id}.flac", f"wavs/{id}.wav")
-    audio = next((name for name in names if id and (folder / name).is_file()), f"{id}.wav")
-    return {name: cell for name, cell in record.items() if name != column or audio != id} | {"audio": audio}
+    if "/" in id or (folder / id).is_file():
+        return {name: cell for name, cell in record.items() if name != column} | {"audio": id}
+    audio = _find_file(folder, id, (".wav", ".flac")) or f"wavs/{id}.wav"
+    return record | {"audio": audio}
 
 
 def _read_clip_durations(path: Path) -> dict[str, str]:
     with open_lines(path) as lines:
         rows = read_rows(lines, "\t")
         _, header = next(rows, (1, []))
-        if (
-            header[:1] not in (["clip"], ["filename"])
-            or len(header) != 2
-            or MEANINGS.get(header[1]) != "milliseconds"
-        ):
+        if len(header) != 2 or MEANINGS.get(header[1]) != "milliseconds":
             raise UserError(f"{path}: expected the columns clip and duration[ms], found {shorten(header)}")
         return {clip: milliseconds for _, (clip, milliseconds) in rows}
-
-
-def _build(
-    source: str,
-    record: Mapping[str, Any],
-    folder: str | Path,
-    ids: UniqueNames,
-    columns: Mapping[str, Sequence[str]],
-) -> Utterance:
-    """Fill in what a record may leave out: start, duration (from the audio file) and id."""
-    try:
-        named = name_fields(record, columns)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-    fields = {"start": 0.0, **named.values, "extras": named.rest}
-    for name in ("id", "speaker", "language"):  # often written as numbers
-        if isinstance(fields.get(name), int):
-            fields[name] = str(fields[name])
-    audio = fields.get("audio")
-    if not audio:
-        raise UserError(f"{source}: the path of the audio file is missing")
-    if isinstance(audio, str):
-        if found := re.match(r"\$\w+|\{\w+\}", audio):
-            raise UserError(
-                f"{source}: {shorten(audio)} begins with a placeholder; put the corpus's "
-                f"folder in place of {found[0]}, as by sed"
-            )
-        fields["audio"] = os.path.join(os.path.abspath(folder), audio)
-        if "duration" not in fields:
-            try:
-                fields["duration"] = measure_seconds(fields["audio"]) - fields["start"]
-            except UserError as error:
-                raise AudioError(f"{source}: the duration is not given, and {error}") from None
-    channel = named.rest.get("channel")
-    if isinstance(channel, int | str) and str(channel).isdecimal():  # others have names for it: left, phone
-        fields["channel"], fields["extras"] = int(channel), {**named.rest}
-        del fields["extras"]["channel"]
-    if "id" not in fields:
-        fields["id"] = ids.add(build_id(fields["audio"], fields["start"], fields.get("duration")))
-    return build_utterance(source, fields)
 
 
 def _require_free_names(place: str, extras: Iterable[str], has_text: bool) -> None:
@@ -455,9 +392,7 @@ def _require_free_names(place: str, extras: Iterable[str], has_text: bool) -> No
             )
 
 
-def write_table(
-    path: str | Path, utterances: Iterable[Utterance], format_row: Callable[[str, list[str]], str]
-) -> int:
+def _write_table(path: str | Path, utterances: Iterable[Utterance], separator: str) -> int:
     """Write a table with the columns that are needed; returns the count."""
     records = list(utterances)
     folder = os.path.dirname(os.path.abspath(path))
@@ -469,15 +404,13 @@ def write_table(
     header = [name for name in _TABLE_COLUMNS if is_needed.get(name, True)] + extras
     losses: Counter[str] = Counter()
     with replace_file(path) as file:
-        file.write(format_row("header", header).encode())
+        file.write(_format_row("header", header, separator))
         for record in records:
             values = record.model_dump() | {"path": relative_audio(record.audio, folder)} | record.extras
             cells = ["" if (value := values.get(name)) is None else str(value) for name in header]
-            file.write(format_row(record.id, cells).encode())
+            file.write(_format_row(record.id, cells, separator))
             losses["without a text get an empty one"] += with_text and record.text is None
-            losses["lose an extra that is empty"] += any(
-                value in (None, "") for value in record.extras.values()
-            )
+            losses["lose an extra that is empty"] += any(v in (None, "") for v in record.extras.values())
             losses["have extras that come back as text"] += any(
                 not isinstance(value, (str, type(None))) for value in record.extras.values()
             )
@@ -485,35 +418,30 @@ def write_table(
     return len(records)
 
 
-def _format_csv_row(id: str, cells: list[str]) -> str:
-    if any("\0" in cell or len(cell) > csv.field_size_limit() for cell in cells):
-        raise UserError(
-            f"utterance {id}: a cell of a CSV table has at most {csv.field_size_limit():,} characters, no NUL"
-        )
-    buffer = io.StringIO()
-    csv.writer(buffer).writerow(cells)
-    return buffer.getvalue()
-
-
-def _format_tsv_row(id: str, cells: list[str]) -> str:
-    for cell in cells:
-        require_no_control_characters(id, shorten(cell), cell)
-    line = "\t".join(cells)
-    require_line_fits(id, line.encode())
-    return line + "\n"
+def _format_row(id: str, cells: list[str], separator: str) -> bytes:
+    """A row as `read_rows` reads it: with quotes between commas, without any between tabs."""
+    try:
+        if separator == "\t":
+            for cell in cells:
+                require_no_control_characters(shorten(cell), cell)
+            row = "\t".join(cells) + "\n"
+        else:
+            if any("\0" in cell or len(cell) > csv.field_size_limit() for cell in cells):
+                raise UserError(f"a cell has at most {csv.field_size_limit():,} characters, no NUL")
+            buffer = io.StringIO()
+            csv.writer(buffer).writerow(cells)
+            row = buffer.getvalue()
+    except UserError as error:
+        raise UserError(f"utterance {id}: {error}") from None
+    require_line_fits(id, row.encode())
+    return row.encode()
 
 
 _read_csv = partial(_read_table, separator=",")
-_read_tsv = partial(_read_table, separator="\t")
-read_csv = partial(read_utterances, kind="csv")
-read_tsv = partial(read_utterances, kind="tsv")
-read_nemo = partial(read_utterances, kind="nemo")
-write_csv = partial(write_table, format_row=_format_csv_row)
-write_tsv = partial(write_table, format_row=_format_tsv_row)
 _READERS: dict[str, Callable[[str | Path, Records], Iterator[Utterance]]] = {
     "nemo": _read_nemo,
     "csv": _read_csv,
-    "tsv": _read_tsv,
+    "tsv": partial(_read_table, separator="\t"),
     "librispeech": _read_librispeech,
     "audiofolder": _read_audiofolder,
     "files": _read_files,
@@ -521,7 +449,12 @@ _READERS: dict[str, Callable[[str | Path, Records], Iterator[Utterance]]] = {
 _WRITERS: dict[str, Callable[[str | Path, Iterable[Utterance]], int]] = {
     "jsonl": write_manifest,
     "nemo": write_nemo,
-    "csv": write_csv,
-    "tsv": write_tsv,
+    "csv": partial(_write_table, separator=","),
+    "tsv": partial(_write_table, separator="\t"),
     "kaldi": write_kaldi,
 }
+
+
+def write_utterances(path: str | Path, kind: Kind, utterances: Iterable[Utterance]) -> int:
+    """Write a manifest of any kind; returns the count."""
+    return _WRITERS[kind](path, utterances)

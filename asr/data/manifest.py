@@ -6,8 +6,6 @@ other line must be a complete `Utterance`. Audio paths are relative to the manif
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import operator
 import os
 import re
@@ -22,13 +20,12 @@ from pydantic import Field
 
 from asr.config import Config
 from asr.data.text_lines import MAX_LINE_BYTES, open_regular, parse_json, read_lines
-from asr.errors import UserError, shorten
+from asr.errors import UserError, shorten, suggest
 from asr.files import replace_file, unpack
 
 MAX_ID_LENGTH = 200  # file names, which ids become here and there, end at 255 bytes
 MAX_SECONDS = 1_000_000.0  # 11 days: what exceeds it was counted in milliseconds or samples
 MAX_CHANNEL = 1_000
-MAX_FAULTS_SHOWN = 3
 
 _REFERENCE = re.compile(r"reference_([2-9]|[1-9]\d{1,3})")
 _Value = TypeVar("_Value")
@@ -89,19 +86,6 @@ class Utterance(Config):
         return [str(text) for text in texts]
 
 
-_EXPECTED = {
-    "id": f"a name of 1 to {MAX_ID_LENGTH} characters without spaces or control characters",
-    "audio": "the path of an audio file, without control characters",
-    "start": f"seconds from 0 to {MAX_SECONDS:,.0f}",
-    "channel": f"the number of a channel, from 1 to {MAX_CHANNEL:,}, or null",
-    "duration": f"seconds, more than 0 and at most {MAX_SECONDS:,.0f}",
-    "text": f"a string of at most {MAX_LINE_BYTES:,} characters, or null",
-    "speaker": "a name without control characters, or null",
-    "language": "a name without control characters, or null",
-    "extras": "an object whose values are strings, numbers, true, false or null",
-}
-
-
 def read_manifest(*paths: str | Path, rank: int = 0, count: int = 1) -> Iterator[Utterance]:
     """The utterances of the files in their order, with absolute audio paths; one line in memory at a time.
 
@@ -142,18 +126,10 @@ class Manifest(Sequence[Utterance]):
     and a file that has changed since `Manifest.open` is noticed, not misread.
     """
 
-    def __init__(
-        self, files: Sequence[tuple[Path, tuple[int, int], int]], offsets: np.ndarray, durations: np.ndarray
-    ) -> None:
-        self.durations = durations
-        """Seconds of each utterance, float64, read-only."""
-        self._files = files  # path, size and time of change, and the position of its first utterance
-        self._offsets = offsets
-
-    @classmethod
-    def open(cls, *paths: str | Path) -> Manifest:
+    def __init__(self, *paths: str | Path) -> None:
         """Read the files once and check every line."""
-        files = []
+        # Path, size and time of change, and the position of its first utterance.
+        self._files: list[tuple[Path, tuple[int, int], int]] = []
         offsets, durations = array("q"), array("d")
         for path in paths:
             with open_regular(path) as file:
@@ -163,13 +139,18 @@ class Manifest(Sequence[Utterance]):
                         f"{path}: packed by gzip, where lines cannot be found at random: gunzip it first"
                     )
             absolute = Path(os.path.abspath(path))  # a worker process may have another current folder
-            files.append((absolute, stamp, len(offsets)))
+            self._files.append((absolute, stamp, len(offsets)))
             for number, offset, line in read_lines(path):
                 durations.append(_parse_at(f"{path}:{number}", line).duration)
                 offsets.append(offset)
-        durations_array = np.array(durations, dtype=np.float64)
-        durations_array.flags.writeable = False
-        return cls(files, np.array(offsets, dtype=np.int64), durations_array)
+        self._offsets = np.array(offsets, dtype=np.int64)
+        self.durations = np.array(durations, dtype=np.float64)
+        """Seconds of each utterance, float64, read-only."""
+        self.durations.flags.writeable = False
+
+    @classmethod
+    def open(cls, *paths: str | Path) -> Manifest:
+        return cls(*paths)
 
     @property
     def paths(self) -> list[Path]:
@@ -211,6 +192,11 @@ class Manifest(Sequence[Utterance]):
             except OSError as error:
                 raise UserError(f"{source}: cannot be read ({error.strerror})") from None
         return with_absolute_audio(_parse_at(source, line), path.parent)
+
+
+def _stamp(file: IO[bytes]) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _require_unchanged(file: IO[bytes], path: Path, stamp: tuple[int, int]) -> None:
@@ -276,42 +262,23 @@ def _too_long(line: bytes) -> str:
 
 
 def _explain(error: pydantic.ValidationError, record: Any) -> str:
-    """Explain what came and what was expected, for the first few faulty fields of a record."""
-    first_faults: dict[object, Any] = {}  # a bad value in extras is a fault for each type that it is not
-    for fault in error.errors(include_url=False, include_context=False):
-        first_faults.setdefault(fault["loc"][:1], fault)
-    shown_faults = itertools.islice(first_faults.values(), MAX_FAULTS_SHOWN)
-    shown = "; ".join(_explain_fault(fault, record) for fault in shown_faults)
-    name = record.get("id") if isinstance(record, Mapping) else None
-    return f"utterance {shorten(name)}: {shown}" if name is not None else shown
-
-
-def _explain_fault(fault: Any, record: Any) -> str:
-    kind, given = fault["type"], fault["input"]
-    if kind == "json_invalid":
-        if isinstance(given, bytes):
-            try:
-                given.decode()
-            except UnicodeDecodeError as error:
-                return f"not UTF-8 text (byte {error.start + 1} of the line)"
-        problem = fault["msg"].removeprefix("Invalid JSON: ")
+    """Explain the first fault of a record: what came, and what was expected."""
+    fault = error.errors(include_url=False, include_context=False)[0]
+    field = str(fault["loc"][0]) if fault["loc"] else ""
+    problem = fault["msg"].removeprefix("Invalid JSON: ").removeprefix("Input ").removeprefix("String ")
+    if fault["type"] == "json_invalid":
         return f"not a JSON object on one line ({problem}); `asr manifest convert` makes manifests of tables"
-    if not fault["loc"]:
-        return f"expected a JSON object, found {shorten(given)}"
-    field = str(fault["loc"][0])
-    if kind == "missing":
-        return f"the field {field} is missing: {_EXPECTED[field]}"
-    if kind == "extra_forbidden":
-        if field == "audio_filepath":
-            return "audio_filepath is a field of NeMo manifests; `asr manifest convert` reads them"
-        near = difflib.get_close_matches(field[:50], _EXPECTED, n=1)
-        hint = f"did you mean {near[0]}?" if near else "fields of your own belong into extras"
-        return f"unknown field {shorten(field)}; {hint}"
-    if kind == "string_unicode":
-        return f"{field}: half a character (a lone surrogate, as from a file name that is not UTF-8)"
-    return f"{field} = {shorten(record.get(field))}: expected {_EXPECTED[field]}"
-
-
-def _stamp(file: IO[bytes]) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
+    if not field:
+        return f"expected a JSON object, found {shorten(fault['input'])}"
+    name = record.get("id")
+    place = "" if name is None else f"utterance {shorten(name)}: "
+    if fault["type"] == "missing":
+        return f"{place}the field {field} is missing"
+    if field == "audio_filepath":
+        return f"{place}audio_filepath is a field of NeMo manifests; `asr manifest convert` reads them"
+    if fault["type"] == "extra_forbidden":
+        hint = suggest(field, Utterance.model_fields, "fields of your own belong into extras")
+        return f"{place}unknown field {shorten(field)}; {hint}"
+    if fault["type"] == "string_pattern_mismatch":
+        problem = f"expected a name without control characters{' or spaces' if field == 'id' else ''}"
+    return f"{place}{field} = {shorten(record.get(field))}: {problem}"

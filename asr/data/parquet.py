@@ -6,11 +6,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.data.records import MEANINGS, UniqueNames, build_id, keep_scalars
+from asr.data.records import MEANINGS, LeaveOut, UniqueNames, build_id, keep_scalars
 from asr.errors import UserError, shorten
 from asr.files import replace_file
 
@@ -18,21 +18,13 @@ BATCH_ROWS = 32  # in memory at once, with their audio
 AUDIO_MARKS = {b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
 
 
-def find_tables(path: str | Path) -> list[Path]:
-    """The file, or all .parquet of a folder and below, in the order of their names."""
-    path = Path(path)
-    tables = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    if not tables:
-        raise UserError(f"{path}: no .parquet in it; give a table, or a folder with some")
-    return tables
-
-
 def read_rows(
-    path: str | Path, audio_dir: Path, losses: Counter[str], leave_out: Callable[[UserError], None]
+    path: str | Path, audio_dir: Path, losses: Counter[str], leave_out: LeaveOut
 ) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-    """(table, table and row for messages, record) of each row, whose audio is now a file in `audio_dir`.
+    """(table, table and row for messages, record) of each row of a table, or of all in a folder and below.
 
-    `losses` counts columns that a manifest cannot hold. `leave_out` is called for rows without audio.
+    The audio of a row is now a file in `audio_dir`. `losses` counts columns that a manifest cannot hold.
+    `leave_out` is called for rows without audio.
     """
     try:
         import pyarrow
@@ -42,20 +34,20 @@ def read_rows(
             "Parquet tables are read by pyarrow, which is missing: pip install 'asr-toolkit[parquet]'"
         ) from None
     ids = UniqueNames()
-    for table in find_tables(path):
+    for table in sorted(Path(path).rglob("*.parquet")) if os.path.isdir(path) else [Path(path)]:
         number = 0
         try:
             with parquet.ParquetFile(table) as file:
-                column = _find_audio_column(table, file.schema_arrow, pyarrow)
+                column = _find_audio_column(table, file.schema_arrow)
                 labels = _read_labels(file.schema_arrow.metadata or {})
                 for batch in file.iter_batches(BATCH_ROWS):
                     for row in batch.to_pylist():
                         number += 1
+                        source = f"{table}: row {number}"
                         cell = row.pop(column) or {}
                         record = _name_labels(keep_scalars(row, losses), labels)
                         id, name = _pop_names(record, cell.get("path"))
                         record["id"] = ids.add(id)
-                        source = f"{table}: row {number}"
                         if cell.get("bytes") is not None:
                             record["audio"] = _write_audio(audio_dir / record["id"], cell["bytes"])
                         elif (audio := _find_beside(table.parent, name)) is not None:
@@ -69,14 +61,10 @@ def read_rows(
             raise UserError(f"{table}: not a whole Parquet table ({error}); get it again") from None
 
 
-def _find_audio_column(table: Path, schema: Any, pyarrow: Any) -> str:
+def _find_audio_column(table: Path, schema: Any) -> str:
     """The column of structs with bytes and path: `audio`, if there are several."""
-    found = [
-        field.name
-        for field in schema
-        if pyarrow.types.is_struct(field.type)
-        and {"bytes", "path"} <= {field.type.field(index).name for index in range(field.type.num_fields)}
-    ]
+    fields = {field.name: field.type for field in schema if field.type.num_fields}
+    found = [name for name, type in fields.items() if {"bytes", "path"} <= {own.name for own in type}]
     if not found or (len(found) > 1 and "audio" not in found):
         raise UserError(
             f"{table}: expected one column of audio, each cell with bytes and path; found "
@@ -85,7 +73,7 @@ def _find_audio_column(table: Path, schema: Any, pyarrow: Any) -> str:
     return found[0] if len(found) == 1 else "audio"
 
 
-def _read_labels(metadata: Mapping[bytes, bytes]) -> dict[str, Sequence[Any]]:
+def _read_labels(metadata: Mapping[bytes, bytes]) -> dict[str, list[Any]]:
     """Columns in which Hugging Face stores the number of a name, with these names."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
@@ -94,7 +82,7 @@ def _read_labels(metadata: Mapping[bytes, bytes]) -> dict[str, Sequence[Any]]:
         return {}  # written by others
 
 
-def _name_labels(record: dict[str, Any], labels: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def _name_labels(record: dict[str, Any], labels: Mapping[str, list[Any]]) -> dict[str, Any]:
     for name in labels.keys() & record.keys():
         number = record[name]
         if isinstance(number, int) and number < len(labels[name]):

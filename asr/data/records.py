@@ -8,15 +8,20 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from asr.data.text_lines import MAX_TEXT_LINE_BYTES, Lines, parse_json
 from asr.errors import UserError, shorten
 
 logger = logging.getLogger(__name__)
+
+Kind = Literal["jsonl", "nemo", "csv", "tsv", "kaldi"]
+SourceKind = Kind | Literal["librispeech", "lhotse", "parquet", "audiofolder", "files"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SOURCES_ONLY = ("librispeech", "lhotse", "parquet", "audiofolder", "files")
 
 LeaveOut = Callable[[UserError], None]
 """Called for an utterance without readable audio: it raises the error, or notes it and the others go on."""
@@ -41,6 +46,10 @@ _TIMES = ("start", "end", "duration", "milliseconds")
 SEPARATORS = (",", ";", "\t", "|")
 LJSPEECH_COLUMNS = {2: ("id", "text"), 3: ("id", "raw_text", "normalized_text")}
 """Columns of a table without a header, by their number; an id may be the path of the audio."""
+_SPLIT = re.compile(
+    r"(?<![a-z])(train|training|validation|valid|val|dev|test|testing|eval|evaluation)(?![a-z])",
+    re.IGNORECASE,
+)
 
 
 def raise_error(error: UserError) -> None:
@@ -50,6 +59,9 @@ def raise_error(error: UserError) -> None:
 def describe_columns() -> str:
     """List the column names that are understood, for messages and help."""
     return "; ".join(f"{meaning}: {', '.join(names)}" for meaning, names in COLUMNS.items())
+
+
+# --- JSON Lines and tables ----------------------------------------------------------------------
 
 
 def read_objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -70,33 +82,25 @@ def read_rows(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     | and no known name in its first line has no header, as that of LJSpeech.
     """
     first = next(((number, line) for number, line in lines.numbered if line.strip()), (1, ""))
-    separator, has_header = _find_separator(first[1], separator)
+    known = {
+        own: sum(name.strip(' "\r').lower() in MEANINGS for name in first[1].split(own))
+        for own in (separator, *SEPARATORS)
+    }
+    has_header = any(known.values()) or "|" not in first[1]
+    separator = max(known, key=lambda own: known[own]) if has_header else "|"  # of equal ones the first
     lines = replace(lines, numbered=itertools.chain([first], lines.numbered))
     rows = _split_quoted(lines, separator) if separator in ",;" else _split_plain(lines, separator)
     number, header = first[0], list(LJSPEECH_COLUMNS.get(first[1].count("|") + 1, ()))
     if has_header or not header:
         number, header = next(rows, (1, []))
     names = [name.strip().strip('"') for name in header]
-    if "" in names:
-        raise lines.error(number, f"column {names.index('') + 1} has no name; name it or remove it")
-    if len(set(names)) < len(names):
-        repeated = next(name for name, count in Counter(names).items() if count > 1)
-        raise lines.error(number, f"two columns are named {shorten(repeated)}; rename one of them")
+    if "" in names or len(set(names)) < len(names):
+        raise lines.error(number, f"a column without a name, or two of one name, in {shorten(names)}")
     yield number, names
     for number, row in rows:
         if len(row) != len(names):
             raise lines.error(number, f"{len(row)} cells, but the header names {len(names)} columns")
         yield number, row
-
-
-def _find_separator(header: str, default: str) -> tuple[str, bool]:
-    """The separator by which most names of the header are known, and whether any is."""
-    counts = {
-        separator: sum(name.strip(' "\r').lower() in MEANINGS for name in header.split(separator))
-        for separator in (default, *SEPARATORS)
-    }
-    best = max(counts, key=lambda separator: counts[separator])  # of equal ones the first, the default
-    return (best, True) if counts[best] or "|" not in header else ("|", False)
 
 
 def _split_plain(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -129,8 +133,10 @@ def _split_quoted(lines: Lines, separator: str) -> Iterator[tuple[int, list[str]
         ) from None
 
 
-@dataclass(frozen=True)
-class NamedFields:
+# --- fields -------------------------------------------------------------------------------------
+
+
+class NamedFields(NamedTuple):
     """A record whose known fields have our names."""
 
     values: dict[str, Any]
@@ -162,9 +168,11 @@ def name_fields(record: Mapping[str, Any], columns: Mapping[str, Sequence[str]] 
         values["duration"] = values.pop("milliseconds") / 1000
     if "end" in values:
         values["duration"] = round(values.pop("end") - values.get("start", 0.0), 9)
-    rest = {name: value for name, value in record.items() if name not in names.values()}
-    for name in [name for name, value in rest.items() if value in (None, "") and name.lower() in MEANINGS]:
-        del rest[name]
+    rest = {
+        name: value
+        for name, value in record.items()
+        if name not in names.values() and not (value in (None, "") and name.lower() in MEANINGS)
+    }
     return NamedFields(values, rest, names)
 
 
@@ -187,29 +195,6 @@ def build_id(audio: object, start: object = None, duration: object = None) -> st
     return name
 
 
-class UniqueNames:
-    """Names that are given once each: one that is taken gets a number behind it."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._repeats: Counter[str] = Counter()
-
-    def add(self, base: str) -> str:
-        name = base
-        while name in self._taken:
-            self._repeats[base] += 1
-            name = f"{base}-{self._repeats[base] + 1}"
-        self._taken.add(name)
-        return name
-
-
-def warn_of_losses(path: str | Path, losses: Mapping[str, int]) -> None:
-    """Say how many utterances lost something on their way to or from another format."""
-    for loss, count in losses.items():
-        if count:
-            logger.warning("%s: %d utterances %s", path, count, loss)
-
-
 def keep_scalars(record: Mapping[str, Any], losses: Counter[str], prefix: str = "") -> dict[str, Any]:
     """The fields that a manifest can hold as extras; `losses` counts the others."""
     kept = {name: value for name, value in record.items() if isinstance(value, _SCALARS)}
@@ -219,14 +204,31 @@ def keep_scalars(record: Mapping[str, Any], losses: Counter[str], prefix: str = 
     return kept
 
 
-def require_distinct(lines: Lines, names: Iterable[str]) -> None:
-    """Refuse a table in which two columns mean the same, but for texts: which of them counts?"""
-    seen: dict[str, str] = {}
-    has_duration = any(MEANINGS.get(name.lower()) in ("duration", "milliseconds") for name in names)
-    for name in names:
-        meaning = MEANINGS.get(name.lower(), name)
-        if meaning == "text" or (meaning == "end" and has_duration):
-            continue
-        other = seen.setdefault("duration" if meaning == "milliseconds" else meaning, name)
-        if other != name:
-            raise lines.error(1, f"the columns {other} and {name} mean the same; remove one of them")
+def find_split(path: str) -> str | None:
+    """The split that a path below the folder of a data set names, as Hugging Face's do: test/a.wav."""
+    found = _SPLIT.findall(path)
+    return found[-1].lower() if found else None
+
+
+class UniqueNames:
+    """Names that are given once each: one that is taken gets a number behind it."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, name: str) -> str:
+        self._counts[name] += 1
+        return name if self._counts[name] == 1 else self.add(f"{name}-{self._counts[name]}")
+
+
+def warn_of_losses(path: str | Path, losses: Mapping[str, int]) -> None:
+    """Say how many utterances lost something on their way to or from another format."""
+    for loss, count in losses.items():
+        if count:
+            logger.warning("%s: %d utterances %s", path, count, loss)
+
+
+def require_no_control_characters(name: str, value: str) -> None:
+    """Formats of one record per line, and of one column per tab, cannot hold them."""
+    if found := re.search(r"[\x00-\x1f\x7f-\x9f]", value):
+        raise UserError(f"{name} has the control character U+{ord(found[0]):04X}; remove it")

