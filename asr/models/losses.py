@@ -187,17 +187,8 @@ class ModelConfig(Config):
         """Source of a classifier's labels; None for a model of tokens."""
         return None
 
-    @property
-    def attends(self) -> bool:
-        """True if its decoder attends to encoded steps."""
-        return False
-
     def check_run(self, run: Any) -> None:
         """Refuse, as a ValueError, settings of a `RunConfig` that do nothing for it or cannot go with it."""
-        if run.train.plot_every is not None and not self.attends:
-            raise ValueError(
-                "train.plot_every draws the attention of a decoder, and there is none; set it to null"
-            )
 
 
 class Model(nn.Module):

@@ -91,10 +91,6 @@ class SpeechModelConfig(ModelConfig):
         if guided.needs_ctc and self.ctc_weight == 0:
             raise ValueError("guided_attention follows the CTC head: set ctc_weight above 0")
 
-    @property
-    def attends(self) -> bool:
-        return self.decoder is not None and self.decoder.cross_attention != (0, 0)
-
     def check_run(self, run: Any) -> None:
         super().check_run(run)
         if run.train.select_by == "token_accuracy" and self.decoder is None:

@@ -37,7 +37,6 @@ _SMOKE_CAPS = {
     "train.save_every": 2,
     "train.log_every": 1,
     "train.keep_best": 2,
-    "train.plot_every": 4,
     "optim.warmup_steps": 1,
     "batches.num_workers": 0,
     "batches.max_utterances": 8,

@@ -116,9 +116,6 @@ class TrainConfig(Config):
     """Updates between two validations; each leaves a checkpoint."""
     save_every: int = pydantic.Field(default=500, gt=0)
     """Updates between two checkpoints: at most these are lost when training is killed."""
-    plot_every: int | None = pydantic.Field(default=None, gt=0)
-    """Updates between pictures of the attention in a few dev utterances; null: none. Needs a decoder
-    that attends."""
     select_by: Literal["wer", "cer", "token_accuracy", "bleu", "accuracy", "loss", "updates"] = "wer"
     """What of the dev set chooses the best checkpoints. wer, cer and bleu (package sacrebleu) are of greedy
     output, the decoder's where there is one; token_accuracy is the share of tokens that the decoder predicts
@@ -129,8 +126,8 @@ class TrainConfig(Config):
     """How many of the best checkpoints are kept, and averaged at the end."""
     patience: int | None = pydantic.Field(default=None, gt=0)
     """Stop after so many validations without a new best one; null: never."""
-    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = pydantic.Field(default=(), strict=False)
-    """Trackers that show what log.jsonl has (extra `tracking`); one that fails stops nothing."""
+    loggers: tuple[Literal["tensorboard"], ...] = ()
+    """Show what log.jsonl has in TensorBoard (extra `tracking`); a failure of it stops nothing."""
 
 
 class RunConfig(Config):

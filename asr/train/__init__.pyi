@@ -13,7 +13,6 @@ from .learner import (
     keep_freed_memory as keep_freed_memory,
 )
 from .loop import Ranked as Ranked, TrainingState as TrainingState, note_score as note_score, train as train
-from .monitor import TRACKERS as TRACKERS, Trackers as Trackers
 from .optim import (
     MovingAverage as MovingAverage,
     build_optimizer as build_optimizer,

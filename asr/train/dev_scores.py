@@ -1,4 +1,4 @@
-"""Scores on the dev set during training: loss, accuracy, error rates, BLEU; pictures of attention."""
+"""Scores on the dev set during training: loss, accuracy, error rates, BLEU."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from asr.batches.builder import Batch
 from asr.decoding.decode import search_quickly
 from asr.decoding.hypothesis import EncodedAudio
-from asr.evaluation.plots import END, Picture, Strip, draw
 from asr.models import Model, SpeechModel
-from asr.models.encoders import make_clock, make_frame_clock
-from asr.models.losses import Targets
 from asr.scoring.counting import ErrorCount, count_character_errors, count_word_errors
 from asr.scoring.result import compute_bleu, count_bleu
 from asr.system.checkpoint import System
@@ -109,39 +104,3 @@ def with_error_rates_of_the_system(scores: dict[str, float]) -> dict[str, float]
             own = {name: scores[f"{name}_{head}"] for name in MEASURES if f"{name}_{head}" in scores}
             return first | own | scores
     return scores
-
-
-@torch.inference_mode()
-def compute_attention(model: SpeechModel, batch: Batch) -> list[np.ndarray]:
-    """Compute for each utterance the attention (N, T) to the tokens of its reference and, where the decoder
-    needs one, to its end: the mean of the heads of the last layer."""
-    assert model.decoder is not None
-    encoded_BTD, lengths_B = model.encode(batch.features_BTF, batch.feature_lengths_B)
-    targets = Targets(batch.tokens_BU, batch.token_lengths_B)
-    _, weights = model.score_reference(targets, (encoded_BTD, lengths_B), model.decoder.last_heads)
-    (weights_BHNT,) = weights.values()
-    has_end = weights_BHNT.size(2) > batch.tokens_BU.size(1)
-    rows_BNT = weights_BHNT.mean(1).cpu().numpy()
-    nums_tokens, nums_steps = (batch.token_lengths_B + has_end).tolist(), lengths_B.tolist()
-    return [rows_BNT[row, :n, :t] for row, (n, t) in enumerate(zip(nums_tokens, nums_steps, strict=True))]
-
-
-@torch.inference_mode()
-def plot_dev_attention(system: System[Model], batch: Batch, folder: Path, process: Process) -> None:
-    """Draw each utterance: the mean of the heads of the decoder's last layer, under the reference."""
-    model = cast(SpeechModel, system.model.eval())
-    batch = batch.to(process.device)
-    features = system.config.features
-    clock, frames = make_clock(features, model.encoder), make_frame_clock(features)
-    for row, weights_NT in enumerate(compute_attention(model, batch)):
-        name, num_frames = batch.ids[row], int(batch.feature_lengths_B[row])
-        tokens = batch.tokens_BU[row, : int(batch.token_lengths_B[row])].tolist()
-        features_FT = batch.features_BTF[row, :num_frames].T.cpu().numpy()
-        picture = Picture(
-            rows=Strip(weights_NT, clock.first, clock.seconds_per_step),
-            names=[*(system.tokenizer.tokens[token] for token in tokens), END][: len(weights_NT)],
-            spectrogram=Strip(features_FT, frames.first, frames.seconds_per_step),
-            title=f"{name}: {batch.texts[row]}",
-            subtitle="cross-attention of the last layer, mean of its heads",
-        )
-        draw(folder / f"{name}.png", picture)

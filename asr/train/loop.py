@@ -39,7 +39,7 @@ from asr.system.checkpoint import (
     write_checkpoint,
 )
 from asr.system.run_config import HIGHER_IS_BETTER, RunConfig
-from asr.train.dev_scores import compute_dev_scores, plot_dev_attention
+from asr.train.dev_scores import compute_dev_scores
 from asr.train.distributed import (
     Process,
     gather_over_processes,
@@ -51,7 +51,7 @@ from asr.train.distributed import (
     wait_for_all,
 )
 from asr.train.learner import Learner, Outcome, Precision, choose_precision, set_up
-from asr.train.monitor import Averages, Monitor, draw_log, show_progress
+from asr.train.monitor import Averages, Callback, Monitor, draw_log, show_progress
 from asr.train.optim import learning_rate_at, warn_of_short_training
 from asr.train.preparation import TrainingData, hash_data, prepare_system
 
@@ -104,9 +104,10 @@ class TrainingState:
     """Of the gradients, with fp16."""
 
 
-def train(config: RunConfig) -> Path:
+def train(config: RunConfig, callback: Callback | None = None) -> Path:
     """Train what the config describes, or go on where it was cut off; returns the folder of the result.
 
+    `callback`: called with the update and values of each line of log.jsonl, in the main process.
     After Ctrl-C or SIGTERM, raises `KeyboardInterrupt` or `SystemExit(143)` once a checkpoint is written.
     """
     find_commit()  # of now, whatever becomes of the checkout
@@ -119,20 +120,20 @@ def train(config: RunConfig) -> Path:
                 remove_unfinished(Path(config.output_dir))
             stack.enter_context(explain_dead_workers())
             stack.enter_context(show_progress())
-            return _train(config, process)
+            return _train(config, process, callback)
     finally:
         stop_process()
 
 
-def train_and_draw(config: RunConfig) -> Path:
+def train_and_draw(config: RunConfig, callback: Callback | None = None) -> Path:
     """Train as `train` does, and draw the learning curve into the run's folder."""
-    folder = train(config)
+    folder = train(config, callback)
     if is_main_process():
         draw_log(Path(config.output_dir), config.train.select_by)
     return folder
 
 
-def _train(config: RunConfig, process: Process) -> Path:
+def _train(config: RunConfig, process: Process, callback: Callback | None) -> Path:
     output_dir, settings = Path(config.output_dir), config.train
     torch.manual_seed(config.seed)  # the same first weights in all processes
     system = prepare_system(config, process)
@@ -145,7 +146,7 @@ def _train(config: RunConfig, process: Process) -> Path:
     log = Averages()
 
     with (
-        Monitor(system.config, state.step, is_main=process.is_main) as monitor,
+        Monitor(system.config, state.step, is_main=process.is_main, callback=callback) as monitor,
         StopSignal(process.is_main) as stop,
         BackgroundWriter() as writer,
     ):
@@ -169,11 +170,6 @@ def _train(config: RunConfig, process: Process) -> Path:
                 is_last = state.step == settings.steps
                 if state.step % settings.log_every == 0 or is_last:
                     monitor.record(state.step, "train", {"epoch": state.epoch} | log.take())
-                if settings.plot_every is not None and state.step % settings.plot_every == 0:
-                    with learner.weights_to_use():
-                        if process.is_main:
-                            folder = output_dir / "attention" / f"step-{state.step:08d}"
-                            plot_dev_attention(system, data.batch_to_plot(), folder, process)
                 validates = state.step % settings.validate_every == 0 or is_last
                 if validates:
                     try:
@@ -259,7 +255,7 @@ def report_extension(config: RunConfig, steps_before: int, state: TrainingState)
 # Settings that a resumed training may change, since no update depends on them.
 FREE_SETTINGS = {
     "output_dir", "data.max_unknown", "batches.num_workers", "train.device", "train.threads", "train.sharded",
-    "train.loggers", "train.log_every", "train.validate_every", "train.save_every", "train.plot_every",
+    "train.loggers", "train.log_every", "train.validate_every", "train.save_every",
     "train.keep_best", "train.patience",
 }  # fmt: skip
 

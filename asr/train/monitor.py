@@ -1,21 +1,18 @@
-"""Progress of a training: bar with ETA, log.jsonl, trackers, the learning curve."""
+"""Progress of a training: bar with ETA, log.jsonl, TensorBoard, a callback, the learning curve."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm
 
-from asr.config import describe_config
 from asr.errors import UserError
 from asr.evaluation.plots import draw_learning_curve
 from asr.files import replace_file
@@ -47,36 +44,41 @@ def show_progress() -> Iterator[None]:
         logger.setLevel(level)
 
 
+Callback = Callable[[int, Mapping[str, float]], None]
+"""Gets the update and values such as train/loss, dev/wer or model/loss."""
+
+
 class Monitor:
-    """Writes numbers to log.jsonl, to the terminal and to the trackers.
+    """Writes numbers to log.jsonl, to the terminal, to TensorBoard and to a callback.
 
     Silent in all processes but the main one.
     """
 
-    def __init__(self, config: RunConfig, start_step: int, *, is_main: bool) -> None:
+    def __init__(
+        self, config: RunConfig, start_step: int, *, is_main: bool, callback: Callback | None = None
+    ) -> None:
         self.is_main = is_main
         self._path = Path(config.output_dir) / "log.jsonl"
         self._bar: tqdm[Any] | None = None
-        self._trackers: Trackers | None = None
+        self._callbacks: list[Callback] = []
         if not is_main:
             return
         _forget_after(self._path, start_step)
+        if callback is not None:
+            self._callbacks.append(callback)
+        if "tensorboard" in config.train.loggers:
+            self._callbacks.append(open_tensorboard(config, start_step))
         # None: a bar on a terminal only. Elsewhere the log lines show progress.
         self._bar = tqdm(
             total=config.train.steps, initial=start_step, unit=" updates", dynamic_ncols=True, disable=None
         )
-        self._trackers = Trackers(config, start_step)
 
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
-        if self._trackers is not None:
-            self._trackers.close()
 
     def advance(self) -> None:
         """Count one update."""
@@ -92,8 +94,16 @@ class Monitor:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
         shown = ", ".join(f"{name} {_format(name, value)}" for name, value in values.items())
         self.say(f"{kind} {step}: {shown}")
-        if self._trackers is not None:
-            self._trackers.record(step, {f"{kind}/{name}": value for name, value in values.items()})
+        numbers = {f"{kind}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
+        for callback in list(self._callbacks):
+            try:
+                callback(step, numbers)
+            except Exception as error:  # of another's server, perhaps
+                self._callbacks.remove(callback)
+                logger.warning(
+                    "%s failed (%s: %s); training goes on without it, log.jsonl has everything",
+                    getattr(callback, "__qualname__", callback), type(error).__name__, error,
+                )  # fmt: skip
 
     def say(self, message: str) -> None:
         """Write a line to standard error without breaking the bar."""
@@ -125,16 +135,15 @@ class Averages:
             sums.update(outcome.sums)
         values = name_means({name: total / tokens for name, total in sums.items()})
         audio_seconds = sum(outcome.audio_seconds for outcome in outcomes)
-        speed = {
-            "tokens_per_second": tokens / max(seconds, 1e-9),
-            "audio_seconds_per_second": audio_seconds / max(seconds, 1e-9),
-        }
-        return values | {
+        values |= {
             "learning_rate": outcomes[-1].learning_rate,
             "gradient_norm": sum(outcome.gradient_norm for outcome in finite) / max(len(finite), 1),
             "skipped_updates": len(outcomes) - len(finite),
-            **{name: value for name, value in speed.items() if audio_seconds or name == "tokens_per_second"},
+            "tokens_per_second": tokens / max(seconds, 1e-9),
         }
+        return values | (
+            {"audio_seconds_per_second": audio_seconds / max(seconds, 1e-9)} if audio_seconds else {}
+        )
 
 
 def draw_log(output_dir: Path, select_by: str) -> None:
@@ -184,153 +193,23 @@ def _forget_after(path: Path, step: int) -> None:
         file.write("".join(kept).encode())
 
 
-# --- trackers -----------------------------------------------------------------------------------
+# --- callbacks ----------------------------------------------------------------------------------
 
 
-class Tracker(Protocol):
-    """One that shows a run. Built with (config, updates so far, run_id of before or None)."""
-
-    run_id: str | None
-    """Its own name of the run, by which a resumed training goes on with it; None: it needs none."""
-
-    def record(self, step: int, values: Mapping[str, float]) -> None:
-        """Show values, whose names begin with train/, dev/ or model/."""
-
-    def close(self) -> None: ...
-
-
-class TensorBoard:
-    """Files in the folder `tensorboard` of the run."""
-
-    run_id: str | None = None
-
-    def __init__(self, config: RunConfig, start_step: int, run_id: str | None) -> None:
+def open_tensorboard(config: RunConfig, start_step: int) -> Callback:
+    """Write to the folder `tensorboard` of the run."""
+    try:
         from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"train.loggers has tensorboard, whose package is not installed ({error}): "
+            "pip install 'asr-toolkit[tracking]', or remove it"
+        ) from None
+    writer = SummaryWriter(str(Path(config.output_dir) / "tensorboard"), purge_step=start_step + 1)
 
-        folder = Path(config.output_dir) / "tensorboard"
-        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
-
-    def record(self, step: int, values: Mapping[str, float]) -> None:
+    def record(step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
+        writer.flush()
 
-    def close(self) -> None:
-        self._writer.close()
-
-
-class Wandb:
-    """Weights & Biases, set up by its own variables: WANDB_PROJECT, WANDB_MODE and others."""
-
-    def __init__(self, config: RunConfig, start_step: int, run_id: str | None) -> None:
-        import wandb
-
-        folder = Path(config.output_dir)
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "asr"),
-            name=folder.name,
-            dir=folder,
-            id=run_id,
-            resume="allow",
-            config=config.model_dump(mode="json"),
-            settings=wandb.Settings(console="off"),
-        )
-        self.run_id = self._run.id
-        self._run.define_metric(
-            "*", step_metric="update"
-        )  # its own steps never go back, as a resumed run does
-
-    def record(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log({"update": step, **values})
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class MLflow:
-    """The server of MLFLOW_TRACKING_URI, else the folder `mlruns` of the run."""
-
-    def __init__(self, config: RunConfig, start_step: int, run_id: str | None) -> None:
-        from mlflow import MlflowClient
-        from mlflow.entities import Param
-
-        folder = Path(config.output_dir)
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "asr")
-        address = os.environ.get("MLFLOW_TRACKING_URI")
-        if address is None:
-            address = (folder / "mlruns").absolute().as_uri()
-            os.environ.setdefault(
-                "MLFLOW_ALLOW_FILE_STORE", "true"
-            )  # it advises databases, which need more packages
-        self._client = MlflowClient(address)
-        if run_id is None:
-            found = self._client.get_experiment_by_name(name)
-            experiment = self._client.create_experiment(name) if found is None else found.experiment_id
-            run_id = self._client.create_run(experiment, run_name=folder.name).info.run_id
-            settings = [Param(key, str(value)) for key, value, _ in describe_config(config)]
-            for start in range(0, len(settings), 100):  # as many as a message may have
-                self._client.log_batch(run_id, params=settings[start : start + 100])
-        self._client.update_run(run_id, status="RUNNING")
-        self.run_id = run_id
-
-    def record(self, step: int, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        self._client.log_batch(
-            self.run_id, [Metric(name, value, now, step) for name, value in values.items()]
-        )
-
-    def close(self) -> None:
-        self._client.set_terminated(self.run_id)
-
-
-TRACKERS: dict[str, Callable[[RunConfig, int, str | None], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": Wandb,
-    "mlflow": MLflow,
-}
-
-
-class Trackers:
-    """Trackers of a run. One that fails is left out from then on, with a warning: training goes on."""
-
-    def __init__(self, config: RunConfig, start_step: int) -> None:
-        self._trackers: dict[str, Tracker] = {}
-        path = Path(config.output_dir) / "trackers.json"
-        run_ids: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-
-        for name in config.train.loggers:
-            with self._going_on_without(name):
-                tracker = self._trackers[name] = TRACKERS[name](config, start_step, run_ids.get(name))
-                if tracker.run_id is not None:
-                    run_ids[name] = tracker.run_id
-        if run_ids:
-            with replace_file(path) as file:
-                file.write(json.dumps(run_ids).encode())
-
-    def record(self, step: int, values: Mapping[str, Any]) -> None:
-        numbers = {name: float(value) for name, value in values.items() if isinstance(value, (int, float))}
-        for name, tracker in list(self._trackers.items()):
-            with self._going_on_without(name):
-                tracker.record(step, numbers)
-
-    def close(self) -> None:
-        for name, tracker in list(self._trackers.items()):
-            with self._going_on_without(name):
-                tracker.close()
-
-    @contextlib.contextmanager
-    def _going_on_without(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"train.loggers has {name}, whose package is not installed ({error}): "
-                "pip install 'asr-toolkit[tracking]', or remove it"
-            ) from None
-        except Exception as error:
-            self._trackers.pop(name, None)
-            logger.warning(
-                "train.loggers: %s failed (%s: %s); training goes on without it, log.jsonl has everything",
-                name, type(error).__name__, error,
-            )  # fmt: skip
+    return record

@@ -52,7 +52,6 @@ MAX_WRONG_BY_RULES = 0.5  # of the words of dev
 # and for the moments of features.
 MAX_SAMPLED_TEXTS = 100_000
 MAX_SAMPLED_AUDIO = 5_000
-NUM_PLOTTED = 4  # dev utterances whose attention is drawn
 
 
 class TrainingData:
@@ -139,11 +138,6 @@ class TrainingData:
 
     def largest_batch(self) -> Batch:
         return self._train.largest_batch()
-
-    def batch_to_plot(self) -> Batch:
-        """The same few dev utterances each time, out of the longest ones."""
-        batch = next(iter(self._dev.evaluation_batches()))
-        return batch.take(range(min(NUM_PLOTTED, len(batch))))
 
 
 def require_file(key: str, path: str) -> None:

@@ -78,7 +78,6 @@ DECODER_SETTINGS += ["data.train=train.jsonl", "data.dev=dev.jsonl"]
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["train.plot_every=5"], "train.plot_every draws the attention of a decoder, and there is none"),
         (
             ["model.decoder.type=attention", "model.decoder.attention.location.kernel=4"],
             "kernel = 4 has no middle; take an odd number",

@@ -258,7 +258,6 @@ def test_sentences_that_are_all_too_long_are_said() -> None:
         ("features.num_mels=40", "features is about audio"),
         ("augment.speed=[0.9, 1.1]", "augment is about audio"),
         ("batches.max_seconds=30", "batches.max_seconds is about audio"),
-        ("train.plot_every=5", "train.plot_every draws the attention of a decoder"),
         ("model.encoder={}", "unknown key model.encoder"),
         ("model.type=tree", "model.type = 'tree': expected one of 'speech', 'language'"),
         ("model.num_heads=3", "dim = 32 is no multiple of num_heads = 3"),

@@ -136,7 +136,6 @@ def test_selection_by_loss(corpus: Path) -> None:
     [
         ("recording", ["train.select_by=wer"], "a model of type recording_label has accuracy, loss"),
         ("frames", ["tokenizer.type=characters"], "set tokenizer.type: labels"),
-        ("frames", ["train.plot_every=5"], "train.plot_every draws the attention of a decoder"),
         ("frames", ["model.label=speaker"], "model.label"),
         ("frames", ["model.pooling=mean"], "pooling"),
         ("recording", ["tokenizer.vocab_size=9"], "type = labels takes no vocab_size"),

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from training_examples import assert_equal_bits, read_log, run_until_killed
 
-from asr.train import GradientSum, Process, agree_on_name, distributed
+from asr.cli import main
+from asr.errors import UserError
+from asr.system import RunConfig, find_checkpoints, load_state
+from asr.train import (
+    GradientSum,
+    Process,
+    TrainingData,
+    agree_on_name,
+    distributed,
+    one_voice,
+    prepare_system,
+    train,
+)
 
+TinyRun = Callable[..., RunConfig]
 TWO = Process(0, 2, torch.device("cpu"))
 
 
@@ -155,3 +175,144 @@ def test_those_that_start_together_agree_on_a_name_that_no_one_had_before() -> N
             (name,) = {start.result(20) for start in starts}
         names.add(name)
     assert len(names) == 3
+
+
+# --- several processes, or another number of them -----------------------------------------------
+
+
+def change_checkpoint(folder: Path, change: Callable[[dict[str, Any]], object], accumulate: int) -> None:
+    """Of a training with two batches to an update."""
+    path = find_checkpoints(folder)[-1] / "state.json"
+    state = json.loads(path.read_text())
+    change(state)
+    path.write_text(json.dumps(state))
+    path = path.with_name("config.yaml")
+    path.write_text(path.read_text().replace("accumulate: 2", f"accumulate: {accumulate}"))
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_where_two_were(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes with a batch each make an update of two batches, of which one process takes both."""
+    settings = ("train.steps=5", "batches.max_utterances=4", "train.keep_best=1")
+    whole = train(tiny_run(f"output_dir={tmp_path}/whole", "train.accumulate=2", *settings))
+    run_until_killed(monkeypatch, 4, lambda: train(tiny_run("train.accumulate=2", *settings)))
+    change_checkpoint(tmp_path / "run", lambda state: state.update(first_world_size=2), accumulate=1)
+    assert_equal_bits(whole, train(tiny_run("train.accumulate=1", *settings)))
+
+
+@pytest.mark.parametrize(
+    ("first", "accumulate", "now"),
+    [
+        (2, 1, 1),
+        (4, 1, 3),
+        (3, 2, 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2, 4), (4, 1, 2), (2, 3, 4))),
+    ],
+)
+def test_another_number_of_processes_learns_from_the_same_batches(
+    tiny_run: TinyRun, first: int, accumulate: int, now: int
+) -> None:
+    """Update by update, from each update on: nothing of an epoch is lost, nothing comes twice."""
+    system = prepare_system(
+        tiny_run("batches.max_utterances=3", f"train.accumulate={accumulate}"),
+        Process(0, 1, torch.device("cpu")),
+    )
+
+    def updates(world_size: int, batches_done: int) -> list[set[str]]:
+        """The utterances of each, from all processes."""
+        processes = [Process(rank, world_size, torch.device("cpu")) for rank in range(world_size)]
+        epochs = [TrainingData(system, process, first).epoch(1, batches_done) for process in processes]
+        return [
+            {name for group in groups for batch in group for name in batch.ids}
+            for groups in zip(*epochs, strict=True)
+        ]
+
+    expected = updates(first, 0)
+    assert len(expected) > 2 and sum(map(len, expected)) == len(set().union(*expected))
+    for done in range(len(expected) + 1):
+        assert updates(now, done * first * accumulate) == expected[done:]
+
+
+def run_two_processes(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "asr", "train", *arguments, "train.threads=1"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow  # now and then, gloo aborts a process that has done all its work and is about to end
+def test_two_processes_equal_one(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Two gloo processes, a batch each, against one process with two batches to an update; and one process that
+    goes on where two were."""
+    settings = [
+        *("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "train.steps=6"),
+        "batches.max_utterances=1",
+    ]
+    one = train(tiny_run("train.accumulate=2", *settings))
+    conf = str(tmp_path / "run.yaml")
+    done = run_two_processes([conf, f"output_dir={tmp_path}/two", *settings])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{tmp_path}/two/model"], "one process prints"
+    assert done.stderr.count("M parameters") == 1, "one process speaks"
+    done = run_two_processes([conf, f"output_dir={tmp_path}/both", *settings, "train.steps=3"])
+    assert done.returncode == 0, done.stderr
+    both = train(tiny_run(f"output_dir={tmp_path}/both", *settings))
+    assert load_state(both)["batches_done"] == 12
+    one_log = read_log(tmp_path / "run", "train")
+    for folder in (tmp_path / "two", tmp_path / "both"):
+        log = [line for line in read_log(folder, "train") if line["step"] != 3]
+        assert [line["step"] for line in one_log] == [line["step"] for line in log]
+        for ours, theirs in zip(one_log, log, strict=True):
+            if folder.name == "two" or ours["step"] != 4:  # whose mean begins at the last line, of update 3
+                assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        ours, theirs = (
+            load_file(find_checkpoints(run)[-1] / "model.safetensors") for run in (one.parent, folder)
+        )
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_report_an_error_once(tiny_run: TinyRun, tmp_path: Path) -> None:
+    tiny_run()
+    (tmp_path / "dev.jsonl").write_text("")
+    conf = str(tmp_path / "run.yaml")
+    for setting, message in (
+        (f"data.dev={tmp_path}/dev.jsonl", "no utterance"),
+        ("train.step=2", "unknown key"),
+    ):
+        done = run_two_processes([conf, setting])
+        assert done.returncode != 0
+        said = done.stderr.partition("torch/distributed/elastic")[0]  # what follows is of torchrun itself
+        assert [line for line in done.stderr.splitlines() if line.startswith("asr: ")] and message in said
+        assert said.count("asr: ") == 1 and "in _train" not in done.stderr
+
+
+def test_one_process_reports_an_error() -> None:
+    """The first that meets it; a connection that breaks because of it is no news."""
+    process = Process(1, 2, torch.device("cpu"))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError, match="a fault of ours"), one_voice(process):
+            raise RuntimeError("a fault of ours")
+        with pytest.raises(UserError, match="bad input"), one_voice(process):
+            raise UserError("bad input")
+        for later in (UserError("bad input"), RuntimeError("Connection closed by peer")):
+            with pytest.raises(SystemExit) as caught, one_voice(process):
+                raise later
+            assert caught.value.code == 2
+    finally:
+        torch.distributed.destroy_process_group()
+    with pytest.raises(UserError), one_voice(Process(0, 1, torch.device("cpu"))):
+        raise UserError("alone")
+
+
+def test_only_the_first_process_reports_a_bad_config(
+    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_run()
+    for rank, message in (("0", "unknown key"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["train", str(tmp_path / "run.yaml"), "train.step=2"]) == 2
+        assert message in (shown := capsys.readouterr().err) and bool(shown) == bool(message)

@@ -1,12 +1,215 @@
-"""asr/train/learner: memory between updates."""
+"""asr/train/learner: what an update does, and what it survives; memory between updates."""
 
 from __future__ import annotations
 
+import logging
+import math
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from training_examples import read_log
+
+from asr.batches import Batch
+from asr.errors import UserError
+from asr.models import SpeechModel
+from asr.system import RunConfig
+from asr.train import (
+    Learner,
+    Process,
+    TrainingData,
+    choose_precision,
+    halve_largest,
+    learner as learner_module,
+    loop,
+    prepare_system,
+    train,
+)
+
+TinyRun = Callable[..., RunConfig]
+
+
+def spoil_losses(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[int], bool]) -> None:
+    original = SpeechModel.forward
+
+    def forward(self: SpeechModel, *arguments: Any) -> Any:
+        losses = original(self, *arguments)
+        step = arguments[4] if len(arguments) > 4 else -1
+        return replace(losses, total=losses.total * math.nan) if self.training and is_spoilt(step) else losses
+
+    monkeypatch.setattr(SpeechModel, "forward", forward)
+
+
+def test_a_bad_update_is_skipped_and_named(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil_losses(monkeypatch, lambda step: step in (3, 4))
+    with caplog.at_level(logging.WARNING):
+        folder = train(tiny_run("train.steps=6"))
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(folder / "model.safetensors").values())
+    messages = [record.getMessage() for record in caplog.records if "skipped:" in record.getMessage()]
+    assert len(messages) == 2 and "train-" in messages[0] and "update 4 skipped: loss nan" in messages[0]
+    assert sum(line["skipped_updates"] for line in read_log(tmp_path / "run", "train")) == 2
+
+
+def test_too_many_bad_updates_stop(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil_losses(monkeypatch, lambda step: step >= 5)
+    monkeypatch.setattr(loop, "MAX_BAD_UPDATES", 3)
+    with pytest.raises(UserError, match="3 updates in a row had no finite loss"):
+        train(tiny_run())
+
+
+def make_learner(config: RunConfig) -> tuple[Learner, list[Batch]]:
+    process = Process(0, 1, torch.device("cpu"))
+    torch.manual_seed(0)
+    system = prepare_system(config, process)
+    batches = [group[0] for group in TrainingData(system, process).epoch(0, 0)]
+    return Learner(system.model, config, process, "float32"), batches
+
+
+def test_gradients_travel_as_the_config_says(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtypes: list[torch.dtype] = []
+    monkeypatch.setattr(
+        learner_module, "GradientSum", lambda parameters, process, dtype: dtypes.append(dtype)
+    )
+    for setting in ("float32", "bf16"):
+        make_learner(tiny_run(f"train.reduce_dtype={setting}"))
+    assert dtypes == [torch.float32, torch.bfloat16]
+
+
+def test_trying_a_batch_changes_nothing(tiny_run: TinyRun) -> None:
+    learner, batches = make_learner(tiny_run())
+    before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    assert 0 < learner.try_batch(batches[0]) < 60
+    assert all(parameter.grad is None for parameter in learner.model.parameters())
+    for name, tensor in learner.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_batch_of_broken_files_alone_changes_nothing(tiny_run: TinyRun) -> None:
+    """Also as the first one in fp16, whose scaler has seen no gradient yet."""
+    config = tiny_run()
+    learner, batches = make_learner(config)
+    learner = Learner(learner.model, config, learner.process, "fp16")
+    before = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    none = slice(0, 0)
+    empty = replace(
+        batches[0], ids=(), texts=(), audio_seconds=0.0,
+        **{
+            name: getattr(batches[0], name)[none]
+            for name in ("features_BTF", "feature_lengths_B", "tokens_BU", "token_lengths_B")
+        },
+    )  # fmt: skip
+    outcome = learner.update([empty], 0)
+    assert outcome.is_finite and outcome.num_tokens == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in learner.model.state_dict().items())
+    assert learner.update([empty, batches[0]], 1).num_tokens > 0
+
+
+def test_no_two_updates_share_their_dropout_masks(tiny_run: TinyRun) -> None:
+    """The masks depend on seed, update and process, and on nothing that a resume would have to restore."""
+    settings = ("model.encoder.dropout=0.5", "model.decoder.dropout=0.5", "optim.learning_rate=1e-30")
+    learner, batches = make_learner(tiny_run(*settings))
+
+    def loss(step: int, rank: int = 0, seed: int = 0) -> float:
+        learner.process = replace(learner.process, rank=rank)
+        learner.config = tiny_run(*settings, f"seed={seed}")
+        torch.rand(3)  # whatever drew numbers before
+        return learner.update(batches[:1], step).sums["total"]
+
+    losses = [loss(0), loss(1), loss(2), loss(1, rank=1), loss(1, seed=1)]
+    assert len(set(losses)) == len(losses)
+    assert [loss(0), loss(1), loss(2), loss(1, rank=1), loss(1, seed=1)] == losses
+    learner, batches = make_learner(tiny_run(*settings))  # as after a resume
+    assert loss(2) == losses[2]
+
+
+def test_want_of_memory_halves_the_batch(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_run("model.encoder.dropout=0.0", "model.decoder.dropout=0.0")
+    expected, batches = make_learner(config)
+    expected.update(batches[:1], 0)
+
+    original = SpeechModel.forward
+    sizes = []
+
+    def forward(self: SpeechModel, features_BTF: torch.Tensor, *rest: Any) -> Any:
+        sizes.append(len(features_BTF))
+        if len(features_BTF) > 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return original(self, features_BTF, *rest)
+
+    learner, batches = make_learner(config)
+    monkeypatch.setattr(SpeechModel, "forward", forward)
+    outcome = learner.update(batches[:1], 0)
+    assert max(sizes) == 8 and outcome.is_finite
+    for ours, theirs in zip(learner.model.parameters(), expected.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)  # the update moves all by 7.5e-4
+
+
+def test_the_model_is_told_where_speech_was_before_the_masks(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, batches = make_learner(tiny_run("augment.spec_augment={num_time_masks: 2}"))
+    told: list[torch.Tensor] = []
+    original = SpeechModel.forward
+
+    def note(self: SpeechModel, *batch: Any) -> Any:
+        told.append(batch[5])
+        return original(self, *batch)
+
+    monkeypatch.setattr(SpeechModel, "forward", note)
+    learner.update(batches[:1], 0)
+    assert batches[0].speech_spans_B2 is not None and torch.equal(told[0], batches[0].speech_spans_B2)
+
+
+def test_one_utterance_too_large_is_named(tiny_run: TinyRun) -> None:
+    _, batches = make_learner(tiny_run())
+    while len(batches[0]) > 1:
+        batches = halve_largest(batches[:1])
+    with pytest.raises(UserError, match=f"single utterance of .* s, {batches[0].ids[0]}: lower batches"):
+        halve_largest(batches[:1])
+
+
+def test_compiling_on_a_cpu_is_refused(tiny_run: TinyRun) -> None:
+    with pytest.raises(UserError, match="compiler fails on these models"):
+        train(tiny_run("train.compile=true"))
+
+
+@pytest.mark.parametrize(("instructions", "chosen"), [("amx_bf16", "bf16"), ("avx512_vnni", "float32")])
+def test_precision_is_chosen_by_the_processor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, instructions: str, chosen: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
+    process = Process(0, 1, torch.device("cpu"))
+    assert choose_precision("auto", process) == chosen
+    assert f"the CPU {'has' if chosen == 'bf16' else 'lacks'} fast bf16" in caplog.text
+    assert [choose_precision(wanted, process) for wanted in ("float32", "fp16")] == ["float32", "fp16"]
+
+
+def test_precision_of_unlike_processors_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    monkeypatch.setattr(
+        learner_module, "sum_over_processes", lambda values, process: list(values)
+    )  # the other: 0
+    assert choose_precision("auto", Process(0, 2, torch.device("cpu"))) == "float32"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_trains(tiny_run: TinyRun, tmp_path: Path, precision: str) -> None:
+    train(tiny_run(f"train.precision={precision}"))
+    lines = read_log(tmp_path / "run", "train")
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert all(line["gradient_norm"] < 1000 for line in lines), "the scale of fp16 is taken off"
+
 
 FAULTS = """
 import resource

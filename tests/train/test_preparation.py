@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from training_examples import assert_equal_bits, run_until_killed
 
 from asr.data import Manifest, read_manifest, read_sentences, write_manifest
 from asr.errors import UserError
-from asr.system import RunConfig, save_checkpoint
+from asr.system import RunConfig, load_system, save_checkpoint
 from asr.text import Tokenizer
 from asr.train import (
     Process,
+    TrainingData,
     load_or_train_tokenizer,
     preparation,
     prepare_system,
@@ -261,7 +264,7 @@ def test_shared_and_doubled_ids_are_said(
 ) -> None:
     def warnings(*settings: str) -> str:
         caplog.clear()
-        preparation.TrainingData(prepare_system(tiny_run(*settings), PROCESS), PROCESS)
+        TrainingData(prepare_system(tiny_run(*settings), PROCESS), PROCESS)
         return caplog.text
 
     assert not warnings()
@@ -270,3 +273,116 @@ def test_shared_and_doubled_ids_are_said(
     assert not warnings(same, "train.select_by=updates"), "dev chooses nothing"
     twice = f"data.train=[{tones}/train.jsonl, {tones}/train.jsonl]"
     assert "48 ids come more than once" in warnings(twice, f"output_dir={tmp_path}/twice")
+
+
+# --- start from another training ----------------------------------------------------------------
+
+
+def test_only_ctc_leaves_texts_out_that_have_more_tokens_than_steps(tiny_run: TinyRun) -> None:
+    process, used = Process(0, 1, torch.device("cpu")), {}
+    for weight, guided in ((0.3, "{}"), (0.0, "null")):
+        config = tiny_run(
+            "model.encoder.subsampling.factor=8",
+            f"model.ctc_weight={weight}",
+            f"model.guided_attention={guided}",
+        )
+        system = prepare_system(config, process)
+        groups = TrainingData(system, process).epoch(0, 0)
+        used[weight] = sum(len(batch) for group in groups for batch in group)
+    assert 0 < used[0.3] < used[0.0] == 48
+
+
+@pytest.mark.parametrize(
+    ("key", "overrides"),
+    [
+        ("data.train", ()),
+        ("data.dev", ()),
+        ("start_from", ()),
+        ("augment.noise.recordings", ("augment.noise.kinds=[recorded]", "augment.noise.probability=1")),
+    ],
+)
+def test_a_missing_file_is_named_by_its_setting(
+    tiny_run: TinyRun, key: str, overrides: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError, match=rf"^{key} = no/such/file: not found \(seen from "):
+        train(tiny_run(f"{key}=no/such/file", *overrides))
+
+
+def test_a_training_starts_from_another(tiny_run: TinyRun, tmp_path: Path) -> None:
+    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), PROCESS)
+    save_checkpoint(tmp_path / "first" / "model", source, {})
+    again = prepare_system(tiny_run(f"start_from={tmp_path}/first"), PROCESS)
+    weights, others = source.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert again.tokenizer == source.tokenizer
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_without_the_one_it_started_from(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tiny_run(f"output_dir={tmp_path}/first", "train.steps=2")
+    train(first)
+    settings = ("train.steps=6", f"start_from={first.output_dir}")
+    whole = tiny_run(f"output_dir={tmp_path}/whole", *settings)
+    train(whole)
+    cut = tiny_run(f"output_dir={tmp_path}/cut", *settings)
+    run_until_killed(monkeypatch, 4, lambda: train(cut))
+    shutil.rmtree(first.output_dir)
+    train(cut)
+    assert_equal_bits(Path(whole.output_dir) / "model", Path(whole.output_dir).with_name("cut") / "model")
+
+
+def test_what_a_training_cannot_start_from(tiny_run: TinyRun, tmp_path: Path) -> None:
+    first, first_process = tiny_run(f"output_dir={tmp_path}/first"), Process(0, 1, torch.device("cpu"))
+    system = prepare_system(first, first_process)
+    save_checkpoint(tmp_path / "first" / "model", system, {})
+    start = f"start_from={first.output_dir}"
+    with pytest.raises(UserError, match="no model here"):
+        train(tiny_run(f"output_dir={tmp_path}/none", f"start_from={tmp_path}"))
+    for settings, message in (
+        (["features.num_mels=23"], r"config.yaml: features.num_mels = 20 there, 23 here. Make that the same"),
+        (
+            ["tokenizer={type: bpe, vocab_size: 20}"],
+            r"tokenizer.type = characters there, bpe here; .*keep_token",
+        ),
+        (
+            ["model.encoder.dim=24"],
+            r"do not fit this model \(encoder.* here\); .*: model.encoder.dim = 32 there",
+        ),
+        (["keep_tokenizer=false", "model.decoder.dim=24"], r"model.decoder.dim = 32 there, 24 here"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare_system(tiny_run(f"output_dir={tmp_path}/new", start, *settings), first_process)
+        shutil.rmtree(tmp_path / "new")
+    with pytest.raises(UserError, match="keep_tokenizer = false is about the tokenizer of start_from"):
+        tiny_run("keep_tokenizer=false")
+
+
+def test_a_training_starts_from_another_with_a_tokenizer_of_its_own(
+    tiny_run: TinyRun, tones: Path, tmp_path: Path
+) -> None:
+    """The encoder and the inner layers of the decoder stay; what has a row for each token is new."""
+    process = Process(0, 1, torch.device("cpu"))
+    source = prepare_system(tiny_run(f"output_dir={tmp_path}/first"), process)
+    save_checkpoint(tmp_path / "first" / "model", source, {})
+    for name in ("train", "dev"):
+        utterances = read_manifest(tones / f"{name}.jsonl")
+        others = [item.model_copy(update={"text": "один два"}) for item in utterances]
+        write_manifest(tmp_path / f"{name}.jsonl", others)
+    config = tiny_run(
+        *(f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "dev")),
+        *(f"start_from={tmp_path}/first", "keep_tokenizer=false", "train.steps=1"),
+    )
+    torch.manual_seed(1)
+    system = prepare_system(config, process)
+    assert set(system.tokenizer.tokens[5:]) == set("один два")
+    old, new = source.model.state_dict(), system.model.state_dict()
+    changed = {
+        name for name in new if new[name].shape != old[name].shape or not torch.equal(new[name], old[name])
+    }
+    assert changed == {
+        *("ctc_head.weight", "ctc_head.bias"),
+        *("decoder.embedding.weight", "decoder.output.weight", "decoder.output.bias"),
+    }
+    assert load_system(train(config)).tokenizer == system.tokenizer

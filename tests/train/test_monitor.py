@@ -1,0 +1,182 @@
+"""asr/train/monitor.py: the log, the bar, the learning curve, TensorBoard and a callback."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_examples import read_log, run_until_killed
+
+import asr
+from asr.cli import main
+from asr.errors import UserError
+from asr.system import RunConfig
+from asr.train import Outcome, loop, monitor, train
+
+TinyRun = Callable[..., RunConfig]
+SHORT = ("train.steps=4", "train.log_every=1", "train.validate_every=4", "train.save_every=2")
+
+
+def test_lines_have_the_time(tiny_run: TinyRun, tmp_path: Path) -> None:
+    tiny_run()
+    logging.getLogger().handlers, before = (
+        [logging.StreamHandler(stream := io.StringIO())],
+        (logging.getLogger().handlers),
+    )
+    try:
+        main(["train", str(tmp_path / "run.yaml"), "train.steps=1"])
+    finally:
+        logging.getLogger().handlers = before
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d the model has", stream.getvalue(), re.MULTILINE)
+    assert all("T" in line["time"] for line in read_log(tmp_path / "run", "dev"))
+
+
+@pytest.mark.slow
+def test_log_tells_what_goes_on(tiny_run: TinyRun, tmp_path: Path) -> None:
+    started = time.monotonic()
+    train(tiny_run("train.steps=6", "train.validate_every=3"))
+    lines = read_log(tmp_path / "run", "train")
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    for name in ("loss", "ctc", "cross_entropy", "guided_attention", "attention_monotonic", "token_accuracy",
+                 "learning_rate", "gradient_norm", "audio_seconds_per_second"):  # fmt: skip
+        assert math.isfinite(lines[0][name]), name
+    first, second = read_log(tmp_path / "run", "dev")
+    assert {"loss", "wer", "cer", "wer_ctc", "wer_decoder"} <= first.keys()
+    assert 0 < first["audio_hours"] < second["audio_hours"] < 0.1
+    assert 0 < first["training_seconds"] < second["training_seconds"] < time.monotonic() - started
+
+
+def test_from_python_progress_is_shown(
+    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the program has set up no logging, which pytest has."""
+    monkeypatch.setattr(logging.getLogger("asr"), "propagate", False)
+    tiny_run()
+    folder = asr.train(tmp_path / "run.yaml", ["train.steps=2"])  # type: ignore[operator]
+    shown = capsys.readouterr().err
+    assert folder == tmp_path / "run" / "model" and "train 2: epoch 0, loss" in shown and "dev 2: " in shown
+    assert not logging.getLogger("asr").handlers and logging.getLogger("asr").level == logging.NOTSET
+
+
+def test_a_bar_on_a_terminal_counts_updates_and_is_not_broken_by_lines(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    config = tiny_run("train.steps=5", f"output_dir={tmp_path}")
+    with monitor.Monitor(config, 3, is_main=True) as shown:
+        shown.advance()
+        shown.advance()
+        shown.say("saved")
+    assert "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue()
+    assert [line for line in terminal.getvalue().split("\r") if line.endswith(" saved\n")]
+
+
+def test_the_learning_curve_is_that_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [("train", 1, {"loss": 3.0}), ("train", 2, {"loss": 2.0}), ("dev", 2, {"loss": 2.5, "wer": 0.5})]
+    text = "".join(json.dumps({"step": step, "kind": kind} | values) + "\n" for kind, step, values in lines)
+    (tmp_path / "log.jsonl").write_text(text)
+    drawn: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(monitor, "draw_learning_curve", lambda path, panels: drawn.append(panels))
+        for select_by in ("wer", "updates"):
+            monitor.draw_log(tmp_path, select_by)
+    losses = {"train": [(1, 3.0), (2, 2.0)], "dev": [(2, 2.5)]}
+    assert drawn == 2 * [{"loss": losses, "wer": {"dev": [(2, 0.5)]}}]
+    (tmp_path / "learning_curve.png").mkdir()
+    monitor.draw_log(tmp_path, "wer")
+    assert "not a regular file" in caplog.text, "a picture that fails stops nothing"
+
+
+def test_means_and_speeds_since_the_last_line() -> None:
+    log = monitor.Averages()
+    for tokens, seconds, is_finite in ((4.0, 0.5, True), (6.0, 1.5, True), (9.0, 2.0, False)):
+        sums = {"total": 2 * tokens}
+        log.add(
+            Outcome(is_finite, sums, tokens, audio_seconds=tokens, gradient_norm=3.0, learning_rate=0.1),
+            seconds,
+        )
+    found = log.take()
+    assert found["skipped_updates"] == 1 and found["gradient_norm"] == 3.0
+    assert found["tokens_per_second"] == pytest.approx(10 / 4)
+    assert found["audio_seconds_per_second"] == pytest.approx(19 / 4)
+
+
+def test_a_model_that_has_learned_nothing_is_said(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    panels: dict[str, Any] = {}
+    monkeypatch.setattr(monitor, "draw_learning_curve", lambda path, curves: panels.update(curves))
+    asr.train(tiny_run("train.steps=1", "train.select_by=loss"))
+    assert "WER on dev is 100.0 %" in caplog.text and "learning_curve.png" in caplog.text
+    assert panels.keys() == {"loss", "wer"} and len(panels["wer"]["dev"]) == 1
+    caplog.clear()
+    loop.warn_of_nothing_learned({"loss": 1.0, "wer": 0.3}, tmp_path)
+    loop.warn_of_nothing_learned({"loss": 1.0}, tmp_path)
+    assert not caplog.text
+
+
+# --- callbacks ----------------------------------------------------------------------------------
+
+
+def test_a_callback_gets_what_the_log_has(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a training that is resumed."""
+    shown: dict[str, dict[int, float]] = {}
+
+    def note(step: int, values: Mapping[str, float]) -> None:
+        assert all(type(value) is float for value in values.values())
+        for name, value in values.items():
+            shown.setdefault(name, {})[step] = value
+
+    config = tiny_run(*SHORT)
+    run_until_killed(monkeypatch, 3, lambda: asr.train(config, callback=note))
+    asr.train(config, callback=note)
+    log = {line["step"]: line["loss"] for line in read_log(tmp_path / "run", "train")}
+    assert shown["train/loss"] == log and {"dev/wer", "model/wer"} <= shown.keys()
+
+
+def test_one_that_fails_warns_once_and_stops_nothing(
+    tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConnectionError("no route to host")
+
+    train(tiny_run(*SHORT), fail)
+    (message,) = (text for text in caplog.messages if "ConnectionError" in text)
+    assert "fail failed (ConnectionError: no route to host); training goes on" in message
+
+
+def test_a_missing_package_is_said_before_the_first_update(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"tensorboard.* pip install"):
+        train(tiny_run("train.loggers=[tensorboard]"))
+
+
+@pytest.mark.slow
+def test_tensorboard(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard", reason="in the extra tracking")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = tiny_run(*SHORT, "train.loggers=[tensorboard]")
+    run_until_killed(monkeypatch, 3, lambda: train(config))
+    train(config)
+    shown = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    shown.Reload()
+    logged = [(line["step"], line["loss"]) for line in read_log(tmp_path / "run", "train")]
+    assert [(event.step, pytest.approx(event.value)) for event in shown.Scalars("train/loss")] == logged
