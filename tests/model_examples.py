@@ -176,7 +176,7 @@ PARALLEL = [
 WITH_DECODER = [
     name for name, config in SYSTEMS.items() if config.decoder is not None and name not in PARALLEL
 ]  # which says token after token
-ATTENDING = [name for name in WITH_DECODER if SYSTEMS[name].attends]
+ATTENDING = [name for name in WITH_DECODER if SYSTEMS[name].decoder.cross_attention != (0, 0)]
 FREE = [name for name in ATTENDING if name not in ("transformer-clock", "intra-attention-decoder")]
 WITH_CTC = [name for name, config in SYSTEMS.items() if config.ctc_weight > 0]
 

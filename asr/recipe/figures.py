@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from asr.audio.sources import Recording
 from asr.batches.builder import Batch
 from asr.batches.loader import BatchLoader
 from asr.data.manifest import Manifest, Utterance, read_manifest, write_manifest
+from asr.evaluation.attention_pictures import View, draw_text
 from asr.evaluation.plots import COLOURS, draw_learning_curve
 from asr.system.checkpoint import System, find_model, load_system
-from asr.train.dev_scores import plot_dev_attention
-from asr.train.distributed import Process
 from asr.train.preparation import build_inputs
+from asr.transcription.transcribe import Recognizer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,9 +103,14 @@ def draw_attention(run_folder: Path, utterances: Sequence[Utterance], folder: Pa
     system = load_system(find_model(run_folder))
     if system.model.decoder is None or not system.model.decoder.num_heads:
         return []
-    for batch in read_batches(system, utterances):
-        plot_dev_attention(system, batch, folder, Process(0, 1, torch.device("cpu")))
-    return [folder / f"{utterance.id}.png" for utterance in utterances]
+    recognizer = Recognizer(system, needs_times=False)
+    paths = [folder / f"{utterance.id}.png" for utterance in utterances]
+    for utterance, path in zip(utterances, paths, strict=True):
+        span = utterance.start, utterance.duration, utterance.channel_index
+        draw_text(
+            recognizer, Recording(utterance.audio, utterance.id, *span), path, utterance.text or "", View()
+        )
+    return paths
 
 
 def read_batches(system: System, utterances: Sequence[Utterance]) -> Iterator[Batch]:
