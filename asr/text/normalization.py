@@ -54,12 +54,10 @@ class TextConfig(Config):
 
 
 def normalize_for_training(text: str, config: TextConfig) -> str:
-    """Normalise a transcript for the tokenizer and the model."""
     return normalize(text, config.training)
 
 
 def normalize_for_scoring(text: str, config: TextConfig) -> str:
-    """Normalise a reference or a hypothesis before they are compared."""
     return normalize(text, config.scoring)
 
 
@@ -112,10 +110,9 @@ def _join_digits(found: re.Match[str]) -> str:
 
 def check_rules(rules: Sequence[str]) -> None:
     """Refuse unknown, repeated, contradicting or misplaced rules."""
-    for rule in rules:
-        if rule not in RULES:
-            others = f"the rules are {', '.join(RULES)}"
-            raise UserError(f"unknown rule {rule}; {suggest(rule, RULES, others)}")
+    if unknown := [rule for rule in rules if rule not in RULES]:
+        others = f"the rules are {', '.join(RULES)}"
+        raise UserError(f"unknown rule {unknown[0]}; {suggest(unknown[0], RULES, others)}")
     for first, second in (("nfc", "nfkc"), ("lowercase", "uppercase")):
         if first in rules and second in rules:
             raise UserError(f"{first} and {second} exclude each other; remove one")
@@ -161,119 +158,43 @@ _INVISIBLE = re.compile(
 )
 
 
-def _strip_invisible(text: str) -> str:
-    """Remove control characters, marks of direction, soft hyphens, zero width spaces, variation selectors.
-
-    White space stays, and so do the zero width joiner and non-joiner. Khmer or Thai text that parts its
-    words by zero width spaces becomes text without word boundaries.
-    """
-    return _INVISIBLE.sub("", text)
-
-
-def _nfc(text: str) -> str:
-    """Write letter and accent as one character where there is one (e + ´ as é), Hangul as syllables."""
-    return unicodedata.normalize("NFC", text)
-
-
-def _nfkc(text: str) -> str:
-    """Do as nfc, and replace variants of form: Ａ becomes A, ﬁ fi, ² 2, ½ 1⁄2, ™ TM, ㎏ kg, ｶ カ, （ (.
-
-    Thai ำ and Lao ຳ become two characters each, and Korean ㅋ another ᄏ.
-    """
-    return unicodedata.normalize("NFKC", text)
-
-
 # Blocks for the accents of alphabets; Hebrew points and accents; Arabic vowel signs; tatweel.
 _DIACRITICS = re.compile(
     "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f"
     "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670\u0640]+"
 )
-
-
-def _strip_diacritics(text: str) -> str:
-    """Remove accents, Hebrew points, Arabic vowel signs and tatweel; the result is in NFC.
-
-    é becomes e, й и, ё е; ø, ł, đ and ı are letters of their own and stay, as does the hamza of أ. Marks of
-    other scripts stay: without its vowel signs Hindi or Thai is another word, and が without its dots is か.
-    """
-    return _nfc(_DIACRITICS.sub("", unicodedata.normalize("NFD", text)))
-
-
 # What a pair of brackets leaves: a space, but nothing between characters of scripts without spaces.
 _GAP = "\ufdd0"  # not a character
 _UNSPACED = "[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
 _JOINED = re.compile(f"(?<={_UNSPACED}){_GAP}+(?={_UNSPACED})")
 
 
-def _strip_tags(text: str) -> str:
-    """Replace tags such as [noise] and <unk> by a space each, with what is nested inside them, or by nothing
-    between kana and Chinese characters; words in round brackets stay.
-
-    A bracket without a partner stays.
-    """
-    return _strip_brackets(text, ("[]", "<>"))
+def _nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
-def _strip_brackets(text: str, pairs: Sequence[str] = ("[]", "<>", "()")) -> str:
-    """Do as strip_tags, and the same with (laughs). Not for texts that keep spoken words in brackets."""
-    for pair in pairs:
-        text = _strip_pairs(text, pair[0], pair[1])
+def _strip_diacritics(text: str) -> str:
+    return _nfc(_DIACRITICS.sub("", unicodedata.normalize("NFD", text)))
+
+
+def _strip_brackets(text: str, openings: str = "[<(") -> str:
+    for opening in openings:
+        closing = {"[": "]", "<": ">", "(": ")"}[opening]
+        unmatched: list[int] = []  # indices into `parts` of brackets that wait for their partner
+        parts: list[str] = []
+        for part in re.split(f"([{re.escape(opening + closing)}])", text) if opening in text else [text]:
+            if part == closing and unmatched:
+                del parts[unmatched.pop() :]
+                part = _GAP
+            elif part == opening:
+                unmatched.append(len(parts))
+            parts.append(part)
+        text = "".join(parts)
     return _JOINED.sub("", text).replace(_GAP, " ")
-
-
-def _strip_pairs(text: str, opening: str, closing: str) -> str:
-    if opening not in text:
-        return text
-    unmatched: list[int] = []  # indices into `parts` of brackets that wait for their partner
-    parts: list[str] = []
-    for part in re.split(f"([{re.escape(opening + closing)}])", text):
-        if part == closing and unmatched:
-            del parts[unmatched.pop() :]
-            part = _GAP
-        elif part == opening:
-            unmatched.append(len(parts))
-        parts.append(part)
-    return "".join(parts)
-
-
-def _lowercase(text: str) -> str:
-    """Write in lower case by Unicode's rules for no language in particular; the result is in NFC.
-
-    Σ ends a word as ς; ß stays. Not for Turkish: I becomes i (not ı), and İ an i with a dot above it.
-    """
-    return _nfc(text.lower())
-
-
-def _uppercase(text: str) -> str:
-    """Upper case by Unicode's rules for no language in particular; the result is in NFC.
-
-    ß becomes SS. Not for Turkish: i becomes I (not İ).
-    """
-    return _nfc(text.upper())
-
-
-def _plain_apostrophes(text: str) -> str:
-    """Write ’ ‘ ʼ ＇ as the apostrophe of the keyboard: don’t becomes don't."""
-    return re.sub("[\u2018\u2019\u02bc\uff07]", "'", text)
-
-
-def _strip_symbols(text: str) -> str:
-    """Replace symbols (Unicode's S categories: $ + < = ^ ° © ♪, emoji with their joiners) by a space each."""
-    # Neither a symbol nor a punctuation mark is \w, but for the underscore.
-    return re.sub("([^\\w\\s])[\u200d\ufe0e\ufe0f]*", _replace_symbol, text)
 
 
 def _replace_symbol(match: re.Match[str]) -> str:
     return " " if unicodedata.category(match[1]).startswith("S") else match[0]
-
-
-def _strip_punctuation(text: str) -> str:
-    """Replace punctuation (Unicode's P categories, which hold % & @ # * / too) by a space each.
-
-    Apostrophes and hyphens inside words stay: don't, mother-in-law, col·lecció; dogs' loses its own. Full
-    stops and commas go everywhere: 3.5 becomes 3 5, and U.S. becomes U S.
-    """
-    return re.sub(r"[^\w\s]|_", _replace_punctuation, text)
 
 
 # Apostrophes, hyphens (the last does not break), the Catalan middle dot; Hebrew maqaf, geresh, gershayim.
@@ -291,24 +212,41 @@ def _replace_punctuation(match: re.Match[str]) -> str:
     return " "
 
 
-def _collapse_spaces(text: str) -> str:
-    """One space between words, none at the ends, whatever stood there: tabs, line ends, wide spaces."""
-    return " ".join(text.split())
-
-
 # In the order in which they have to run.
 RULES: dict[str, Callable[[str], str]] = {
-    "strip_invisible": _strip_invisible,
+    # Control characters, marks of direction, soft hyphens, zero width spaces, variation selectors. White
+    # space and zero width joiners stay. Khmer or Thai whose words are parted by zero width spaces loses its
+    # words.
+    "strip_invisible": lambda text: _INVISIBLE.sub("", text),
+    # Letter and accent as one character where there is one (e + ´ as é), Hangul as syllables.
     "nfc": _nfc,
-    "nfkc": _nfkc,
+    # nfc, and variants of form: Ａ becomes A, ﬁ fi, ² 2, ½ 1⁄2, ™ TM, ㎏ kg, ｶ カ, （ (. Thai ำ and Lao ຳ
+    # become two characters each, and Korean ㅋ another ᄏ.
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    # Accents, Hebrew points, Arabic vowel signs and tatweel; the result is in NFC. é becomes e, й и, ё е; ø,
+    # ł, đ and ı are letters of their own and stay, as does the hamza of أ. Marks of other scripts stay:
+    # without its vowel signs Hindi or Thai is another word, and が without its dots is か.
     "strip_diacritics": _strip_diacritics,
-    "strip_tags": _strip_tags,
+    # Tags such as [noise] and <unk> become a space each, with what is nested inside them, or nothing between
+    # kana and Chinese characters; words in round brackets stay. A bracket without a partner stays.
+    "strip_tags": lambda text: _strip_brackets(text, "[<"),
+    # strip_tags, and the same with (laughs). Not for texts that keep spoken words in brackets.
     "strip_brackets": _strip_brackets,
-    "lowercase": _lowercase,
-    "uppercase": _uppercase,
-    "plain_apostrophes": _plain_apostrophes,
-    "strip_symbols": _strip_symbols,
-    "strip_punctuation": _strip_punctuation,
-    "collapse_spaces": _collapse_spaces,
+    # By Unicode's rules for no language in particular; the result is in NFC. Σ ends a word as ς; ß stays. Not
+    # for Turkish: I becomes i (not ı), and İ an i with a dot above it.
+    "lowercase": lambda text: _nfc(text.lower()),
+    # The same; ß becomes SS. Not for Turkish: i becomes I (not İ).
+    "uppercase": lambda text: _nfc(text.upper()),
+    # ’ ‘ ʼ ＇ become the apostrophe of the keyboard: don’t becomes don't.
+    "plain_apostrophes": lambda text: re.sub("[\u2018\u2019\u02bc\uff07]", "'", text),
+    # Symbols (Unicode's S categories: $ + < = ^ ° © ♪, emoji with their joiners) become a space each. Neither
+    # a symbol nor a punctuation mark is \w, but for the underscore.
+    "strip_symbols": lambda text: re.sub("([^\\w\\s])[\u200d\ufe0e\ufe0f]*", _replace_symbol, text),
+    # Punctuation (Unicode's P categories, which hold % & @ # * / too) becomes a space each. Apostrophes and
+    # hyphens inside words stay: don't, mother-in-law, col·lecció; dogs' loses its own. Full stops and commas
+    # go everywhere: 3.5 becomes 3 5, and U.S. becomes U S.
+    "strip_punctuation": lambda text: re.sub(r"[^\w\s]|_", _replace_punctuation, text),
+    # One space between words, none at the ends, whatever stood there: tabs, line ends, wide spaces.
+    "collapse_spaces": lambda text: " ".join(text.split()),
 }
 assert tuple(RULES) == get_args(Rule)

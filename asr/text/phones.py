@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from asr.errors import UserError
 from asr.files import read_limited
-from asr.text.units import UNK_ID, UNKNOWN_MARK, TokenizerConfig, Words, check_texts
+from asr.text.units import UNK_ID, UNKNOWN_MARK, TokenizerConfig, Units, Words, check_texts
 
 SPACE = " "
 MAX_DICTIONARY_BYTES = 20_000_000  # CMUdict has 4 MB
@@ -24,7 +24,7 @@ _OTHERS = b";;; not in the training texts\n"  # in a model, between its words
 Spelling = tuple[str, ...]
 
 
-class Phones:
+class Phones(Units):
     """The phones of each word, and the space between words.
 
     Words that sound alike differ in a mark at their end, #1 for the second most frequent of the training
@@ -32,16 +32,11 @@ class Phones:
     pronunciations.
     """
 
-    token_pattern = re.compile(r" |#[1-9][0-9]*|[^\s<>#/]+")
-    has_model = True
-
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        self._ids = {token: id for id, token in enumerate(tokens) if id > UNK_ID}
+        super().__init__(tokens, model)
         if SPACE not in self._ids:
             raise UserError("a tokenizer of phones has a space among its tokens, and this one has none")
-        self._spellings = _mark_homophones(
-            _parse_dictionary(_decode(model, "the tokenizer"), "the tokenizer")
-        )
+        self._spellings = _mark_homophones(_parse_dictionary(model, "the tokenizer"))
         self._words = {spelling: word for word, spelling in self._spellings.items()}
 
     @classmethod
@@ -56,7 +51,7 @@ class Phones:
         if missing := sorted(counts.keys() - dictionary.keys()):
             raise UserError(
                 f"{path}: no pronunciation of {len(missing):,} words of the training texts, {missing[0]!r} "
-                f"for one{_suggest(missing[0], dictionary)}; expected for each a line WORD PHONE PHONE"
+                "for one; expected for each a line WORD PHONE PHONE, and texts in the case of the dictionary"
             )
         words = sorted(dictionary, key=lambda word: (-counts[word], word))
         spellings = _mark_homophones({word: dictionary[word] for word in words})
@@ -77,7 +72,8 @@ class Phones:
 
     def join(self, tokens: list[str]) -> str:
         """The words; phones that are no word of the dictionary stand between slashes."""
-        return " ".join(self._name(spelling) for spelling in _split(tokens))
+        groups = itertools.groupby(tokens, lambda token: token == SPACE)
+        return " ".join(self._name(tuple(group)) for is_space, group in groups if not is_space)
 
     def find_unknown(self, text: str) -> list[str]:
         return [word for word in dict.fromkeys(text.split()) if UNK_ID in self.encode(word)]
@@ -95,7 +91,7 @@ def read_dictionary(path: str) -> dict[str, Spelling]:
     lines, are not used.
     """
     content = read_limited(path, MAX_DICTIONARY_BYTES, "which a pronunciation dictionary never has")
-    return _parse_dictionary(_decode(content, path), path)
+    return _parse_dictionary(content, path)
 
 
 def add_words(model: bytes, other: bytes) -> bytes:
@@ -106,9 +102,13 @@ def add_words(model: bytes, other: bytes) -> bytes:
     return learnt + b"".join(line for line in lines if line.partition(b" ")[0] not in known)
 
 
-def _parse_dictionary(content: str, source: str) -> dict[str, Spelling]:
+def _parse_dictionary(content: bytes, source: str) -> dict[str, Spelling]:
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{source}: not UTF-8 (byte {error.start + 1}); convert it, as by iconv") from None
     dictionary: dict[str, Spelling] = {}
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         word, *phones = _COMMENT.sub("", line).split() or [""]
         if not word:
             continue
@@ -124,31 +124,10 @@ def _parse_dictionary(content: str, source: str) -> dict[str, Spelling]:
 
 
 def _mark_homophones(dictionary: Mapping[str, Spelling]) -> dict[str, Spelling]:
-    """Tell words apart that sound alike: the first stays as it is."""
+    """Add marks that tell words apart that sound alike: the first stays as it is."""
     counts: collections.Counter[Spelling] = collections.Counter()
     marked = {}
     for word, phones in dictionary.items():
         marked[word] = phones if not counts[phones] else (*phones, f"#{counts[phones]}")
         counts[phones] += 1
     return marked
-
-
-def _split(tokens: Iterable[str]) -> Iterator[Spelling]:
-    """The phones between spaces."""
-    for is_space, group in itertools.groupby(tokens, lambda token: token == SPACE):
-        if not is_space:
-            yield tuple(group)
-
-
-def _suggest(word: str, dictionary: Mapping[str, Spelling]) -> str:
-    near = [other for other in (word.lower(), word.upper(), word.capitalize()) if other in dictionary]
-    return f" (it has {near[0]!r}: texts and dictionary must agree in case)" if near else ""
-
-
-def _decode(content: bytes, source: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{source}: not UTF-8 (byte {error.start + 1}); convert it, for example with iconv"
-        ) from None

@@ -13,20 +13,17 @@ from typing import Any, Literal
 
 import pydantic
 
-from asr.config import Config
+from asr.config import Config, describe_fault
 from asr.errors import UserError
 from asr.families import find_families
-from asr.files import replace_file
+from asr.files import read_limited, replace_file
 from asr.text.phones import SPACE, Phones, add_words, read_dictionary
 from asr.text.units import (
-    BLANK_ID,
-    EOS_ID,
     PAD_ID,
     SOS_ID,
     SPECIAL_TOKENS,
     UNK_ID,
     UNKNOWN_MARK,
-    Characters,
     LabelUnits,
     Pieces,
     TokenizerConfig,
@@ -35,12 +32,11 @@ from asr.text.units import (
     Words,
 )
 
-FORMAT_VERSION = 1
 MAX_FILE_BYTES = 20_000_000  # a vocabulary of a million words has some 15 MB
 
 # By type of tokenizer; families of models have more.
 UNITS: dict[TokenizerType, type[Units]] = {
-    "characters": Characters,
+    "characters": Units,
     "bpe": Pieces,
     "unigram": Pieces,
     "words": Words,
@@ -50,13 +46,13 @@ UNITS: dict[TokenizerType, type[Units]] = {
 
 
 def find_units(type: TokenizerType) -> type[Units]:
-    """The units of a type of tokenizer, of ours or of a family of models."""
-    for family in find_families() if type not in UNITS else ():
+    """The units of a type of tokenizer, native or of a family of models."""
+    if type in UNITS:
+        return UNITS[type]
+    for family in find_families():
         if family.section == type:
-            UNITS[type] = family.load_units()
-    if type not in UNITS:
-        raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")
-    return UNITS[type]
+            return family.load_units()
+    raise UserError(f"tokenizer.type = {type}: not to be had here; expected one of {', '.join(UNITS)}")
 
 
 @dataclasses.dataclass
@@ -69,11 +65,7 @@ class Tokenizer:
     fingerprint: str = dataclasses.field(default="", repr=False, compare=False)
     """`compute_fingerprint` of what it was learnt from; empty where that is not known."""
 
-    blank_id = BLANK_ID
-    pad_id = PAD_ID
-    sos_id = SOS_ID
-    eos_id = EOS_ID
-    unk_id = UNK_ID
+    pad_id, sos_id = PAD_ID, SOS_ID
 
     def __post_init__(self) -> None:
         self._units = find_units(self.type)(self.tokens, self.model)
@@ -105,10 +97,7 @@ class Tokenizer:
         """The text of ids, without blank, padding, start and end; the unknown shows as `UNKNOWN_MARK`."""
         ids = list(ids)
         if wrong := [id for id in ids if not 0 <= id < len(self.tokens)]:
-            raise UserError(
-                f"token id {wrong[0]} is outside of this tokenizer's 0 to {len(self) - 1}; "
-                f"use the tokenizer that the model was trained with"
-            )
+            raise UserError(f"token id {wrong[0]} is none of this tokenizer, which has 0 to {len(self) - 1}")
         kept = [id for id in ids if id >= UNK_ID]
         return self._units.join([UNKNOWN_MARK if id == UNK_ID else self.tokens[id] for id in kept])
 
@@ -133,7 +122,7 @@ class Tokenizer:
         path = Path(path)
         record: dict[str, Any] = {
             "format": "asr tokenizer",
-            "version": FORMAT_VERSION,
+            "version": 1,
             "type": self.type,
             "tokens": self.tokens,
         }
@@ -151,9 +140,16 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """Read what `save` wrote; any other file is a UserError."""
-        path = Path(path)
+        if Path(path).exists() and not Path(path).is_file():
+            raise UserError(f"{path}: not a file; expected a tokenizer.json")
+        content = read_limited(path, MAX_FILE_BYTES, "which a tokenizer never has")
         try:
-            return _parse(_read(path))
+            record = TokenizerFile.model_validate_json(content)
+            return cls(record.type, record.tokens, record.decode_model(), record.fingerprint)
+        except pydantic.ValidationError as error:
+            raise UserError(
+                f"{path}: not a tokenizer as `asr tokenizer` writes it: {describe_fault(error)}"
+            ) from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
@@ -180,72 +176,31 @@ def _hash_along(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
         yield text
 
 
-# --- tokenizer.json -----------------------------------------------------------------------------
+class TokenizerFile(Config):
+    """Content of a tokenizer.json."""
 
-
-class _Header(pydantic.BaseModel):
     format: Literal["asr tokenizer"]
-    version: int = pydantic.Field(ge=1)
-
-
-class _Record(Config):
-    format: str
-    version: int
+    version: Literal[1]
     type: TokenizerType
     tokens: tuple[str, ...]
     model: str = ""
     model_sha256: str = hashlib.sha256(b"").hexdigest()
     fingerprint: str = ""
 
+    @pydantic.field_validator("tokens")
+    @classmethod
+    def _tokens_are_distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        if tokens[: len(SPECIAL_TOKENS)] != SPECIAL_TOKENS:
+            raise ValueError(f"the first tokens must be {', '.join(SPECIAL_TOKENS)}")
+        if repeated := [token for token, count in collections.Counter(tokens).items() if count > 1]:
+            raise ValueError(f"token {repeated[0]!r} is there twice")
+        return tokens
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():
-            raise UserError("not a file; expected a tokenizer.json")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"cannot read this tokenizer ({error.strerror})") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise UserError(f"over {MAX_FILE_BYTES:,} bytes; a tokenizer is smaller")
-    return content
-
-
-def _parse(content: bytes) -> Tokenizer:
-    try:
-        version = _Header.model_validate_json(content).version
-        if version > FORMAT_VERSION:
-            raise UserError(
-                f"version {version} of the format, but this program knows only {FORMAT_VERSION}; update it"
-            )
-        record = _Record.model_validate_json(content)
-    except pydantic.ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        problem = f"{where}: {fault['msg']}" if where else fault["msg"]
-        raise UserError(f"not a tokenizer as `asr tokenizer` writes it ({problem})") from None
-    _check_tokens(record.type, record.tokens)
-    return Tokenizer(record.type, record.tokens, _decode_model(record), record.fingerprint)
-
-
-def _check_tokens(type: TokenizerType, tokens: tuple[str, ...]) -> None:
-    if tokens[: len(SPECIAL_TOKENS)] != SPECIAL_TOKENS:
-        raise UserError(f"the first tokens must be {', '.join(SPECIAL_TOKENS)}")
-    if len(set(tokens)) < len(tokens):
-        repeated = next(token for token, count in collections.Counter(tokens).items() if count > 1)
-        raise UserError(f"token {repeated!r} is there twice")
-    for token in tokens[len(SPECIAL_TOKENS) :]:
-        if not find_units(type).token_pattern.fullmatch(token):
-            raise UserError(f"{token[:40]!r} cannot be a token of type {type}")
-
-
-def _decode_model(record: _Record) -> bytes:
-    try:
-        model = base64.b64decode(record.model, validate=True)
-    except ValueError:
-        raise UserError("model is not base64, so the file is damaged") from None
-    if hashlib.sha256(model).hexdigest() != record.model_sha256:
-        raise UserError("model differs from model_sha256, so the file is damaged; train it again")
-    if model and not find_units(record.type).has_model:
-        raise UserError(f"type {record.type} has no model; remove it")
-    return model
+    def decode_model(self) -> bytes:
+        try:
+            model = base64.b64decode(self.model, validate=True)
+        except ValueError:
+            raise UserError("model is not base64, so the file is damaged") from None
+        if hashlib.sha256(model).hexdigest() != self.model_sha256:
+            raise UserError("model differs from model_sha256, so the file is damaged; train it again")
+        return model

@@ -6,7 +6,7 @@ import collections
 import io
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
@@ -40,19 +40,15 @@ class TokenizerConfig(Config):
     `start_from` it adds words to those of the texts there, which keep their spelling, in the same phones."""
 
     @pydantic.model_validator(mode="after")
-    def _vocab_size_fits_type(self) -> TokenizerConfig:
-        if self.type in ("bpe", "unigram") and self.vocab_size is None:
-            raise ValueError(f"type = {self.type} needs vocab_size, for example vocab_size: 500")
-        if self.type in ("characters", "labels", "phones", "whisper") and self.vocab_size is not None:
-            raise ValueError(f"type = {self.type} takes no vocab_size; remove vocab_size or choose type: bpe")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _pronunciations_fit_type(self) -> TokenizerConfig:
-        if self.type == "phones" and self.pronunciations is None:
-            raise ValueError("type = phones needs pronunciations: the path of a pronunciation dictionary")
-        if self.type != "phones" and self.pronunciations is not None:
-            raise ValueError(f"type = {self.type} takes no pronunciations; remove it or choose type: phones")
+    def _settings_fit_type(self) -> TokenizerConfig:
+        for name, value, takers in (
+            ("vocab_size", self.vocab_size, ("bpe", "unigram", "words")),
+            ("pronunciations", self.pronunciations, ("phones",)),
+        ):
+            if value is None and self.type in takers and self.type != "words":
+                raise ValueError(f"type = {self.type} needs {name}; set it")
+            if value is not None and self.type not in takers:
+                raise ValueError(f"type = {self.type} takes no {name}; remove it, or choose {takers[0]}")
         return self
 
 
@@ -66,31 +62,13 @@ _SPECIAL_WORD = re.compile(rf"(?<!\S)(?:{_SPECIAL.pattern})(?!\S)")
 _SPECIAL_LABEL = re.compile(rf"\A(?:{_SPECIAL.pattern})\Z")
 
 
-class Units(Protocol):
-    """The tokens of one type of tokenizer: learnt from texts, found in a text, joined to a text."""
+class Units:
+    """The tokens of one type of tokenizer: learnt from texts, found in a text, joined to a text.
 
-    token_pattern: re.Pattern[str]
-    has_model: bool
-    """Whether there is more to store than the tokens."""
+    These are characters; words and labels differ in `split` and `separator`.
+    """
 
-    def __init__(self, tokens: tuple[str, ...], model: bytes): ...
-
-    @classmethod
-    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def join(self, tokens: list[str]) -> str: ...
-
-    def find_unknown(self, text: str) -> list[str]: ...
-
-
-class Characters:
-    """Units that are looked up in a table; `split` and `separator` say which."""
-
-    refused: Refusals = (_NO_CHARACTER,)
-    token_pattern = re.compile("(?s:.)")
-    has_model = False
+    refused: ClassVar[Refusals] = (_NO_CHARACTER,)
     separator = ""
 
     @staticmethod
@@ -98,12 +76,12 @@ class Characters:
         return list(text)
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        assert not model
         # Without the special tokens: text that spells <eos> must not become one.
         self._ids = {token: id for id, token in enumerate(tokens) if id > UNK_ID}
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> tuple[tuple[str, ...], bytes]:
+        """The tokens but for the special ones, and a model if there is more to store than tokens."""
         counts: collections.Counter[str] = collections.Counter()
         for text in check_texts(texts, cls.refused):
             counts.update(cls.split(text))
@@ -123,13 +101,12 @@ class Characters:
         return [unit for unit in dict.fromkeys(self.split(text)) if unit not in self._ids]
 
 
-class Words(Characters):
+class Words(Units):
     refused = (
         _NO_CHARACTER,
         (_ODD_SPACE, "white space other than one space between words; the rule collapse_spaces mends that"),
         (_SPECIAL_WORD, "a reserved token as a word; the rule strip_brackets removes it"),
     )
-    token_pattern = re.compile(r"\S+")
     separator = " "
 
     @staticmethod
@@ -137,9 +114,8 @@ class Words(Characters):
         return text.split()
 
 
-class LabelUnits(Characters):
+class LabelUnits(Units):
     refused = (_NO_CHARACTER, (_SPECIAL_LABEL, "a reserved token as a label; give it another name"))
-    token_pattern = re.compile("(?s:.+)")
     separator = " "
 
     @staticmethod
@@ -152,10 +128,10 @@ _STAND_IN = "\uffff"  # not a character, says Unicode: never in a vocabulary, so
 _NEEDS_STAND_IN = re.compile(f"[{_SPACE_PIECE}\ud800-\udfff]")
 
 
-class Pieces:
-    """Sentencepiece knows no special token but its unknown piece, id 0, which here is `UNK_ID`."""
+class Pieces(Units):
+    """Pieces of words. Sentencepiece has no special token but its unknown piece, id 0, which is `UNK_ID`."""
 
-    refused: Refusals = (
+    refused = (
         _NO_CHARACTER,
         (re.compile("[\u2581\u2585]"), "reserved for sentencepiece; the rule strip_symbols removes it"),
         (re.compile(r"[^\S ]"), "white space other than a space; the rule collapse_spaces mends that"),
@@ -163,11 +139,14 @@ class Pieces:
         (re.compile(_STAND_IN), "U+FFFF, which is not a character; remove it"),
         (_SPECIAL, "a reserved token; the rule strip_brackets removes it"),
     )
-    token_pattern = re.compile("(?s:.+)")
-    has_model = True
 
     def __init__(self, tokens: tuple[str, ...], model: bytes):
-        _check_size(model, tokens)
+        # A piece takes at most 16 bytes beside its text, and ours is a model of pieces alone. The other thing
+        # that a model may hold is a table that rewrites texts before they are cut, from 1,024 bytes on. A
+        # hostile one turns a letter into megabytes.
+        largest = 1000 + sum(len(token.encode()) + 16 for token in tokens)
+        if not 0 < len(model) <= largest:
+            raise UserError(f"the sentencepiece model has {len(model):,} bytes; expected 1 to {largest:,}")
         self._processor, pieces = _load_model(model)
         if pieces != tokens[UNK_ID:]:
             raise UserError("the pieces of the sentencepiece model are not the tokens of the file")
@@ -195,10 +174,7 @@ class Pieces:
             if characters == {" "}:
                 return (), b""
             raise _explain(error, config, len(characters)) from None
-        tokens = _load_model(model)[1][1:]
-        lost = characters - {token.replace(_SPACE_PIECE, " ") for token in tokens}
-        assert not lost, f"sentencepiece left out {sorted(lost)}"
-        return tokens, model
+        return _load_model(model)[1][1:], model
 
     def encode(self, text: str) -> list[int]:
         text = _NEEDS_STAND_IN.sub(_STAND_IN, text)
@@ -255,14 +231,10 @@ def _train_model(config: TokenizerConfig, texts: Iterator[str]) -> bytes:
 def _explain(error: RuntimeError, config: TokenizerConfig, num_characters: int) -> UserError:
     smallest = len(SPECIAL_TOKENS) + num_characters
     asked = f"vocab_size = {config.vocab_size} with type = {config.type}"
-    if config.vocab_size is not None and config.vocab_size < smallest:
-        return UserError(
-            f"{asked}: expected at least {smallest}, as the texts have {num_characters} different "
-            f"characters (with the space) and {len(SPECIAL_TOKENS)} tokens are reserved"
-        )
+    if (config.vocab_size or 0) < smallest:
+        return UserError(f"{asked}: expected at least {smallest}, for the characters and reserved tokens")
     if found := re.search(r"value <= (\d+)", str(error)):
-        largest = int(found[1]) + UNK_ID
-        return UserError(f"{asked}: these texts allow only {smallest} to {largest}; choose vocab_size there")
+        return UserError(f"{asked}: these texts allow only {smallest} to {int(found[1]) + UNK_ID}")
     return UserError(f"sentencepiece cannot train on these texts ({error})")
 
 
@@ -275,14 +247,3 @@ def _load_model(model: bytes) -> tuple[Any, tuple[str, ...]]:
     except (RuntimeError, UnicodeDecodeError) as error:
         raise UserError(f"sentencepiece refuses its model ({error})") from None
     return processor, pieces
-
-
-def _check_size(model: bytes, tokens: tuple[str, ...]) -> None:
-    """A piece takes at most 16 bytes beside its text, and ours is a model of pieces alone.
-
-    The other thing that a model may hold is a table that rewrites texts before they are cut, from 1,024 bytes
-    on. A hostile one turns a letter into megabytes.
-    """
-    largest = 1000 + sum(len(token.encode()) + 16 for token in tokens)
-    if not 0 < len(model) <= largest:
-        raise UserError(f"the sentencepiece model has {len(model):,} bytes; expected 1 to {largest:,}")

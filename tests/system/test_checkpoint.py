@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no such file"),
     "no config": (lambda folder: (folder / "config.yaml").unlink(), "cannot read this config"),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "cannot read this tokenizer"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json: cannot read it"),
     "missing weight": (change_tensors(lambda tensors: tensors.pop(HEAD)), "weights are missing, ctc_head.bias"),
     "unknown weight": (change_tensors(lambda tensors: tensors.update({"model.x": torch.ones(1)})), "unknown weights, x"),
     "wrong shape": (change_tensors(lambda tensors: tensors.update({HEAD: torch.ones(3)})), "ctc_head.bias has shape (3,)"),

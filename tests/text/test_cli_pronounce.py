@@ -47,35 +47,21 @@ def test_the_voice_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("text", "options", "message"),
     [
-        (["--output", "WORDS", "--voice", "xx-yy"], "unknown voice 'xx-yy'"),
-        (["--output", "TAKEN"], "exists already; remove it, or give another --output"),
-        ([], "no file to write to: set tokenizer={type: phones, pronunciations: FILE}, or give --output"),
+        ("open", ["--output", "WORDS", "--voice", "xx-yy"], "unknown voice 'xx-yy'"),
+        ("open", ["--output", "TAKEN"], "taken.dict exists already"),
+        ("open", [], "no file to write to: set tokenizer"),
+        ("open - the ... door", ["--output", "WORDS"], "voice en-us does not speak 2 of 5 words, '-'"),
+        ("", ["--output", "WORDS"], "train.jsonl: no words"),
     ],
 )
 def test_what_cannot_be_written_is_said(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"WORDS": str(tmp_path / "words.dict"), "TAKEN": str(tmp_path / "taken.dict")}
     Path(places["TAKEN"]).write_text("open OW P AH N\n", encoding="utf-8")
-    assert pronounce(tmp_path, "open", "open", *(places.get(word, word) for word in options)) == 2
+    assert pronounce(tmp_path, text, "", *(places.get(word, word) for word in options)) == 2
     assert message in capsys.readouterr().err
     assert Path(places["TAKEN"]).read_text(encoding="utf-8") == "open OW P AH N\n"
     assert not Path(places["WORDS"]).exists()
-
-
-def test_words_that_the_voice_does_not_speak_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "words.dict"
-    assert pronounce(tmp_path, "open - the door", "...", "--output", str(output)) == 2
-    assert "voice en-us does not speak 2 of 5 words, '-' for one" in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_there_must_be_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "words.dict"
-    assert pronounce(tmp_path, "", "", "--output", str(output)) == 2
-    assert "train.jsonl: no words, nor in what else was named; give texts" in capsys.readouterr().err
-    assert not output.exists()

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from asr.config import build_config
 from asr.decoding import Lexicon, WordNgramModel, estimate_ngrams, score_texts, split_words
 from asr.errors import UserError
 from asr.text import (
@@ -123,50 +122,26 @@ def test_dictionaries_of_cmu_and_kaldi(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "words.dict: no pronunciations; expected lines of the form WORD PHONE PHONE"),
-        (";;; nothing\n", "no pronunciations"),
-        ("ONE W AH N\nTWO\n", "words.dict, line 2: 'TWO'; expected a word and its phones"),
-        (
-            "ONE 0.5 W AH N\n",
-            "line 1: 'ONE 0.5 W AH N'; expected a word and its phones, WORD PHONE PHONE, without",
-        ),
+        (";;; nothing\n", "words.dict: no pronunciations"),
+        ("ONE W AH N\nTWO\n", "words.dict, line 2: 'TWO'"),
+        ("ONE 0.5 W AH N\n", "line 1: 'ONE 0.5 W AH N'"),
         ("ONE W <eos>\n", "without <, >, # and / in phones"),
         ("ONE #1\n", "line 1"),
-        ("one W AH N\n", r"no pronunciation of 6 words of the training texts, 'FOUR' for one;"),
-        (
-            "one W\ntwo T\nfour F\nto T\ntoo T\nwon W\n",
-            "'FOUR' for one (it has 'four': texts and dictionary must",
-        ),
+        ("one W AH N\n", "no pronunciation of 6 words of the training texts, 'FOUR'"),
     ],
 )
 def test_dictionaries_that_do_not_do(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError, match=message):
         Tokenizer.train(write(tmp_path, content), TEXTS)
-    assert message in str(raised.value)
 
 
 def test_files_that_are_no_dictionaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"none: cannot read it \(No such file"):
-        read_dictionary(str(tmp_path / "none"))
     (tmp_path / "latin").write_bytes("ÜBER y b ER".encode("latin-1"))
     with pytest.raises(UserError, match=r"latin: not UTF-8 \(byte 1\)"):
         read_dictionary(str(tmp_path / "latin"))
     monkeypatch.setattr("asr.text.phones.MAX_DICTIONARY_BYTES", 10)
     with pytest.raises(UserError, match="over 10 bytes"):
         Tokenizer.train(write(tmp_path), TEXTS)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["type=phones"], "type = phones needs pronunciations"),
-        (["pronunciations=words.dict"], "type = characters takes no pronunciations"),
-        (["type=phones", "pronunciations=words.dict", "vocab_size=50"], "type = phones takes no vocab_size"),
-    ],
-)
-def test_settings_that_do_not_fit(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        build_config(TokenizerConfig, overrides)
 
 
 def test_another_dictionary_is_another_tokenizer(tmp_path: Path) -> None:

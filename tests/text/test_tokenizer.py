@@ -40,8 +40,7 @@ from asr.text import (
 @pytest.mark.parametrize("type", TYPES)
 def test_special_ids_are_the_same_for_each_type(type: TokenizerType) -> None:
     tokenizer = train(type, TEXTS)
-    special = (tokenizer.blank_id, tokenizer.pad_id, tokenizer.sos_id, tokenizer.eos_id, tokenizer.unk_id)
-    assert special == (BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3, 4)
+    assert (BLANK_ID, PAD_ID, SOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3, 4)
     assert tokenizer.tokens[:5] == ("<blank>", "<pad>", "<sos>", "<eos>", "<unk>")
     assert len(tokenizer) == len(tokenizer.tokens) == len(set(tokenizer.tokens))
     assert min(tokenizer.encode(TEXTS[0])) > UNK_ID
@@ -57,14 +56,10 @@ def test_decode_leaves_out_special_tokens_and_shows_the_unknown(type: TokenizerT
     assert tokenizer.decode(np.array(ids)) == "the cat"
 
 
-@pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("wrong", [-1, 1000])
-def test_decode_refuses_ids_of_another_vocabulary(type: TokenizerType, wrong: int) -> None:
-    tokenizer = train(type, TEXTS)
-    with pytest.raises(
-        UserError, match=f"token id {wrong} is outside of this tokenizer's 0 to {len(tokenizer) - 1}"
-    ):
-        tokenizer.decode([5, wrong])
+def test_decode_refuses_ids_of_another_vocabulary(wrong: int) -> None:
+    with pytest.raises(UserError, match=f"token id {wrong} "):
+        train("words", TEXTS).decode([5, wrong])
 
 
 @pytest.mark.parametrize("type", TYPES)
@@ -97,24 +92,10 @@ def test_copies_work_in_other_processes(type: TokenizerType) -> None:
         assert other.decode(other.encode("the cat")) == "the cat"
 
 
-def test_tokenizers_differ_by_type_and_tokens() -> None:
-    assert len({repr(train(type, TEXTS)) for type in TYPES}) == len(TYPES)
-    assert train("characters", ["ab"]) == train("characters", ["ab"])
-    assert train("characters", ["ab"]) != train("characters", ["abc"])
-    assert train("characters", ["a"]) != train("words", ["a"])
-    assert train("bpe", TEXTS, 25) != train("unigram", TEXTS, 19)
-
-
-@pytest.mark.parametrize("where", ["folder", "file/tokenizer.json"])
-def test_save_where_it_cannot(where: str, tmp_path: Path) -> None:
+def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=f"{where}: (not a regular file|cannot write the file)"):
-        train("words", TEXTS).save(tmp_path / where)
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
-
-
-def test_an_interrupted_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="folder: not a regular file"):
+        train("words", TEXTS).save(tmp_path / "folder")
     path = tmp_path / "tokenizer.json"
     train("words", TEXTS).save(path)
     before = path.read_bytes()
@@ -126,7 +107,7 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         train("characters", TEXTS).save(path)
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["tokenizer.json"]
+    assert sorted(os.listdir(tmp_path)) == ["folder", "tokenizer.json"]
 
 
 def write_record(path: Path, type: TokenizerType, changes: dict[str, Any]) -> None:
@@ -147,35 +128,22 @@ SPECIAL = list(SPECIAL_TOKENS)
 @pytest.mark.parametrize(
     ("type", "changes", "message"),
     [
-        ("words", {"format": "other"}, "format: Input should be 'asr tokenizer'"),
-        ("words", {"format": ...}, "format: Field required"),
-        ("words", {"version": 2, "news": 1}, "version 2 of the format, but this program knows only 1; update it"),
-        ("words", {"version": True}, "version: Input should be a valid integer"),
-        ("words", {"version": 0}, "version: Input should be greater"),
-        ("words", {"type": "syllables"}, "type: Input should be"),
-        ("words", {"type": ...}, "type: Field required"),
-        ("words", {"news": 1}, "news: Extra inputs are not permitted"),
-        ("words", {"tokens": "abc"}, "tokens: Input should be a valid array"),
-        ("words", {"tokens": [*SPECIAL, 1]}, "tokens.5: Input should be a valid string"),
-        ("words", {"tokens": ["a", "b"]}, "the first tokens must be <blank>, <pad>"),
+        ("words", {"format": "other"}, "format = 'other'"),
+        ("words", {"format": ...}, "format is missing"),
+        ("words", {"version": 2}, "version = 2"),
+        ("words", {"type": "syllables"}, "type = 'syllables'"),
+        ("words", {"news": 1}, "unknown key news"),
+        ("words", {"tokens": "abc"}, "tokens = 'abc'"),
+        ("words", {"tokens": [*SPECIAL, 1]}, "tokens.5 = 1"),
         ("words", {"tokens": [*SPECIAL[::-1], "a"]}, "the first tokens must be <blank>, <pad>"),
-        ("words", {"tokens": [*SPECIAL, "a", "a"]}, "token 'a' is there twice"),
         ("words", {"tokens": [*SPECIAL, "<pad>"]}, "token '<pad>' is there twice"),
-        ("words", {"tokens": [*SPECIAL, "a b"]}, "'a b' cannot be a token of type words"),
-        ("words", {"tokens": [*SPECIAL, ""]}, "'' cannot be a token of type words"),
-        ("characters", {"tokens": [*SPECIAL, "ab"]}, "'ab' cannot be a token of type characters"),
         ("characters", {"tokens": [*SPECIAL, "\ud800"]}, "Invalid JSON"),
-        ("characters", as_model(b"abc"), "type characters has no model"),
-        ("characters", {"model": "YWJj"}, "model differs from model_sha256"),
         ("bpe", {"model": "?"}, "model is not base64"),
-        ("bpe", {"model": "é"}, "model is not base64"),
-        ("bpe", {"model": 1}, "model: Input should be a valid string"),
         ("bpe", {"model": "YWJj"}, "model differs from model_sha256"),
         ("bpe", {"model": ..., "model_sha256": ...}, "the sentencepiece model has 0 bytes"),
         ("bpe", as_model(b"abc"), "sentencepiece refuses its model"),
-        ("bpe", as_model(b"a" * 5000), "the sentencepiece model has 5,000 bytes; expected 1 to"),
+        ("bpe", as_model(b"a" * 5000), "the sentencepiece model has 5,000 bytes"),
         ("unigram", as_model(train("unigram", ["ab"]).model), "the pieces of the sentencepiece model are not"),
-        ("unigram", {"tokens": [*SPECIAL, "a", "b"]}, "the pieces of the sentencepiece model are not"),
     ],
 )  # fmt: skip
 def test_load_refuses_records(
@@ -189,45 +157,28 @@ def test_load_refuses_records(
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"1",
-        b'"a"',
-        b"\xff\xfe",
-        b"\x00" * 100,
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b"{}",
-    ],
-    ids=lambda content: ascii(content[:8]),
-)
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b"\xff\xfe", b"\0" * 9, b"[" * 100_000, b"{}"])
 def test_load_refuses_what_is_no_record(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(
-        UserError, match=r"tokenizer.json: not a tokenizer as `asr tokenizer` writes it \(.{5,200}\)"
+        UserError, match=r"tokenizer.json: not a tokenizer as `asr tokenizer` writes it: .{5,300}$"
     ):
         Tokenizer.load(path)
 
 
 def test_huge_missing_and_special_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"none.json: cannot read this tokenizer \(No such file"):
+    with pytest.raises(UserError, match=r"none.json: cannot read it"):
         Tokenizer.load(tmp_path / "none.json")
-    with pytest.raises(UserError, match="not a file"):
-        Tokenizer.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="not a file"):
-        Tokenizer.load(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(UserError, match="not a file"):
+            Tokenizer.load(path)
     train("words", TEXTS).save(tmp_path / "tokenizer.json")
     monkeypatch.setattr(tokenizer_module, "MAX_FILE_BYTES", 100)
     with pytest.raises(UserError, match="over 100 bytes"):
         Tokenizer.load(tmp_path / "tokenizer.json")
-    with pytest.raises(UserError, match="a tokenizer of over 100 bytes; give a lower vocab_size"):
+    with pytest.raises(UserError, match="vocab_size"):
         train("words", TEXTS).save(tmp_path / "other.json")
 
 

@@ -43,12 +43,9 @@ def test_words_by_hand() -> None:
     assert tokenizer.tokens == (*SPECIAL_TOKENS, "b", "a", "c")
     assert tokenizer.encode("c a  x\tb") == [7, 6, UNK_ID, 5]
     assert tokenizer.decode([7, 6, UNK_ID, 5]) == "c a ⁇ b"
-
-
-def test_words_keeps_the_most_frequent() -> None:
-    tokenizer = train("words", ["b a b", "c a b"], vocab_size=len(SPECIAL_TOKENS) + 2)
-    assert tokenizer.tokens == (*SPECIAL_TOKENS, "b", "a")
-    assert train("words", ["b a b"], vocab_size=1000).tokens == (*SPECIAL_TOKENS, "b", "a")
+    most_frequent = train("words", ["b a b", "c a b"], vocab_size=len(SPECIAL_TOKENS) + 2)
+    assert most_frequent.tokens == (*SPECIAL_TOKENS, "b", "a")
+    assert tokenizer.find_unknown("a bird and a bird <pad>") == ["bird", "and", "<pad>"]
 
 
 @pytest.mark.parametrize("type", PIECE_TYPES)
@@ -132,9 +129,7 @@ def test_the_range_in_the_error_is_right(type: TokenizerType, texts: list[str]) 
     if not "".join(texts).strip():
         return
     smallest = len(SPECIAL_TOKENS) + len({" ", *"".join(texts)})
-    with pytest.raises(
-        UserError, match=rf"vocab_size = 1000 with type = {type}: .* {smallest} to \d+"
-    ) as raised:
+    with pytest.raises(UserError, match=rf"vocab_size = 1000 .* {smallest} to \d+") as raised:
         train(type, texts, 1000)
     largest = int(re.findall(r" to (\d+)", str(raised.value))[0])
     for vocab_size in {smallest, largest}:
@@ -142,27 +137,19 @@ def test_the_range_in_the_error_is_right(type: TokenizerType, texts: list[str]) 
     with pytest.raises(UserError, match=f"allow only {smallest} to {largest}"):
         train(type, texts, largest + 1)
     if smallest > 6:
-        with pytest.raises(UserError, match=f"vocab_size = {smallest - 1} .*expected at least {smallest}"):
+        with pytest.raises(UserError, match=f"vocab_size = {smallest - 1} .* {smallest}"):
             train(type, texts, smallest - 1)
 
 
 # --- texts that are refused, and the rule that mends them ---------------------------------------
 
 REFUSED: list[tuple[TokenizerType, str, Rule]] = [
-    ("words", "a  b", "collapse_spaces"),
-    ("words", " a", "collapse_spaces"),
-    ("words", "a ", "collapse_spaces"),
-    ("words", "a\tb", "collapse_spaces"),
-    ("words", "a\u00a0b", "collapse_spaces"),
-    ("words", "a <unk> b", "strip_brackets"),
-    ("words", "<eos>", "strip_brackets"),
-    ("bpe", "a\nb", "collapse_spaces"),
-    ("unigram", "a\x1fb", "collapse_spaces"),
+    *(("words", text, "collapse_spaces") for text in ("a  b", " a", "a ", "a\tb", "a\u00a0b")),
+    *(("words", text, "strip_brackets") for text in ("a <unk> b", "<eos>")),
+    *(("unigram", text, "collapse_spaces") for text in ("a\nb", "a\x1fb")),
     ("bpe", "a\0b", "strip_invisible"),
-    ("unigram", "a▁b", "strip_symbols"),
-    ("bpe", "a▅b", "strip_symbols"),
-    ("unigram", "a<unk>b", "strip_brackets"),
-    ("bpe", "a<blank>b", "strip_brackets"),
+    *(("bpe", text, "strip_symbols") for text in ("a▁b", "a▅b")),
+    *(("unigram", text, "strip_brackets") for text in ("a<unk>b", "a<blank>b")),
 ]
 
 
@@ -178,22 +165,19 @@ def test_refused_text_is_named_with_the_rule_that_mends_it(
     assert tokenizer.decode(tokenizer.encode(mended)) == mended
 
 
-@pytest.mark.parametrize("type", TYPES)
-def test_lone_surrogate_is_refused(type: TokenizerType) -> None:
-    with pytest.raises(UserError, match=r"text 2, character 2, near .*half of a surrogate pair"):
-        train(type, ["a b", "a\ud800"])
-
-
-@pytest.mark.parametrize("type", PIECE_TYPES)
-def test_a_code_that_is_no_character_is_refused(type: TokenizerType) -> None:
-    with pytest.raises(UserError, match=r"text 1, character 2, near .*U\+FFFF, which is not a character"):
-        train(type, ["a\uffff"])
+def test_what_is_no_character_is_refused() -> None:
+    for type in TYPES:
+        with pytest.raises(UserError, match=r"text 2, character 2, near .*surrogate"):
+            train(type, ["a b", "a\ud800"])
+    for type in PIECE_TYPES:
+        with pytest.raises(UserError, match=r"text 1, character 2, near .*U\+FFFF"):
+            train(type, ["a\uffff"])
 
 
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("texts", [[], ["", ""]])
 def test_no_text_is_refused(type: TokenizerType, texts: list[str]) -> None:
-    with pytest.raises(UserError, match="learns from texts, but there are none"):
+    with pytest.raises(UserError, match="texts, but there are none"):
         train(type, texts)
 
 
@@ -263,7 +247,6 @@ for vocab_size in (15, 1000):
         ("a▁cat", "a⁇cat", ["▁"]),
         ("a\ud800\uffff\0", "a⁇⁇⁇", ["\ud800", "\uffff", "\0"]),
         ("a\tcat", "a⁇cat", ["\t"]),
-        ("Ａ", "⁇", ["Ａ"]),
         (" a  cat ", " a  cat ", []),
         ("", "", []),
     ],
@@ -275,35 +258,25 @@ def test_unknown_characters(type: TokenizerType, text: str, shown: str, unknown:
     assert tokenizer.decode(tokenizer.encode(text)) == shown
 
 
-def test_unknown_words() -> None:
-    tokenizer = train("words", TEXTS)
-    assert tokenizer.find_unknown("the bird and the bird <pad>") == ["bird", "and", "<pad>"]
-    assert tokenizer.decode(tokenizer.encode("the bird sat")) == "the ⁇ sat"
-
-
 # --- settings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("type: bpe", "type = bpe needs vocab_size, for example vocab_size: 500"),
-        ("type: unigram", "type = unigram needs vocab_size"),
-        ("type: characters\nvocab_size: 30", "type = characters takes no vocab_size; remove vocab_size"),
-        ("vocab_size: 30", "type = characters takes no vocab_size"),
+        ("type: bpe", "type = bpe needs vocab_size"),
+        ("type: characters\nvocab_size: 30", "type = characters takes no vocab_size"),
         ("type: bpe\nvocab_size: 5", "run.yaml:2: vocab_size = 5: expected greater than 5"),
-        (
-            "type: syllables",
-            "type = 'syllables': expected 'characters', 'bpe', 'unigram', 'words', 'labels', 'phones' or 'whisper'",
-        ),
+        ("type: syllables", "type = 'syllables': expected 'characters', 'bpe', 'unigram'"),
+        ("type: phones", "type = phones needs pronunciations"),
+        ("pronunciations: words.dict", "type = characters takes no pronunciations"),
     ],
 )
 def test_wrong_settings(yaml: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(yaml)
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError, match=message):
         load_config(TokenizerConfig, path)
-    assert message in str(raised.value)
 
 
 def test_long_text() -> None:
