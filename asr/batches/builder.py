@@ -9,7 +9,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from asr.batches.augment import AugmentConfig, Augmenter
-from asr.data.labels import Labels, encode_labels
 from asr.data.manifest import Utterance
 from asr.data.packed import Content, fetch, read_audio
 from asr.errors import UserError
@@ -26,6 +25,9 @@ from asr.features.front_end import FrontEnd
 from asr.text.normalization import TextConfig, normalize_for_training
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import EOS_ID
+
+if TYPE_CHECKING:
+    from asr.research.labels import Labels
 
 
 class Skipped(NamedTuple):
@@ -210,6 +212,8 @@ class BatchBuilder(Dataset["Batch | UserError"]):
             assert self._inputs.step_times is not None
             times_T = speed * self._inputs.step_times(num_encoded)  # in the audio before its change
             names = self._inputs.labels.at(utterance, times_T)
+            from asr.research.labels import encode_labels
+
             tokens = encode_labels(names, self._inputs.tokenizer)
         return Example(utterance, tokens, audio_S, seconds)
 

@@ -5,14 +5,6 @@ from .interchange import (
     write_utterances as write_utterances,
 )
 from .kaldi_folder import parse_pipe as parse_pipe, read_kaldi as read_kaldi, write_kaldi as write_kaldi
-from .labels import (
-    SILENCE as SILENCE,
-    FrameLabels as FrameLabels,
-    RecordingLabels as RecordingLabels,
-    encode_labels as encode_labels,
-    format_spans as format_spans,
-    read_spans as read_spans,
-)
 from .manifest import (
     Manifest as Manifest,
     Utterance as Utterance,

@@ -1,22 +1,16 @@
-"""Read byte ranges of files, here or at an address such as s3://, https:// or hf://: retried, timed, cached.
-
-What is fetched from an address is kept in a folder of bounded size, the least recently used leave it first:
-`~/.cache/asr`, or ASR_CACHE in the environment; ASR_CACHE_GB sets its size (0: keep nothing).
-"""
+"""Read byte ranges of files, here or at an address such as s3://, https:// or hf://: retried and timed."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from asr.errors import UserError
@@ -28,12 +22,10 @@ FIRST_WAIT_SECONDS = 0.5  # before the second attempt; twice as long before each
 LONGEST_WAIT_SECONDS = 20.0
 TIMEOUT_SECONDS = 60.0  # of one attempt
 CONCURRENT_RANGES = 16  # of one process at a time
-DEFAULT_CACHE_GB = 10.0
 # Of the properties that file systems tell, those that are others when a file is.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "created")
-# How much a process adds to the cache before it looks at its size again, as a share of that size.
-_UNCHECKED_SHARE = 0.05
-_WRITING_SECONDS = 600.0  # a file that is older and not yet renamed is of a process that has died
+# What another attempt would meet again.
+_FINAL = (FileNotFoundError, IsADirectoryError, PermissionError, ImportError, NotImplementedError, TypeError)
 
 
 class MissingFileError(UserError):
@@ -97,7 +89,7 @@ def _whole_file(address: str, info: Mapping[str, Any]) -> ByteRange:
 
 
 def read_start(address: str, max_bytes: int) -> bytes:
-    """Read a whole file of unknown size, of which more than `max_bytes` are refused. Never cached."""
+    """Read a whole file of unknown size, of which more than `max_bytes` are refused."""
     if is_address(address):
         filesystem, path = _find_filesystem(address)
         content = _retry(address, lambda: _cat(filesystem, path, 0, max_bytes + 1))
@@ -110,9 +102,24 @@ def read_start(address: str, max_bytes: int) -> bytes:
 
 def read_range(wanted: ByteRange) -> bytes:
     """Read one range."""
-    [content] = read_ranges([wanted])
-    if isinstance(content, UserError):
-        raise content
+    address, offset, size, _ = wanted
+    if is_address(address):
+        filesystem, path = _find_filesystem(address)
+
+        def fetch() -> bytes:
+            content = _cat(filesystem, path, offset, offset + size)
+            if len(content) < size:
+                raise EOFError(f"{len(content):,} of {size:,} bytes came")
+            return content
+
+        content = _retry(address, fetch)
+    else:
+        content = _read_local(address, offset, size)
+    if len(content) != size:
+        raise UserError(
+            f"{address}: {size:,} bytes are wanted from byte {offset:,} on, but {len(content):,} came; the "
+            "file is cut short, not the one of its index, or its server does not know the header Range"
+        )
     return content
 
 
@@ -135,21 +142,9 @@ def _find_pool(process_id: int) -> ThreadPoolExecutor:
 
 def _read_or_error(wanted: ByteRange) -> bytes | UserError:
     try:
-        if not is_address(wanted.address):
-            content = _read_local(wanted.address, wanted.offset, wanted.size)
-            if len(content) < wanted.size:
-                raise UserError(_describe_short(wanted, len(content)))
-            return content
-        return _read_remote(wanted)
+        return read_range(wanted)
     except UserError as error:
         return error
-
-
-def _describe_short(wanted: ByteRange, found: int) -> str:
-    return (
-        f"{wanted.address}: {wanted.size:,} bytes are wanted from byte {wanted.offset:,} on, but only "
-        f"{found:,} are there; the file is cut short, or not the one that its index describes: copy it again"
-    )
 
 
 def _read_local(path: str, offset: int, size: int) -> bytes:
@@ -165,36 +160,14 @@ def _read_local(path: str, offset: int, size: int) -> bytes:
 # --- addresses ----------------------------------------------------------------------------------
 
 
-def _read_remote(wanted: ByteRange) -> bytes:
-    cache = _find_cache()
-    if cache is not None and (kept := cache.get(wanted)) is not None:
-        return kept
-    filesystem, path = _find_filesystem(wanted.address)
-
-    def fetch() -> bytes:
-        content = _cat(filesystem, path, wanted.offset, wanted.offset + wanted.size)
-        if len(content) > wanted.size:
-            raise UserError(f"{wanted.address}: the server sends the whole file where a range is asked for; "
-                            "take one that knows the header Range")  # fmt: skip
-        if len(content) < wanted.size:
-            raise EOFError(_describe_short(wanted, len(content)))
-        return content
-
-    content = _retry(wanted.address, fetch)
-    if cache is not None:
-        cache.put(wanted, content)
-    return content
-
-
 def _find_filesystem(address: str) -> tuple[Any, str]:
-    protocol = address.partition("://")[0]
-    filesystem, path = _open_filesystem(os.getpid(), address.rpartition("/")[0], protocol)
-    name = address.rpartition("/")[2]
+    folder, _, name = address.rpartition("/")
+    filesystem, path = _open_filesystem(os.getpid(), folder)
     return filesystem, f"{path.rstrip('/')}/{name}"
 
 
 @functools.lru_cache(maxsize=64)
-def _open_filesystem(process_id: int, folder: str, protocol: str) -> tuple[Any, str]:
+def _open_filesystem(process_id: int, folder: str) -> tuple[Any, str]:
     """By process: the connections of a parent are of no use to a forked worker."""
     import fsspec
 
@@ -202,7 +175,7 @@ def _open_filesystem(process_id: int, folder: str, protocol: str) -> tuple[Any, 
         filesystem, path = fsspec.core.url_to_fs(folder)
     except ImportError as error:
         raise UserError(
-            f"{folder}: {protocol}:// needs another package ({error}); "
+            f"{folder}: needs another package ({error}); "
             "`pip install 'asr-toolkit[remote]'` brings those for s3:// and https://"
         ) from None
     except (ValueError, OSError) as error:
@@ -211,27 +184,24 @@ def _open_filesystem(process_id: int, folder: str, protocol: str) -> tuple[Any, 
 
 
 def _cat(filesystem: Any, path: str, start: int, end: int) -> bytes:
-    if filesystem.async_impl:
-        from fsspec.asyn import sync
+    if not filesystem.async_impl:  # these have time-outs of their own
+        return bytes(filesystem.cat_file(path, start=start, end=end))
+    from fsspec.asyn import sync
 
-        return bytes(
-            sync(
-                filesystem.loop, filesystem._cat_file, path, start=start, end=end, timeout=TIMEOUT_SECONDS
-            )
-        )  # fmt: skip
-    return bytes(filesystem.cat_file(path, start=start, end=end))  # these have time-outs of their own
+    span = {"start": start, "end": end, "timeout": TIMEOUT_SECONDS}
+    return bytes(sync(filesystem.loop, filesystem._cat_file, path, **span))
 
 
-def _retry(address: str, attempt: Any) -> Any:
+def _retry(address: str, attempt: Callable[[], Any]) -> Any:
     """Call until it succeeds; what another attempt would meet again is told at once."""
     for number in range(1, ATTEMPTS + 1):
         try:
             return attempt()
-        except UserError:
-            raise
         except Exception as error:  # each file system has its own
-            fault = _describe(error)
-            if _is_final(error):
+            fault = str(error) or type(error).__name__
+            status = getattr(error, "status", None)  # of HTTP
+            is_final = isinstance(error, _FINAL) if not isinstance(status, int) else status // 100 == 4
+            if is_final and status not in (408, 425, 429):
                 kind = MissingFileError if isinstance(error, FileNotFoundError) else UserError
                 raise kind(f"{address}: cannot be read ({fault})") from None
             if number == ATTEMPTS:
@@ -243,104 +213,3 @@ def _retry(address: str, attempt: Any) -> Any:
             logger.info("%s: %s; trying again in %.1f s", address, fault, wait)
             time.sleep(wait)
     raise AssertionError
-
-
-def _describe(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _is_final(error: Exception) -> bool:
-    status = getattr(error, "status", None)
-    if isinstance(status, int):
-        return 400 <= status < 500 and status not in (408, 425, 429)
-    kinds = (
-        FileNotFoundError,
-        IsADirectoryError,
-        PermissionError,
-        ImportError,
-        NotImplementedError,
-        TypeError,
-    )
-    return isinstance(error, kinds)
-
-
-# --- cache --------------------------------------------------------------------------------------
-
-
-def _find_cache() -> _Cache | None:
-    folder = os.environ.get("ASR_CACHE") or os.path.join(Path.home(), ".cache", "asr")
-    given = os.environ.get("ASR_CACHE_GB") or str(DEFAULT_CACHE_GB)
-    return _open_cache(os.path.join(folder, "ranges"), given)
-
-
-@functools.lru_cache(maxsize=4)
-def _open_cache(folder: str, gigabytes: str) -> _Cache | None:
-    try:
-        max_bytes = float(gigabytes) * 1e9
-    except ValueError:
-        max_bytes = -1.0
-    if not 0 <= max_bytes < 1e18:
-        raise UserError(f"ASR_CACHE_GB={gigabytes} in the environment: expected gigabytes, 0 or more")
-    return _Cache(Path(folder), int(max_bytes)) if max_bytes else None
-
-
-class _Cache:
-    """One file for each range, shared by all processes of the machine; a full disk only costs the cache."""
-
-    def __init__(self, folder: Path, max_bytes: int) -> None:
-        self._folder = folder
-        self._max_bytes = max_bytes
-        self._unchecked = max_bytes  # looks at the size before it first writes
-        self._is_broken = False
-
-    def _locate(self, wanted: ByteRange) -> Path:
-        name = hashlib.sha256("\n".join(map(str, wanted)).encode()).hexdigest()
-        return self._folder / name[:2] / name[2:]
-
-    def get(self, wanted: ByteRange) -> bytes | None:
-        path = self._locate(wanted)
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # its turn to leave is put off
-        return content if len(content) == wanted.size else None
-
-    def put(self, wanted: ByteRange, content: bytes) -> None:
-        if len(content) > self._max_bytes or self._is_broken:
-            return
-        path = self._locate(wanted)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{random.getrandbits(32):08x}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._unchecked += len(content)
-            if self._unchecked > _UNCHECKED_SHARE * self._max_bytes:
-                self._unchecked = 0
-                self._shrink(len(content))
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
-        except OSError as error:
-            self._is_broken = True
-            logger.warning(
-                "%s: cannot keep what is fetched (%s); going on without", path.parent, error.strerror
-            )
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-
-    def _shrink(self, coming: int) -> None:
-        """Make room for what is coming and for what is added unchecked."""
-        files = []
-        for entry in self._folder.glob("*/*"):
-            with contextlib.suppress(OSError):  # another process has removed it
-                status = entry.stat()
-                if entry.name.startswith(".") and time.time() - status.st_mtime < _WRITING_SECONDS:
-                    continue
-                files.append((status.st_mtime_ns, status.st_size, entry))
-        left = sum(size for _, size, _ in files)
-        for _, size, entry in sorted(files, key=lambda file: file[:2]):
-            if left + coming <= (1 - _UNCHECKED_SHARE) * self._max_bytes:
-                return
-            with contextlib.suppress(OSError):
-                entry.unlink()
-            left -= size

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.data.labels import find_unseen_labels
 from asr.data.manifest import Utterance
 from asr.errors import plural
 from asr.evaluation.speech import ReadSplit
 from asr.files import replace_file
 from asr.models.encoders import make_clock
 from asr.research.classifiers import FIRST_LABEL_ID, LabelModel
+from asr.research.labels import find_unseen_labels
 from asr.scoring.confusion import LabelScore, format_label_table, score_labels
 from asr.scoring.tables import percent, show_interval
 from asr.system.checkpoint import System

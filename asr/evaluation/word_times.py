@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from asr.batches.builder import needed_frames
-from asr.data.labels import format_spans
 from asr.data.manifest import Utterance
 from asr.decoding.timestamps import align_by_attention, align_by_ctc, split_words, time_words
 from asr.errors import UserError
@@ -36,6 +35,8 @@ def align_utterances(
     By the CTC head, or by the cross-attention of the decoder's last layer. Words are spelled as in training.
     Those without a token, texts too long for their audio, and audio too long for the model are faults.
     """
+    from asr.research.labels import format_spans
+
     model, front_end = system.model.to(device).eval(), system.front_end.to(device)
     if by == "ctc" and model.ctc_head is None:
         raise UserError(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.config import Config
-from asr.data.labels import Labels
 from asr.models.layers import length_mask
 from asr.text.normalization import TextConfig
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID
+
+if TYPE_CHECKING:
+    from asr.research.labels import Labels
 
 # B batch, T encoded steps, U tokens, N rows of attention (tokens and the end), V vocabulary, H heads
 

@@ -18,6 +18,14 @@ from .intra_attention import (
     IntraAttentionEncoderConfig as IntraAttentionEncoderConfig,
     Tape as Tape,
 )
+from .labels import (
+    SILENCE as SILENCE,
+    FrameLabels as FrameLabels,
+    RecordingLabels as RecordingLabels,
+    encode_labels as encode_labels,
+    format_spans as format_spans,
+    read_spans as read_spans,
+)
 from .multi_speaker import (
     MultiSpeakerConfig as MultiSpeakerConfig,
     MultiSpeakerModel as MultiSpeakerModel,

@@ -9,10 +9,10 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from asr.data.labels import RECORDING_FIELDS, TIMED_FIELDS, FrameLabels, RecordingLabels
 from asr.models.encoders import AnyEncoderConfig, EncoderModel
 from asr.models.layers import Dropout, length_mask
 from asr.models.losses import IGNORED, Losses, ModelConfig, cross_entropy
+from asr.research.labels import RECORDING_FIELDS, TIMED_FIELDS, FrameLabels, RecordingLabels
 from asr.text.normalization import TextConfig
 from asr.text.units import SPECIAL_TOKENS, UNK_ID
 

@@ -21,7 +21,6 @@ from asr.batches.builder import Batch, Inputs
 from asr.batches.loader import BatchLoader, TextLoader
 from asr.batches.order import BatchConfig, ProcessShare, hash_names
 from asr.config import Config, find_differences
-from asr.data.labels import find_unseen_labels
 from asr.data.manifest import Manifest
 from asr.data.packed import hash_file_or_shards, is_shards, open_shards, read_audio, read_data
 from asr.data.sentences import read_sentences, read_text_file
@@ -176,6 +175,8 @@ def build_audio_loaders(system: System[Model], share: ProcessShare) -> tuple[Aud
     """Build the loaders of the training and of the dev set, each of manifests or of shards."""
     config, inputs = system.config, build_inputs(system)
     if (labels := config.model.find_labels(config.text)) is not None:
+        from asr.research.labels import find_unseen_labels
+
         assert isinstance(system.model, EncoderModel)
         inputs = replace(
             inputs, labels=labels, step_times=make_clock(config.features, system.model.encoder).times

@@ -15,9 +15,10 @@ from system_examples import save_talker
 from tone_examples import TONES_HZ
 
 from asr import cli
-from asr.data import Utterance, read_manifest, read_spans, write_manifest
+from asr.data import Utterance, read_manifest, write_manifest
 from asr.evaluation import align_utterances
 from asr.models import make_clock
+from asr.research import read_spans
 from asr.system import System, load_system
 from asr.text import BLANK_ID, Tokenizer
 from asr.train import train

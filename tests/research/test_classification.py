@@ -14,11 +14,11 @@ from label_examples import KINDS, RATE, SPEAKERS, build_run, write_labelled_tone
 
 from asr import cli
 from asr.audio import reading as audio
-from asr.data import SILENCE, Utterance, read_manifest, write_manifest
+from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
 from asr.evaluation import Classification, LabelledSplit, score_split
 from asr.models import make_clock
-from asr.research import FIRST_LABEL_ID, LabelModel
+from asr.research import FIRST_LABEL_ID, SILENCE, LabelModel
 from asr.system import System, load_any_system
 from asr.train import train
 

@@ -16,8 +16,9 @@ from training_examples import assert_equal_bits, read_log, run_until_killed
 
 from asr.batches import Batch
 from asr.cli import main
-from asr.data import SILENCE, Utterance, read_manifest, write_manifest
+from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
+from asr.research import SILENCE
 from asr.system import RunConfig, find_checkpoints, load_any_system
 from asr.text import SPECIAL_TOKENS
 from asr.train import Process, TrainingData, prepare_system, train

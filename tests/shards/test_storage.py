@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ CONTENT = bytes(range(256)) * 4
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setenv("ASR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("ASR_CACHE_GB", "0")
 
 
 @pytest.fixture
@@ -75,7 +72,7 @@ def test_a_fault_costs_its_range_alone(tmp_path: Path, address: str) -> None:
     )
     assert good == CONTENT[:4]
     assert isinstance(missing, UserError) and "memory://bucket/b.tar: cannot be read" in str(missing)
-    assert isinstance(short, UserError) and "9 bytes are wanted from byte 1,020 on, but only 4" in str(short)
+    assert isinstance(short, UserError) and "9 bytes are wanted from byte 1,020 on, but 4" in str(short)
 
 
 @pytest.mark.parametrize(
@@ -104,54 +101,13 @@ def test_what_does_not_pass_is_told_at_once(monkeypatch: pytest.MonkeyPatch, fau
 
 def test_a_server_without_ranges_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Faulty(CONTENT))
-    with pytest.raises(UserError, match="sends the whole file where a range is asked for"):
+    with pytest.raises(UserError, match=r"host/a\.tar: .*does not know the header Range"):
         read_range(ByteRange("https://host/a.tar", 8, 8))
 
 
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(UserError, match=r"pip install 'asr-toolkit\[remote\]'|not an address"):
         read_range(ByteRange("gs://bucket/a.tar", 8, 8))
-
-
-def test_what_was_fetched_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASR_CACHE_GB", "0.001")
-    filesystem = Faulty()
-    use(monkeypatch, filesystem)
-    for _ in range(3):
-        assert read_range(ByteRange("s3://bucket/a.tar", 8, 8, "v1")) == CONTENT[8:16]
-    assert filesystem.calls == 1
-    for other in (ByteRange("s3://bucket/a.tar", 8, 8, "v2"), ByteRange("s3://bucket/b.tar", 8, 8, "v1")):
-        read_range(other)
-    assert filesystem.calls == 3
-
-
-def test_the_cache_is_bounded_and_drops_the_least_recently_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    cache = storage._Cache(tmp_path / "cache", 10_000)
-    for number in range(100):
-        cache.put(ByteRange("s3://a", number, 500), bytes(500))
-        os.utime(cache._locate(ByteRange("s3://a", number, 500)), ns=(number, number))
-        assert cache.get(ByteRange("s3://a", 0, 500)) is not None  # again and again: it stays
-        size = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file())
-        assert size <= 10_000
-    assert cache.get(ByteRange("s3://a", 99, 500)) is not None
-    assert cache.get(ByteRange("s3://a", 50, 500)) is None
-
-
-def test_a_disk_that_cannot_be_written_costs_the_cache_only(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "cache").write_text("a file where the folder belongs")
-    monkeypatch.setenv("ASR_CACHE_GB", "1.5")
-    assert read_range(ByteRange(address, 0, 4)) == CONTENT[:4]
-    assert "cannot keep what is fetched" in caplog.text
-
-
-def test_nonsense_in_the_environment(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setenv("ASR_CACHE_GB", "lots")
-    with pytest.raises(UserError, match="ASR_CACHE_GB=lots in the environment: expected gigabytes"):
-        read_range(ByteRange(address, 0, 4))
 
 
 def test_ranges_are_fetched_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""asr/data/labels.py: the label of a recording, the label of each moment, and fields that hold neither."""
+"""asr/research/labels.py: the label of a recording, the label of each moment, and fields that hold neither."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from asr.data import SILENCE, FrameLabels, RecordingLabels, Utterance, encode_labels, format_spans, read_spans
+from asr.data import Utterance
 from asr.errors import UserError
+from asr.research import SILENCE, FrameLabels, RecordingLabels, encode_labels, format_spans, read_spans
 from asr.text import SPECIAL_TOKENS, UNK_ID, TextConfig, Tokenizer, TokenizerConfig
 
 NO_TIMES = np.empty(0)
