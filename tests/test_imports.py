@@ -31,7 +31,6 @@ PACKAGES = [
     "batches",
     "shards",
     "models",
-    "research",
     "decoding",
     "system",
     "scoring",
@@ -39,7 +38,7 @@ PACKAGES = [
     "transcription",
     "scale",
 ]
-PACKAGES += ["evaluation", "train", "whisper", "recipe", "serve", "cli"]
+PACKAGES += ["evaluation", "research", "train", "whisper", "recipe", "serve", "cli"]
 TORCH_FREE_PACKAGES = ("", "text", "data", "scale", "transcripts", "scoring", "scoring/nist")
 # Where the core imports a capability that can be taken away, when it is asked for.
 CAPABILITIES = {"research"}  # folders that can be deleted: from below they are imported inside functions only

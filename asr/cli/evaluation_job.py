@@ -14,8 +14,6 @@ import torch
 from asr.data.manifest import Utterance
 from asr.decoding.decode import offered_methods, resolve_method
 from asr.errors import UserError, plural
-from asr.evaluation.classification import Classification
-from asr.evaluation.mixtures import SpeakersAtOnce
 from asr.evaluation.speech import (
     DecodedSplit,
     EvaluatedSplit,
@@ -63,8 +61,12 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         system = load_any_system(find_model(args.model))
         if system.config.model.find_labels(system.config.text) is not None:
+            from asr.research.classification import Classification
+
             return run_kind(args, Classification, system)
         if system.config.model.num_texts > 1:
+            from asr.research.mixtures import SpeakersAtOnce
+
             return run_kind(args, SpeakersAtOnce, system)
         utterances, evaluation = prepare_own(args, require_speech(system, args.model))
     transcriber = evaluation.transcriber
@@ -186,7 +188,7 @@ def _report(
     return 1 if split.faults else 0
 
 
-def run_kind(args: argparse.Namespace, kind: type[Classification | SpeakersAtOnce], system: Any) -> int:
+def run_kind(args: argparse.Namespace, kind: Any, system: Any) -> int:
     """Evaluate a model of a kind that is not decoded by methods."""
     for name in ("decoding", "beam", "language_model", "lexicon", "set"):
         if getattr(args, name):

@@ -74,7 +74,7 @@ def decode_by_ctc(encoded: EncodedAudio, config: DecodingConfig, language_model:
 def decode_in_parallel(
     encoded: EncodedAudio, config: DecodingConfig, language_model: FusionModel | None
 ) -> NBest:
-    from asr.decoding.non_autoregressive_search import decode
+    from asr.research.non_autoregressive_search import decode
 
     return decode(encoded, config, language_model)
 

@@ -8,11 +8,6 @@ from .attention_pictures import (
     require_png as require_png,
     require_recognizer as require_recognizer,
 )
-from .classification import (
-    Classification as Classification,
-    LabelledSplit as LabelledSplit,
-    score_split as score_split,
-)
 from .ensemble import (
     Member as Member,
     choose_text as choose_text,

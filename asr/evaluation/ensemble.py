@@ -20,14 +20,13 @@ from torch.nn import functional as F
 from asr.audio.reading import resample
 from asr.data.manifest import Utterance
 from asr.decoding.beam import pad_texts, rescore, score_texts
-from asr.decoding.decode import METHODS, batch_by_length, resolve_method, search_encoded
+from asr.decoding.decode import METHODS, resolve_method, search_encoded
 from asr.decoding.hypothesis import DecodingConfig, EncodedAudio, FusionModel, Hypothesis
-from asr.errors import UserError
-from asr.evaluation.speech import ReadAudio, batch_utterances, read_batch
+from asr.evaluation.speech import ReadAudio, decode_split
 from asr.models.decoders import Decoder
 from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID, EOS_ID, SOS_ID, UNK_ID
-from asr.transcription.transcribe import WINDOW, Recognizer
+from asr.transcription.transcribe import Recognizer
 
 STEP_SECONDS = 1  # batches are of recordings whose lengths differ by less
 
@@ -61,30 +60,16 @@ def decode_together(
     texts: dict[str, str] = {}
     faults: dict[str, str] = {}
     rate = max(member.recognizer.sample_rate for member in members)
-    for items in batch_utterances(utterances, WINDOW * batch_size):
-        read = read_batch(items, rate, faults)
-        lengths = [len(audio) // (STEP_SECONDS * rate) for _, audio in read]
-        for rows in batch_by_length(lengths, batch_size):
-            batch = [read[row] for row in rows]
-            texts |= _decode_read(members, batch, rate, faults)
-            report(sum(len(audio) for _, audio in batch) / rate)
-    return texts, faults
 
-
-def _decode_read(
-    members: Sequence[Member], batch: Sequence[ReadAudio], rate: int, faults: dict[str, str]
-) -> dict[str, str]:
-    try:
+    def decode(batch: Sequence[ReadAudio]) -> None:
         found = decode_batch(members, [audio for _, audio in batch], rate)
-    except UserError as error:  # one is too long for a model
-        if len(batch) > 1:
-            texts: dict[str, str] = {}
-            for one in batch:
-                texts |= _decode_read(members, [one], rate, faults)
-            return texts
-        faults[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
-        return {}
-    return {item.id: text for (item, _), text in zip(batch, found, strict=True)}
+        texts.update(zip((item.id for item, _ in batch), found, strict=True))
+
+    def group(num_samples: int) -> int:
+        return num_samples // (STEP_SECONDS * rate)
+
+    decode_split(utterances, rate, batch_size, decode, faults, report, group)
+    return texts, faults
 
 
 @torch.inference_mode()

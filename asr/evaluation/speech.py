@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import Recording
 from asr.data.manifest import Utterance
 from asr.data.packed import fetch, read_audio, read_data
-from asr.decoding.decode import Stopwatch, batch_by_length, pad_audio
+from asr.decoding.decode import Stopwatch, batch_by_length
 from asr.errors import UserError
-from asr.features.front_end import FrontEnd
 from asr.files import replace_file
 from asr.scoring.counting import score
 from asr.scoring.result import Score
@@ -30,12 +26,9 @@ from asr.transcripts.writers import format_transcript
 
 logger = logging.getLogger(__name__)
 
-# B utterances of a batch, S samples
-
 Normalizer = Callable[[str, str | None], str]
 """Text and its language, None where that is unknown, to the text that is scored."""
 ReadAudio = tuple[Utterance, np.ndarray]
-Computed = TypeVar("Computed")
 
 
 @dataclass(kw_only=True)
@@ -86,47 +79,34 @@ def decode_utterances(
     requests: Mapping[str, Request],
     report: Callable[[float], None] = lambda seconds: None,
 ) -> EvaluatedSplit:
-    """Decode each utterance as `asr transcribe` does, encoded once for all requests.
-
-    A file that cannot be read is a fault of its utterances, and so is audio that is too long for the model;
-    the rest goes on. `report` is told the seconds of audio that are done.
-    """
+    """Decode each utterance as `asr transcribe` does, encoded once for all requests."""
     for request in requests.values():
         transcriber.check(request)
     first, rate = next(iter(requests.values())), transcriber.sample_rate
     split = EvaluatedSplit({name: DecodedSplit(request) for name, request in requests.items()}, {})
-    for items in batch_utterances(utterances, WINDOW * first.batch_size):
-        read = read_batch(items, rate, split.faults)
-        long = [(item, audio) for item, audio in read if len(audio) / rate > transcriber.whole_seconds]
-        for item, audio in long:
-            _decode_long(transcriber, item, split)
-            _count_seconds(split, [(item, audio)], rate)
-            report(len(audio) / rate)
-        short = [(item, audio) for item, audio in read if len(audio) / rate <= transcriber.whole_seconds]
-        lengths = [transcriber.padded_length(len(audio), first) for _, audio in short]
-        for rows in batch_by_length(lengths, first.batch_size):
-            batch = [short[row] for row in rows]
-            _decode_batch(transcriber, batch, split)
-            _count_seconds(split, batch, rate)
-            report(sum(len(audio) for _, audio in batch) / rate)
-    return split
 
+    def is_long(num_samples: int) -> bool:
+        return num_samples / rate > transcriber.whole_seconds
 
-def _decode_batch(transcriber: Transcriber, batch: Sequence[ReadAudio], split: EvaluatedSplit) -> None:
-    segments = [AudioSegment(0.0, audio, transcriber.sample_rate) for _, audio in batch]
-    try:
-        found = transcriber.read(segments, {name: own.request for name, own in split.setups.items()})
-    except UserError as error:  # one is too long for the model
-        if len(batch) > 1:
-            for one in batch:
-                _decode_batch(transcriber, [one], split)
+    def decode(batch: Sequence[ReadAudio]) -> None:
+        if is_long(len(batch[0][1])):
+            for item, _ in batch:
+                _decode_long(transcriber, item, split)
         else:
-            split.faults[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
-        return
-    for name, texts in found.items():
-        split.setups[name].seconds += texts.seconds
-        for (item, _), segment in zip(batch, texts.segments, strict=True):
-            split.setups[name].add(item, segment)
+            segments = [AudioSegment(0.0, audio, rate) for _, audio in batch]
+            found = transcriber.read(segments, {name: own.request for name, own in split.setups.items()})
+            for name, texts in found.items():
+                split.setups[name].seconds += texts.seconds
+                for (item, _), segment in zip(batch, texts.segments, strict=True):
+                    split.setups[name].add(item, segment)
+        for own in split.setups.values():
+            own.audio_seconds += sum(len(audio) for _, audio in batch) / rate
+
+    def group(num_samples: int) -> int:
+        return -num_samples if is_long(num_samples) else transcriber.padded_length(num_samples, first)
+
+    decode_split(utterances, rate, first.batch_size, decode, split.faults, report, group)
+    return split
 
 
 def _decode_long(transcriber: Transcriber, item: Utterance, split: EvaluatedSplit) -> None:
@@ -136,99 +116,57 @@ def _decode_long(transcriber: Transcriber, item: Utterance, split: EvaluatedSpli
     )
     for own in split.setups.values():
         watch = Stopwatch(transcriber.device)
-        try:
-            transcript = transcriber.transcribe_recording(recording, own.request)
-        except UserError as error:
-            split.faults[item.id] = f"utterance {item.id}: {error}"
-            return
+        transcript = transcriber.transcribe_recording(recording, own.request)
         own.seconds += watch.read()
         warnings = tuple(warning for segment in transcript.segments for warning in segment.warnings)
         own.add(item, Segment(0.0, item.duration, transcript.text, warnings=warnings))
 
 
-def _count_seconds(split: EvaluatedSplit, batch: Sequence[ReadAudio], rate: int) -> None:
-    samples = sum(len(audio) for item, audio in batch if item.id not in split.faults)
-    for own in split.setups.values():
-        own.audio_seconds += samples / rate
+def decode_split(
+    utterances: Sequence[Utterance],
+    sample_rate: int,
+    batch_size: int,
+    decode: Callable[[Sequence[ReadAudio]], None],
+    faults: dict[str, str],
+    report: Callable[[float], None] = lambda seconds: None,
+    group: Callable[[int], int] = lambda num_samples: 0,
+) -> None:
+    """Read utterances and decode them in batches, the longest first: too little memory is noticed at once.
 
-
-def batch_utterances(utterances: Sequence[Utterance], batch_size: int) -> Iterator[list[Utterance]]:
-    """Group utterances of similar length, the longest first: if memory is too small, that is seen at once."""
+    A batch has utterances of one `group`, by number of samples. What cannot be read is a fault, and so is
+    what `decode` refuses alone, such as audio too long for the model; the rest continues. `report` is told
+    the seconds of audio that are done.
+    """
     ordered = sorted(utterances, key=lambda utterance: (-utterance.duration, utterance.id))
-    for start in range(0, len(ordered), batch_size):
-        yield ordered[start : start + batch_size]
+    for start in range(0, len(ordered), WINDOW * batch_size):
+        read = read_batch(ordered[start : start + WINDOW * batch_size], sample_rate, faults)
+        for rows in batch_by_length([group(len(audio)) for _, audio in read], batch_size):
+            batch = [read[row] for row in rows]
+            _decode_or_split(decode, batch, faults)
+            report(sum(len(audio) for _, audio in batch) / sample_rate)
+
+
+def _decode_or_split(
+    decode: Callable[[Sequence[ReadAudio]], None], batch: Sequence[ReadAudio], faults: dict[str, str]
+) -> None:
+    try:
+        decode(batch)
+    except UserError as error:
+        if len(batch) > 1:
+            for one in batch:
+                _decode_or_split(decode, [one], faults)
+        else:
+            faults[batch[0][0].id] = f"utterance {batch[0][0].id}: {error}"
 
 
 def read_batch(utterances: Sequence[Utterance], sample_rate: int, faults: dict[str, str]) -> list[ReadAudio]:
     read = []
     for utterance, content in zip(utterances, fetch(utterances), strict=True):
         try:
-            samples = read_audio(utterance, sample_rate, content)
+            read.append((utterance, read_audio(utterance, sample_rate, content)))
         except UserError as error:
             faults[utterance.id] = str(error)
-        else:
-            read.append((utterance, samples))
     return read
-
-
-def encode_batch(
-    encode: Callable[[Tensor, Tensor], Computed],
-    front_end: FrontEnd,
-    read: Sequence[ReadAudio],
-    device: torch.device,
-    faults: dict[str, str],
-) -> tuple[list[ReadAudio], Computed | None]:
-    """Encode what of a batch the model can take: the longest become faults until the rest fits. None if
-    nothing does."""
-    fitting = list(read)
-    while fitting:
-        try:
-            return fitting, encode(*front_end(*pad_audio([audio for _, audio in fitting], device)))
-        except UserError as error:
-            longest = max(range(len(fitting)), key=lambda row: len(fitting[row][1]))
-            item, _ = fitting.pop(longest)
-            faults[item.id] = f"utterance {item.id}: {error}"
-    return fitting, None
-
-
-@dataclass(kw_only=True)
-class ReadSplit(ComputingTime):
-    """Utterances that could be read, and the faults of the others."""
-
-    faults: dict[str, str] = field(default_factory=dict)
-    """id to message."""
-
-    def compute(
-        self,
-        compute: Callable[[Tensor, Tensor], Computed],
-        front_end: FrontEnd,
-        utterances: Sequence[Utterance],
-        device: torch.device,
-        batch_size: int,
-        report: Callable[[float], None],
-        min_frames: int = 0,
-    ) -> Iterator[tuple[list[Utterance], Computed]]:
-        """Batches of utterances with what is computed of their features and lengths, which is timed.
-
-        A file that cannot be read, has fewer frames or is too long for the model, is a fault of its
-        utterances, not of the rest. `report` is told the seconds of audio of each batch that is done.
-        """
-        rate = front_end.config.sample_rate
-        for batch in batch_utterances(utterances, batch_size):
-            read = []
-            for item, audio in read_batch(batch, rate, self.faults):
-                if front_end.num_frames(len(audio)) >= min_frames:
-                    read.append((item, audio))
-                else:
-                    self.faults[item.id] = f"{item.audio}: {len(audio)} samples are too short for one frame"
-            stopwatch = Stopwatch(device)
-            read, computed = encode_batch(compute, front_end, read, device, self.faults)
-            if computed is not None:
-                self.seconds += stopwatch.read()
-                yield [item for item, _ in read], computed
-            seconds = sum(len(audio) for _, audio in read) / rate
-            self.audio_seconds += seconds
-            report(seconds)
 
 
 # --- scores -------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 
 from asr.batches.builder import needed_frames
 from asr.data.manifest import Utterance
+from asr.decoding.decode import pad_audio
 from asr.decoding.timestamps import align_by_attention, align_by_ctc, split_words, time_words
 from asr.errors import UserError
-from asr.evaluation.speech import batch_utterances, encode_batch, read_batch
+from asr.evaluation.speech import ReadAudio, decode_split
 from asr.models.encoders import make_clock
 from asr.system.checkpoint import System
 from asr.text.normalization import normalize_for_training
@@ -48,43 +48,33 @@ def align_utterances(
     clock, rate = make_clock(system.config.features, model.encoder), front_end.config.sample_rate
     times: dict[str, str] = {}
     faults: dict[str, str] = {}
-    for batch in batch_utterances(utterances, batch_size):
-        ready: list[tuple[Utterance, np.ndarray]] = []
-        tokens: dict[str, list[int]] = {}
-        seconds = 0.0
-        for item, audio in read_batch(batch, rate, faults):
-            seconds += len(audio) / rate
-            try:
-                tokens[item.id] = _encode(system, item, front_end.num_frames(len(audio)))
-            except UserError as error:
-                faults[item.id] = str(error)
-            else:
-                ready.append((item, audio))
-        encodable, encoded = encode_batch(model.encode, front_end, ready, device, faults)
-        if encoded is not None:
-            texts = [tokens[item.id] for item, _ in encodable]
-            if by == "ctc":
-                aligned = align_by_ctc(model.ctc_log_probabilities(encoded[0]), encoded[1], texts)
-            else:
-                aligned = align_by_attention(model, *encoded, texts)
-            for (item, audio), ids, token_times in zip(encodable, texts, aligned, strict=True):
-                words = time_words(split_words(system.tokenizer, ids), token_times, clock, audio, rate)
-                times[item.id] = format_spans((word.text, word.start, word.end) for word in words)
-        report(seconds)
+
+    def align(batch: Sequence[ReadAudio]) -> None:
+        texts = [_encode(system, item, front_end.num_frames(len(audio))) for item, audio in batch]
+        encoded = model.encode(*front_end(*pad_audio([audio for _, audio in batch], device)))
+        if by == "ctc":
+            aligned = align_by_ctc(model.ctc_log_probabilities(encoded[0]), encoded[1], texts)
+        else:
+            aligned = align_by_attention(model, *encoded, texts)
+        for (item, audio), tokens, token_times in zip(batch, texts, aligned, strict=True):
+            words = time_words(split_words(system.tokenizer, tokens), token_times, clock, audio, rate)
+            times[item.id] = format_spans((word.text, word.start, word.end) for word in words)
+
+    decode_split(utterances, rate, batch_size, align, faults, report)
     return times, faults
 
 
 def _encode(system: System, utterance: Utterance, num_frames: int) -> list[int]:
-    """Tokens of its text, for which its audio has steps enough."""
+    """Encode the text of an utterance, for which its audio must have enough steps."""
     tokenizer = system.tokenizer
     text = normalize_for_training(utterance.text or "", system.config.text)
     if unknown := tokenizer.find_unknown(text):
-        raise UserError(f"utterance {utterance.id}: the model has no token for {unknown[0]!r} in its text")
+        raise UserError(f"the model has no token for {unknown[0]!r} in its text")
     tokens = tokenizer.encode(text)
-    num_steps = -(-num_frames // system.model.subsampling_factor)
-    if num_steps < needed_frames(tokens):
+    num_steps, needed = -(-num_frames // system.model.subsampling_factor), needed_frames(tokens)
+    if num_steps < needed:
         raise UserError(
-            f"utterance {utterance.id}: its audio has {num_steps} encoded steps, but its {len(tokens)} "
-            f"tokens need {needed_frames(tokens)}; is the text that of the audio?"
+            f"its audio has {num_steps} encoded steps, but its {len(tokens)} tokens need {needed}; "
+            "is the text that of the audio?"
         )
     return tokens

@@ -1,4 +1,9 @@
 from .attention_clock import ClockedDecoder as ClockedDecoder
+from .classification import (
+    Classification as Classification,
+    LabelledSplit as LabelledSplit,
+    score_split as score_split,
+)
 from .classifiers import (
     FIRST_LABEL_ID as FIRST_LABEL_ID,
     FrameLabelsConfig as FrameLabelsConfig,

@@ -16,9 +16,15 @@ from asr import cli
 from asr.audio import reading as audio
 from asr.data import Utterance, read_manifest, write_manifest
 from asr.errors import UserError
-from asr.evaluation import Classification, LabelledSplit, score_split
 from asr.models import make_clock
-from asr.research import FIRST_LABEL_ID, SILENCE, LabelModel
+from asr.research import (
+    FIRST_LABEL_ID,
+    SILENCE,
+    Classification,
+    LabelledSplit,
+    LabelModel,
+    score_split,
+)
 from asr.system import System, load_any_system
 from asr.train import train
 

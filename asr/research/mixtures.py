@@ -13,8 +13,9 @@ from torch import Tensor
 from asr.data.manifest import Utterance
 from asr.decoding.hypothesis import find_best_paths
 from asr.errors import plural
-from asr.evaluation.speech import ReadSplit, make_normalizer
+from asr.evaluation.speech import make_normalizer
 from asr.files import replace_file
+from asr.research.classification import ReadSplit
 from asr.research.multi_speaker import MultiSpeakerModel
 from asr.scoring.counting import score
 from asr.scoring.result import Score
@@ -53,20 +54,21 @@ class SpeakersAtOnce:
     def decode(
         self, device: torch.device, batch_size: int, report: Callable[[float], None] = lambda seconds: None
     ) -> MultiSpeakerSplit:
-        """Decode the best path of each head. Faults and `report` are as `ReadSplit.compute` says."""
+        """Decode the best path of each head."""
         system = self._system
         model, front_end = system.model.to(device).eval(), system.front_end.to(device)
 
-        def find_paths(features_BTF: Tensor, lengths_B: Tensor) -> list[list[list[int]]]:
+        def find_paths(features_BTF: Tensor, lengths_B: Tensor) -> list[tuple[list[int], ...]]:
             log_probabilities_BSTV, lengths_B = model.ctc_log_probabilities(features_BTF, lengths_B)
-            return [find_best_paths(head, lengths_B).texts() for head in log_probabilities_BSTV.unbind(1)]
+            heads = [find_best_paths(head, lengths_B).texts() for head in log_probabilities_BSTV.unbind(1)]
+            return list(zip(*heads, strict=True))
 
         split = MultiSpeakerSplit()
-        for batch, heads in split.compute(
-            find_paths, front_end, self._utterances, device, batch_size, report
-        ):
-            for item, *texts in zip(batch, *heads, strict=True):
-                split.texts[item.id] = [system.tokenizer.decode(tokens) for tokens in texts]
+
+        def keep(item: Utterance, texts: tuple[list[int], ...]) -> None:
+            split.texts[item.id] = [system.tokenizer.decode(tokens) for tokens in texts]
+
+        split.compute(find_paths, keep, front_end, self._utterances, device, batch_size, report)
         return split
 
     def score(self, split: MultiSpeakerSplit) -> Score:

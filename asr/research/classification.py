@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from asr.data.manifest import Utterance
-from asr.errors import plural
-from asr.evaluation.speech import ReadSplit
+from asr.decoding.decode import Stopwatch, pad_audio
+from asr.errors import UserError, plural
+from asr.evaluation.speech import ComputingTime, ReadAudio, decode_split
+from asr.features.front_end import FrontEnd
 from asr.files import replace_file
 from asr.models.encoders import make_clock
 from asr.research.classifiers import FIRST_LABEL_ID, LabelModel
@@ -23,6 +25,41 @@ from asr.scoring.tables import percent, show_interval
 from asr.system.checkpoint import System
 
 # B utterances of a batch, T frames, F features
+
+Result = TypeVar("Result")
+
+
+@dataclass(kw_only=True)
+class ReadSplit(ComputingTime):
+    """Utterances that could be read, and the faults of the others."""
+
+    faults: dict[str, str] = field(default_factory=dict)
+    """id to message."""
+
+    def compute(
+        self,
+        compute: Callable[[Tensor, Tensor], Sequence[Result]],
+        keep: Callable[[Utterance, Result], None],
+        front_end: FrontEnd,
+        utterances: Sequence[Utterance],
+        device: torch.device,
+        batch_size: int,
+        report: Callable[[float], None],
+    ) -> None:
+        """Compute a result of each utterance from features and lengths, which is timed, and keep it."""
+
+        def decode(batch: Sequence[ReadAudio]) -> None:
+            audio = [samples for _, samples in batch]
+            if not all(front_end.num_frames(len(samples)) for samples in audio):
+                raise UserError(f"{min(map(len, audio))} samples are too short for one frame")
+            watch = Stopwatch(device)
+            results = compute(*front_end(*pad_audio(audio, device)))
+            self.seconds += watch.read()
+            self.audio_seconds += sum(map(len, audio)) / front_end.config.sample_rate
+            for (item, _), result in zip(batch, results, strict=True):
+                keep(item, result)
+
+        decode_split(utterances, front_end.config.sample_rate, batch_size, decode, self.faults, report)
 
 
 @dataclass
@@ -52,10 +89,7 @@ class Classification:
     def decode(
         self, device: torch.device, batch_size: int, report: Callable[[float], None] = lambda seconds: None
     ) -> LabelledSplit:
-        """Classify each utterance as it stands in the manifest, unless it is shorter than a frame.
-
-        Faults and `report` are as `ReadSplit.compute` says.
-        """
+        """Classify each utterance as it stands in the manifest, unless it is shorter than a frame."""
         system = self._system
         model, front_end = system.model.to(device).eval(), system.front_end.to(device)
         clock = make_clock(system.config.features, model.encoder)
@@ -66,12 +100,12 @@ class Classification:
             return [ids[:count] for ids, count in zip(ids_BN, counts_B.tolist(), strict=True)]
 
         split = LabelledSplit()
-        for batch, found in split.compute(
-            predict, front_end, self._utterances, device, batch_size, report, min_frames=1
-        ):
-            for item, ids in zip(batch, found, strict=True):
-                split.predicted[item.id] = [system.tokenizer.tokens[id] for id in ids]
-                split.expected[item.id] = self._labels.at(item, clock.times(len(ids)))
+
+        def keep(item: Utterance, ids: list[int]) -> None:
+            split.predicted[item.id] = [system.tokenizer.tokens[id] for id in ids]
+            split.expected[item.id] = self._labels.at(item, clock.times(len(ids)))
+
+        split.compute(predict, keep, front_end, self._utterances, device, batch_size, report)
         return split
 
     def score(self, split: LabelledSplit) -> LabelScore:

@@ -1,4 +1,4 @@
-"""asr/decoding/non_autoregressive_search: lengths, ends and gaps against loops over one utterance; and what search promises."""
+"""asr/research/non_autoregressive_search: lengths, ends and gaps against loops over one utterance; and what search promises."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from asr.decoding import (
     DecodingConfig,
     Hypothesis,
     find_best_paths,
-    non_autoregressive_search,
     offered_methods,
     plan_attempts,
     resolve_method,
 )
 from asr.errors import UserError
 from asr.models import SpeechModel, SpeechModelConfig, build_model
-from asr.research import EndDecoder, LengthDecoder, MaskDecoder
+from asr.research import EndDecoder, LengthDecoder, MaskDecoder, non_autoregressive_search
 from asr.text import BLANK_ID, EOS_ID, UNK_ID
 
 # T encoded steps, D dimension, U tokens or queries, V vocabulary
