@@ -34,12 +34,12 @@ _TREES: dict[str, dict[str, Any]] = {
     "transformer-ctc": {"encoder": _TRANSFORMER | {"num_layers": 2}, "ctc_weight": 1.0},
     "transformer-attention": {
         "encoder": {
-            **(_TRANSFORMER | {"num_layers": 2, "activation": "relu", "norm": "post"}),
+            **(_TRANSFORMER | {"num_layers": 2}),
             "subsampling": _CONV2D,
             "positions": {"type": "learned", "span": 64},
         },
         "decoder": {
-            **(_DECODER | {"num_layers": 2, "activation": "relu", "norm": "post"}),
+            **(_DECODER | {"num_layers": 2}),
             "positions": {"type": "learned", "span": 64},
         },
         "ctc_weight": 0.0,
@@ -65,7 +65,7 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "transformer-window": {
         "encoder": {
-            **(_TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "activation": "swiglu", "window": [5, 3]}),
+            **(_TRANSFORMER | {"num_layers": 2, "dropout": 0.05, "window": [5, 3]}),
             "subsampling": _STACK,
             "positions": {"type": "rotary"},
         },
@@ -112,13 +112,13 @@ _TREES: dict[str, dict[str, Any]] = {
     "convolutional-hybrid": {
         "encoder": {
             **{"type": "convolutional", "dim": 24, "num_layers": 2, "feed_forward_dim": 48, "kernel": 7},
-            **{"activation": "swiglu", "dropout": 0.05, "subsampling": _CONV2D},
+            **{"dropout": 0.05, "subsampling": _CONV2D},
         },
         "decoder": _DECODER,
     },
     "attention-additive": {
         "encoder": _LSTM,
-        "decoder": {"type": "attention", "dim": 32, "dropout": 0.0, "attention": {"dim": 24}},
+        "decoder": {"type": "attention", "dim": 32, "dropout": 0.0},
         "ctc_weight": 0.0,
         "guided_attention": {"loss": {}},
     },
@@ -126,7 +126,7 @@ _TREES: dict[str, dict[str, Any]] = {
         "encoder": _TRANSFORMER,
         "decoder": {
             **{"type": "attention", "cell": "gru", "dim": 24, "num_layers": 2, "dropout": 0.05},
-            "attention": {"score": "cosine", "dim": 16, "location": {"kernel": 5, "channels": 4}},
+            "attention": {"score": "cosine", "location": 5},
         },
         "guided_attention": {"loss": {"path": "ctc"}},
         "exposure": {"replace": 0.05, "drop": 0.05, "repeat": 0.05, "scheduled_sampling": 0.1},
@@ -135,7 +135,7 @@ _TREES: dict[str, dict[str, Any]] = {
         "encoder": _LSTM,
         "decoder": {
             **{"type": "intra_attention", "dim": 24, "num_layers": 1, "dropout": 0.05},
-            "attention": {"score": "scaled_dot", "dim": 24},
+            "attention": {"score": "scaled_dot"},
         },
         "guided_attention": {"window": {"follows": "itself"}},
     },
@@ -164,7 +164,7 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "mask-ctc": {
         "encoder": _LSTM,
-        "decoder": {"type": "mask_ctc", **_SIZE, "norm": "post", "positions": {"type": "fourier"}},
+        "decoder": {"type": "mask_ctc", **_SIZE, "positions": {"type": "fourier"}},
         "guided_attention": {"loss": {}},
     },
 }

@@ -50,7 +50,6 @@ from .guided_attention import (
 )
 from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
 from .layers import (
-    Activation as Activation,
     CrossAttention as CrossAttention,
     Dropout as Dropout,
     FeedForward as FeedForward,
@@ -63,10 +62,8 @@ from .layers import (
     attend as attend,
     attention_weights as attention_weights,
     drop_out as drop_out,
-    fourier_codes as fourier_codes,
     length_mask as length_mask,
     merge_heads as merge_heads,
-    sinusoid_codes as sinusoid_codes,
     split_heads as split_heads,
 )
 from .lora_int8 import (

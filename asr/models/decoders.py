@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.config import Config, choose_by_type
-from asr.models.encoders import AttentionConfig, Block
+from asr.models.encoders import Block, PlacedAttentionConfig
 from asr.models.layers import (
     CrossAttention,
     Dropout,
-    FeedForward,
     KeyValueCache,
     Memory,
     Positions,
@@ -276,11 +275,8 @@ def token_similarity(embeddings_VD: Tensor) -> Tensor:
 # B batch, T steps of the encoder, U steps of the decoder, F features, D dimension, V vocabulary, H heads
 
 
-class DecoderLayersConfig(AttentionConfig, DecoderConfig):
+class DecoderLayersConfig(PlacedAttentionConfig, DecoderConfig):
     """Layers of self-attention, cross-attention and feed-forward."""
-
-    norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each block or after it."""
 
     @property
     def cross_attention(self) -> tuple[int, int]:
@@ -306,12 +302,10 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = config.build_attention()
         self.cross_attention = CrossAttention(config.dim, config.num_heads, memory_dim)
-        self.feed_forward = FeedForward(
-            config.dim, config.feed_forward_dim, config.activation, config.dropout
-        )
-        self.self_attention_block = Block(config.dim, config.norm, config.dropout)
-        self.cross_attention_block = Block(config.dim, config.norm, config.dropout)
-        self.feed_forward_block = Block(config.dim, config.norm, config.dropout)
+        self.feed_forward = config.build_feed_forward()
+        self.self_attention_block = Block(config)
+        self.cross_attention_block = Block(config)
+        self.feed_forward_block = Block(config)
 
     def forward(
         self,
@@ -325,13 +319,13 @@ class DecoderLayer(nn.Module):
         """Causal, unless `all_of_BU` says which tokens there are: then each of them sees all the others."""
         block = self.self_attention_block
         is_causal = all_of_BU is None
-        update = self.self_attention(block.before(x_BUD), all_of_BU, causal=is_causal, cache=cache)
-        x_BUD = block.after(x_BUD, update)
+        update = self.self_attention(block.norm(x_BUD), all_of_BU, causal=is_causal, cache=cache)
+        x_BUD = x_BUD + block.dropout(update)
         block = self.cross_attention_block
-        attended, weights_BHUT = self.cross_attention(block.before(x_BUD), memory, weights_of, bias_BUT)
-        x_BUD = block.after(x_BUD, attended)
+        attended, weights_BHUT = self.cross_attention(block.norm(x_BUD), memory, weights_of, bias_BUT)
+        x_BUD = x_BUD + block.dropout(attended)
         block = self.feed_forward_block
-        return block.after(x_BUD, self.feed_forward(block.before(x_BUD))), weights_BHUT
+        return x_BUD + block.dropout(self.feed_forward(block.norm(x_BUD))), weights_BHUT
 
 
 class TransformerDecoderState(DecoderState):
@@ -371,7 +365,7 @@ class TransformerDecoder(Decoder):
             self.max_tokens = config.positions.span - 1  # the start has a position too
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(config.dim)
         self.output = nn.Linear(config.dim, vocab_size)
 
     def start(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> TransformerDecoderState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from asr.config import Config, choose_by_type
 from asr.features.front_end import FeaturesConfig
 from asr.models.layers import (
-    Activation,
     Dropout,
     FeedForward,
     Kernel,
@@ -42,13 +41,7 @@ class SubsamplingConfig(Config):
     factor: Literal[1, 2, 4, 8] = 4
     """Frames to a step: 4 makes steps of 40 ms."""
     channels: int = pydantic.Field(default=32, gt=0)
-    """Of each 2-D convolution."""
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> SubsamplingConfig:
-        self.refuse_idle(self.factor > 1, "factor above 1", "channels")
-        self.refuse_idle(self.type == "conv2d", "type = conv2d", "channels")
-        return self
+    """Number of channels of each 2-D convolution."""
 
 
 def subsampled_lengths(lengths: Tensor, factor: int) -> Tensor:
@@ -149,34 +142,6 @@ class Encoder(nn.Module, abc.ABC):
         """Encoded steps and their lengths."""
 
 
-class LayeredEncoder(Encoder):
-    """(B, T, F) features to (B, T / factor, D) encoded steps, by layers that know which steps are real."""
-
-    def __init__(
-        self,
-        config: LayeredEncoderConfig,
-        num_features: int,
-        layers: Iterator[nn.Module],
-        norm: nn.Module,
-        positions: PositionConfig | None = None,
-    ) -> None:
-        super().__init__()
-        self.output_dim = config.dim
-        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
-        self.positions = Positions(positions or PositionConfig(type="none"), config.dim)
-        self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
-
-    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
-        x_BTD = self.dropout(self.positions(x_BTD))
-        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, mask_BT)
-        return self.norm(x_BTD), lengths_B
-
-
 @dataclass(frozen=True)
 class Clock:
     """Times of evenly spaced steps, in seconds of the audio."""
@@ -218,23 +183,34 @@ class AttentionConfig(Config):
     num_heads: int = pydantic.Field(default=4, gt=0)
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
-    activation: Activation = "gelu"
     dropout: float = pydantic.Field(default=0.1, ge=0, lt=1)
-    """Of embeddings, of the output of each block and inside the feed-forward blocks."""
+    """Dropout of embeddings, of the output of each block and inside the feed-forward blocks."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_heads(self) -> AttentionConfig:
+        if self.dim % self.num_heads:
+            raise ValueError(f"dim = {self.dim} is no multiple of num_heads = {self.num_heads}")
+        return self
+
+    def build_attention(self) -> SelfAttention:
+        return SelfAttention(self.dim, self.num_heads)
+
+    def build_feed_forward(self, activation: Callable[[Tensor], Tensor] = F.gelu) -> FeedForward:
+        return FeedForward(self.dim, self.feed_forward_dim, self.dropout, activation)
+
+
+class PlacedAttentionConfig(AttentionConfig):
+    """Layers of self-attention and feed-forward, and what they know of places."""
+
     positions: PositionConfig = PositionConfig()
     """How the model knows where a step or a token stands."""
 
     @pydantic.model_validator(mode="after")
-    def _check_heads(self) -> AttentionConfig:
-        dim, num_heads, positions = self.dim, self.num_heads, self.positions.type
-        if dim % num_heads:
-            raise ValueError(f"dim = {dim} is no multiple of num_heads = {num_heads}")
-        if positions == "rotary" and dim // num_heads % 2:
-            raise ValueError(
-                f"rotary positions turn pairs: dim / num_heads = {dim // num_heads} must be even"
-            )
-        if positions in ("sinusoid", "fourier") and dim % 2:
-            raise ValueError(f"{positions} positions are pairs of sine and cosine: dim = {dim} must be even")
+    def _check_positions(self) -> PlacedAttentionConfig:
+        kind = self.positions.type
+        paired = self.dim // self.num_heads if kind == "rotary" else self.dim
+        if kind in ("rotary", "sinusoid", "fourier") and paired % 2:
+            raise ValueError(f"{kind} positions come in pairs: dim = {self.dim} (of each head) must be even")
         return self
 
     @property
@@ -246,7 +222,7 @@ class AttentionConfig(Config):
         return SelfAttention(self.dim, self.num_heads, rotary=is_rotary, window=self.attention_window)
 
 
-class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
+class AttentionEncoderConfig(PlacedAttentionConfig, LayeredEncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward, and what else is between."""
 
     num_layers: int = pydantic.Field(default=12, gt=0)
@@ -258,42 +234,56 @@ class AttentionEncoderConfig(AttentionConfig, LayeredEncoderConfig):
         return None if self.window is None else Window(*self.window)
 
 
+class LayeredEncoder(Encoder):
+    """(B, T, F) features to (B, T / factor, D) encoded steps, by layers that know which steps are real."""
+
+    layer: Callable[[Any], nn.Module]
+    norm_class: type[nn.LayerNorm | nn.Identity] = nn.LayerNorm
+
+    def __init__(self, config: LayeredEncoderConfig, num_features: int) -> None:
+        super().__init__()
+        self.output_dim = config.dim
+        self.subsampling = Subsampling(config.subsampling, num_features, config.dim)
+        none = PositionConfig(type="none")
+        positions = config.positions if isinstance(config, AttentionEncoderConfig) else none
+        self.positions = Positions(positions, config.dim)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(self.layer(config) for _ in range(config.num_layers))
+        self.norm = self.norm_class(config.dim)
+
+    def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BTD, lengths_B = self.subsampling(features_BTF, feature_lengths_B)
+        x_BTD = self.dropout(self.positions(x_BTD))
+        mask_BT = length_mask(lengths_B.clamp(min=1), x_BTD.size(1))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, mask_BT)
+        return self.norm(x_BTD), lengths_B
+
+
 class TransformerEncoderConfig(AttentionEncoderConfig):
     """Subsampling, then layers of self-attention and feed-forward."""
 
     type: Literal["transformer"] = "transformer"
-    norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each block (trains without fuss) or after it (as in the first Transformer)."""
 
 
 class Block(nn.Module):
-    """The residual path around a part of a layer: norm first or last, dropout before the sum."""
+    """Norm and dropout of the residual path around a part of a layer: x + dropout(part(norm(x)))."""
 
-    def __init__(self, dim: int, norm: Literal["pre", "post"], dropout: float) -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        self.is_pre_norm = norm == "pre"
-        self.norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
-
-    def before(self, x: Tensor) -> Tensor:
-        return self.norm(x) if self.is_pre_norm else x
-
-    def after(self, x: Tensor, update: Tensor) -> Tensor:
-        x = x + self.dropout(update)
-        return x if self.is_pre_norm else self.norm(x)
+        self.norm = nn.LayerNorm(config.dim)
+        self.dropout = Dropout(config.dropout)
 
 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; of a language model too, where it is causal."""
 
-    def __init__(self, config: AttentionConfig, norm: Literal["pre", "post"]) -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
         self.attention = config.build_attention()
-        self.feed_forward = FeedForward(
-            config.dim, config.feed_forward_dim, config.activation, config.dropout
-        )
-        self.attention_block = Block(config.dim, norm, config.dropout)
-        self.feed_forward_block = Block(config.dim, norm, config.dropout)
+        self.feed_forward = config.build_feed_forward()
+        self.attention_block = Block(config)
+        self.feed_forward_block = Block(config)
 
     def forward(
         self,
@@ -304,19 +294,16 @@ class EncoderLayer(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         block = self.attention_block
-        update = self.attention(block.before(x_BTD), mask_BT, causal=causal, cache=cache)
-        x_BTD = block.after(x_BTD, update)
+        update = self.attention(block.norm(x_BTD), mask_BT, causal=causal, cache=cache)
+        x_BTD = x_BTD + block.dropout(update)
         block = self.feed_forward_block
-        return block.after(x_BTD, self.feed_forward(block.before(x_BTD)))
+        return x_BTD + block.dropout(self.feed_forward(block.norm(x_BTD)))
 
 
 class TransformerEncoder(LayeredEncoder):
     """Layers of self-attention and feed-forward."""
 
-    def __init__(self, config: TransformerEncoderConfig, num_features: int) -> None:
-        layers = (EncoderLayer(config, config.norm) for _ in range(config.num_layers))
-        norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
-        super().__init__(config, num_features, layers, norm, config.positions)
+    layer = EncoderLayer
 
 
 # B batch, T steps, F features, D model dimension, K kernel
@@ -326,7 +313,6 @@ class ConformerEncoderConfig(AttentionEncoderConfig):
     """Subsampling, then layers of feed-forward, self-attention, convolution and feed-forward."""
 
     type: Literal["conformer"] = "conformer"
-    activation: Activation = "swish"
     kernel: Kernel = 15
     """Steps that the convolution sees; odd."""
     positions: PositionConfig = PositionConfig(type="rotary")
@@ -394,13 +380,13 @@ class ConformerLayer(nn.Module):
         super().__init__()
         dim = config.dim
         self.first_norm = nn.LayerNorm(dim)
-        self.first = FeedForward(dim, config.feed_forward_dim, config.activation, config.dropout)
+        self.first = config.build_feed_forward(F.silu)
         self.attention_norm = nn.LayerNorm(dim)
         self.attention = config.build_attention()
         self.convolution_norm = nn.LayerNorm(dim)
         self.convolution = ConvolutionModule(dim, config.kernel)
         self.second_norm = nn.LayerNorm(dim)
-        self.second = FeedForward(dim, config.feed_forward_dim, config.activation, config.dropout)
+        self.second = config.build_feed_forward(F.silu)
         self.norm = nn.LayerNorm(dim)
         self.dropout = Dropout(config.dropout)
 
@@ -415,15 +401,19 @@ class ConformerLayer(nn.Module):
 class ConformerEncoder(LayeredEncoder):
     """Layers of convolution between attention and feed-forward."""
 
-    def __init__(self, config: ConformerEncoderConfig, num_features: int) -> None:
-        layers = (ConformerLayer(config) for _ in range(config.num_layers))
-        super().__init__(config, num_features, layers, nn.Identity(), config.positions)
+    layer = ConformerLayer
+    norm_class = nn.Identity
 
 
 # B batch, T steps, F features, D output dimension (both directions)
 
 Cell = Literal["lstm", "gru", "tanh"]
-CELLS: dict[Cell, type[nn.LSTM | nn.GRU | nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
+# Layers over a whole sequence, and single steps.
+CELLS: dict[Cell, tuple[Callable[..., nn.RNNBase], Callable[..., nn.RNNCellBase]]] = {
+    "lstm": (nn.LSTM, nn.LSTMCell),
+    "gru": (nn.GRU, nn.GRUCell),
+    "tanh": (nn.RNN, nn.RNNCell),
+}
 
 
 class LSTMEncoderConfig(LayeredEncoderConfig):
@@ -463,7 +453,7 @@ class LSTMEncoder(RecurrentEncoder):
     """Layers of LSTMs, GRUs or plain recurrent networks."""
 
     def __init__(self, config: LSTMEncoderConfig, num_features: int) -> None:
-        make = partial(CELLS[config.cell], hidden_size=config.dim, batch_first=True)
+        make = partial(CELLS[config.cell][0], hidden_size=config.dim, batch_first=True)
         super().__init__(config, num_features, make)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asr.batches.order import BatchConfig
 from asr.models.encoders import AttentionConfig, EncoderLayer
-from asr.models.layers import Dropout, KeyValueCache, Positions
+from asr.models.layers import Dropout, KeyValueCache, PositionConfig, Positions
 from asr.models.losses import IGNORED, Losses, Model, ModelConfig, Targets, cross_entropy, name_means
 
 # B batch, R rows of a search, U tokens, D model dimension, V vocabulary
@@ -50,9 +50,9 @@ class LanguageModel(Model):
         self.embedding = nn.Embedding(vocab_size, config.dim)
         nn.init.normal_(self.embedding.weight, std=config.dim**-0.5)
         self.scale = config.dim**0.5  # embeddings then have the size of the position codes
-        self.positions = Positions(config.positions, config.dim)
+        self.positions = Positions(PositionConfig(), config.dim)
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(config, "pre") for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.dim)
         self.output = nn.Linear(config.dim, vocab_size)
         self.output.weight = self.embedding.weight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,8 +20,6 @@ from asr.errors import UserError
 from asr.families import find_families
 
 # B batch, T positions, D model dimension, H hidden dimension
-
-Activation = Literal["gelu", "relu", "swish", "swiglu"]
 
 
 def _check_kernel(kernel: int) -> int:
@@ -73,28 +71,19 @@ class Dropout(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, activation, linear; with SwiGLU the first linear also makes the gate."""
+    """Linear, activation, linear."""
 
-    def __init__(self, dim: int, hidden_dim: int, activation: Activation, dropout: float) -> None:
+    def __init__(
+        self, dim: int, hidden_dim: int, dropout: float, activation: Callable[[Tensor], Tensor] = F.gelu
+    ) -> None:
         super().__init__()
         self.activation = activation
-        self.expand = nn.Linear(dim, hidden_dim * (2 if activation == "swiglu" else 1))
+        self.expand = nn.Linear(dim, hidden_dim)
         self.contract = nn.Linear(hidden_dim, dim)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.contract(self.dropout(activate(self.expand(x_BTD), self.activation)))
-
-
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    if activation == "gelu":
-        return F.gelu(x)
-    if activation == "relu":
-        return F.relu(x)
-    if activation == "swish":
-        return F.silu(x)
-    value, gate = x.chunk(2, dim=-1)
-    return value * F.silu(gate)
+        return self.contract(self.dropout(self.activation(self.expand(x_BTD))))
 
 
 @contextmanager
@@ -145,30 +134,20 @@ class PositionConfig(Config):
     span: int = pydantic.Field(default=2048, gt=0)
     """Steps: half the longest period of the Fourier basis, or rows of the learned table."""
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> PositionConfig:
-        has_codes = self.type not in ("rotary", "none")
-        self.refuse_idle(has_codes, "type = sinusoid, fourier or learned", "combine")
-        self.refuse_idle(self.type in ("fourier", "learned"), "type = fourier or learned", "span")
-        return self
+
+def compute_angles(length: int, frequencies: Tensor) -> Tensor:
+    """(length, F) in float64: at t = 10,000 an angle in float32 is off by a thousandth."""
+    return torch.arange(length, device=frequencies.device).double()[:, None] * frequencies
 
 
-def sinusoid_codes(positions_T: Tensor, dim: int) -> Tensor:
-    """(T, dim) in float64: sin(t / 10000^(2i/dim)) beside its cosine (Vaswani et al. 2017)."""
-    frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=positions_T.device) / dim)
-    return _waves(positions_T, frequencies)
+def sinusoid_frequencies(dim: int, device: torch.device) -> Tensor:
+    """10000^(-2i/dim) (Vaswani et al. 2017)."""
+    return 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
 
 
-def fourier_codes(positions_T: Tensor, dim: int, span: int) -> Tensor:
-    """(T, dim) in float64: sin(pi k t / span) beside its cosine, k = 1 ... dim / 2; unique below 2 * span."""
-    harmonics = torch.arange(1, dim // 2 + 1, dtype=torch.float64, device=positions_T.device)
-    return _waves(positions_T, harmonics * math.pi / span)
-
-
-def _waves(positions_T: Tensor, frequencies: Tensor) -> Tensor:
-    # In float64: at t = 10,000 the angle in float32 is off by a thousandth.
-    angles = positions_T.double()[:, None] * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+def fourier_frequencies(dim: int, span: int, device: torch.device) -> Tensor:
+    """pi k / span, k = 1 ... dim / 2: codes are unique below 2 * span."""
+    return torch.arange(1, dim // 2 + 1, dtype=torch.float64, device=device) * math.pi / span
 
 
 class Positions(nn.Module):
@@ -185,8 +164,7 @@ class Positions(nn.Module):
             nn.init.normal_(self.table.weight, std=dim**-0.5)
         has_codes = config.type not in ("rotary", "none")
         self.combine = nn.Linear(2 * dim, dim) if has_codes and config.combine == "concatenate" else None
-        if config.type in ("sinusoid", "fourier"):
-            self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
+        self.register_buffer("_codes", torch.empty(0, dim), persistent=False)  # those computed so far
 
     def forward(self, x_BTD: Tensor, start: int = 0) -> Tensor:
         if self.config.type in ("rotary", "none"):
@@ -209,11 +187,12 @@ class Positions(nn.Module):
             # Twice as many as asked for, so that growing step by step does not compute them each time; and
             # outside of inference mode, since training can't use a tensor made in it.
             with torch.inference_mode(False):
-                steps_T = torch.arange(2 * length, device=device)
                 if self.config.type == "sinusoid":
-                    self._codes = sinusoid_codes(steps_T, self.dim).float()
+                    frequencies = sinusoid_frequencies(self.dim, device)
                 else:
-                    self._codes = fourier_codes(steps_T, self.dim, self.config.span).float()
+                    frequencies = fourier_frequencies(self.dim, self.config.span, device)
+                angles = compute_angles(2 * length, frequencies)
+                self._codes = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
         return self._codes[:length]
 
 
@@ -234,21 +213,15 @@ class Rotary(nn.Module):
         self.register_buffer("_sines", torch.empty(0, head_dim // 2), persistent=False)
 
     def forward(self, x_BHTK: Tensor, start: int = 0) -> Tensor:
-        cosines, sines = self._tables(start + x_BHTK.size(-2), x_BHTK)
+        length, device = start + x_BHTK.size(-2), x_BHTK.device
+        if self._cosines.size(0) < length or self._cosines.device != device:
+            with torch.inference_mode(False):  # as with `Positions.codes`
+                angles = compute_angles(2 * length, sinusoid_frequencies(self.head_dim, device))
+                self._cosines, self._sines = angles.cos().float(), angles.sin().float()
+        cosines, sines = (table[start:length].to(x_BHTK.dtype) for table in (self._cosines, self._sines))
         # Pair i is (i, i + K/2): whole halves move, not every other one.
         first, second = x_BHTK.chunk(2, dim=-1)
-        cosines, sines = cosines[start:], sines[start:]
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
-
-    def _tables(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        if self._cosines.size(0) < length or self._cosines.device != like.device:
-            with torch.inference_mode(False):  # training can't use a tensor made in it
-                half = torch.arange(self.head_dim // 2, dtype=torch.float64, device=like.device)
-                frequencies = 10000.0 ** (-2 * half / self.head_dim)
-                steps_T = torch.arange(2 * length, dtype=torch.float64, device=like.device)
-                angles = steps_T[:, None] * frequencies
-                self._cosines, self._sines = angles.cos().float(), angles.sin().float()
-        return self._cosines[:length].to(like.dtype), self._sines[:length].to(like.dtype)
 
 
 # B batch, T query steps, S key steps, H heads, K head dimension, D model dimension, W window

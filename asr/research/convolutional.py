@@ -8,7 +8,7 @@ import pydantic
 from torch import Tensor, nn
 
 from asr.models.encoders import DepthwiseConvolution, LayeredEncoder, LayeredEncoderConfig
-from asr.models.layers import Activation, Dropout, FeedForward, Kernel
+from asr.models.layers import Dropout, FeedForward, Kernel
 
 # B batch, T steps, F features, D model dimension
 
@@ -19,7 +19,6 @@ class ConvolutionalEncoderConfig(LayeredEncoderConfig):
     type: Literal["convolutional"] = "convolutional"
     feed_forward_dim: int = pydantic.Field(default=1024, gt=0)
     """Width inside the feed-forward blocks."""
-    activation: Activation = "gelu"
     kernel: Kernel = 15
     """Steps that a convolution sees; odd."""
 
@@ -34,9 +33,7 @@ class ConvolutionalLayer(nn.Module):
         super().__init__()
         self.convolution = DepthwiseConvolution(config.dim, config.kernel)
         self.norm = nn.LayerNorm(config.dim)
-        self.feed_forward = FeedForward(
-            config.dim, config.feed_forward_dim, config.activation, config.dropout
-        )
+        self.feed_forward = FeedForward(config.dim, config.feed_forward_dim, config.dropout)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
@@ -48,6 +45,4 @@ class ConvolutionalLayer(nn.Module):
 class ConvolutionalEncoder(LayeredEncoder):
     """Layers of convolution and feed-forward."""
 
-    def __init__(self, config: ConvolutionalEncoderConfig, num_features: int) -> None:
-        layers = (ConvolutionalLayer(config) for _ in range(config.num_layers))
-        super().__init__(config, num_features, layers, nn.LayerNorm(config.dim))
+    layer = ConvolutionalLayer

@@ -76,7 +76,7 @@ class NonAutoregressiveDecoder(AnyDecoder):
             self.max_positions = config.positions.span
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, memory_dim) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(config.dim)
         self.output = nn.Linear(config.dim, vocab_size)
 
     def remember(self, encoded_BTD: Tensor, encoded_lengths_B: Tensor) -> list[Memory]:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from asr.config import Config
 from asr.models.decoders import Decoder, DecoderConfig, DecoderState, Weights, WeightsOf
-from asr.models.encoders import Cell
+from asr.models.encoders import CELLS, Cell
 from asr.models.layers import Dropout, Kernel, length_mask
 from asr.research.intra_attention import IntraAttentionCell, Tape
 
@@ -31,24 +31,19 @@ from asr.research.intra_attention import IntraAttentionCell, Tape
 # A of the attention, C channels
 
 
-class LocationConfig(Config):
-    """A convolution of the weights of the token before, so that attention knows where it stood."""
-
-    kernel: Kernel = 31
-    """Steps that it sees, an odd number: as many to the left as to the right."""
-    channels: int = pydantic.Field(default=16, gt=0)
+ATTENTION_DIM = 256  # of query and key
+LOCATION_CHANNELS = 16
 
 
 class RecurrentAttentionConfig(Config):
     """Score of an encoded step for the state of the decoder."""
 
     score: Literal["additive", "dot", "scaled_dot", "cosine"] = "additive"
-    """additive: a small network. dot: the product of query and key. scaled_dot: this over the root of dim.
-    cosine: the product of both at unit length, times a learned factor."""
-    dim: int = pydantic.Field(default=256, gt=0)
-    """Of query and key."""
-    location: LocationConfig | None = None
-    """Adds to each key what a convolution of the last weights says there; null: it does not."""
+    """additive: a small network. dot: the product of query and key. scaled_dot: this over the root of their
+    dimension. cosine: the product of both at unit length, times a learned factor."""
+    location: Kernel | None = None
+    """Steps, an odd number, that a convolution of the last weights sees, so that attention knows where it
+    stood; null: there is none."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +64,18 @@ class RecurrentAttention(nn.Module):
     def __init__(self, config: RecurrentAttentionConfig, state_dim: int, memory_dim: int) -> None:
         super().__init__()
         self.score = config.score
-        self.project_query = nn.Linear(state_dim, config.dim)
-        self.project_keys = nn.Linear(memory_dim, config.dim, bias=False)
+        self.project_query = nn.Linear(state_dim, ATTENTION_DIM)
+        self.project_keys = nn.Linear(memory_dim, ATTENTION_DIM, bias=False)
         if config.score == "additive":
-            self.energy = nn.Linear(config.dim, 1, bias=False)
+            self.energy = nn.Linear(ATTENTION_DIM, 1, bias=False)
         elif config.score == "cosine":
             self.factor = nn.Parameter(torch.tensor(10.0))  # cosines alone could not tell many steps apart
         self.location: nn.Conv1d | None = None
         if config.location is not None:
-            kernel, channels = config.location.kernel, config.location.channels
-            self.location = nn.Conv1d(1, channels, kernel, padding=kernel // 2, bias=False)
-            self.project_location = nn.Linear(channels, config.dim, bias=False)
+            self.location = nn.Conv1d(
+                1, LOCATION_CHANNELS, config.location, padding=config.location // 2, bias=False
+            )
+            self.project_location = nn.Linear(LOCATION_CHANNELS, ATTENTION_DIM, bias=False)
 
     def remember(self, encoded_BTE: Tensor, mask_BT: Tensor) -> RecurrentMemory:
         keys_BTA = self.project_keys(encoded_BTE)
@@ -175,12 +171,6 @@ class SingleSummaryDecoderConfig(RecurrentDecoderConfig):
 
 # --- one step of the recurrence -----------------------------------------------------------------
 
-CELLS: dict[Cell, type[nn.LSTMCell | nn.GRUCell | nn.RNNCell]] = {
-    "lstm": nn.LSTMCell,
-    "gru": nn.GRUCell,
-    "tanh": nn.RNNCell,
-}
-
 
 class CellState:
     """State of a cell, a row for each beam."""
@@ -198,7 +188,7 @@ class RecurrentCell(nn.Module):
 
     def __init__(self, cell: Cell, input_dim: int, dim: int) -> None:
         super().__init__()
-        self.cell = CELLS[cell](input_dim, dim)
+        self.cell = CELLS[cell][1](input_dim, dim)
 
     def forward(self, x_RD: Tensor, state: CellState) -> Tensor:
         """The next hidden state (R, D)."""

@@ -57,7 +57,7 @@ class WhisperEncoder(Encoder):
         self.convolution_2 = nn.Conv1d(sizes.dim, sizes.dim, 3, stride=FRAMES_PER_STEP, padding=1)
         self.register_buffer("positions_TD", torch.zeros(sizes.max_steps, sizes.dim))  # come with the weights
         self.dropout = Dropout(0.0)  # whose probability a CTC head takes
-        self.layers = nn.ModuleList(EncoderLayer(layer, "pre") for _ in range(sizes.encoder_layers))
+        self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(sizes.encoder_layers))
         self.norm = nn.LayerNorm(sizes.dim)
 
     def forward(self, features_BTF: Tensor, feature_lengths_B: Tensor) -> tuple[Tensor, Tensor]:

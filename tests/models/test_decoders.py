@@ -79,7 +79,7 @@ DECODER_SETTINGS += ["data.train=train.jsonl", "data.dev=dev.jsonl"]
     ("settings", "message"),
     [
         (
-            ["model.decoder.type=attention", "model.decoder.attention.location.kernel=4"],
+            ["model.decoder.type=attention", "model.decoder.attention.location=4"],
             "kernel = 4 has no middle; take an odd number",
         ),
         (

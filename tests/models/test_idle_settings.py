@@ -25,8 +25,6 @@ LABEL = [
     [
         (CTC, "model.label_smoothing=0.2", "label_smoothing = 0.2 .* a decoder"),
         (CTC, "model.exposure.drop=0.1", "exposure .* a decoder"),
-        (HYBRID, "model.encoder.positions.span=100", "span = 100 .* fourier or learned"),
-        (HYBRID, "model.encoder.subsampling={type: stack, channels: 3}", "channels = 3 .* conv2d"),
         (HYBRID, "features.num_ceps=20", "num_ceps = 20 .* mfcc"),
         (HYBRID, "augment.noise.snr_db=[0.0,9.0]", "snr_db .* probability"),
         (HYBRID, "augment.spec_augment.time_mask_width=9", "time_mask_width = 9 .* num_time_masks"),

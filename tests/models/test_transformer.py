@@ -10,12 +10,14 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from asr.models import (
+    ConformerEncoderConfig,
     DecoderLayer,
     EncoderLayer,
+    SubsamplingConfig,
     TransformerDecoder,
     TransformerDecoderConfig,
-    TransformerEncoder,
     TransformerEncoderConfig,
+    build_encoder,
     length_mask,
 )
 
@@ -25,7 +27,6 @@ SIZE: dict[str, Any] = {"dim": 16, "num_layers": 2, "num_heads": 4, "feed_forwar
 LENGTHS = torch.tensor([9, 5, 1])
 VOCAB_SIZE = 12
 
-NORM_AND_ACTIVATION = [("pre", "gelu"), ("pre", "relu"), ("post", "gelu"), ("post", "relu")]
 POSITIONS: list[dict[str, Any]] = [
     {"type": "sinusoid"},
     {"type": "sinusoid", "combine": "concatenate"},
@@ -52,14 +53,12 @@ def copy_feed_forward(theirs: Any, ours: Any) -> None:
     theirs.linear2.load_state_dict(ours.feed_forward.contract.state_dict())
 
 
-@pytest.mark.parametrize(("norm", "activation"), NORM_AND_ACTIVATION)
-def test_encoder_layer_equals_torch(norm: str, activation: str) -> None:
+def test_encoder_layer_equals_torch() -> None:
     torch.manual_seed(0)
-    config = TransformerEncoderConfig(**SIZE, norm=norm, activation=activation)
-    ours = EncoderLayer(config, config.norm).double().eval()
+    ours = EncoderLayer(TransformerEncoderConfig(**SIZE)).double().eval()
     randomize_norms(ours)
     theirs = nn.TransformerEncoderLayer(
-        16, 4, 24, activation=activation, norm_first=norm == "pre", batch_first=True
+        16, 4, 24, activation="gelu", norm_first=True, batch_first=True
     ).double()
     copy_attention(theirs.self_attn, ours.attention.state_dict(), "self")
     copy_feed_forward(theirs, ours)
@@ -72,14 +71,12 @@ def test_encoder_layer_equals_torch(norm: str, activation: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("norm", "activation"), NORM_AND_ACTIVATION)
-def test_decoder_layer_equals_torch(norm: str, activation: str, causal: bool) -> None:
+def test_decoder_layer_equals_torch(causal: bool) -> None:
     torch.manual_seed(0)
-    config = TransformerDecoderConfig(**SIZE, norm=norm, activation=activation)
-    ours = DecoderLayer(config, memory_dim=16).double().eval()
+    ours = DecoderLayer(TransformerDecoderConfig(**SIZE), memory_dim=16).double().eval()
     randomize_norms(ours)
     theirs = nn.TransformerDecoderLayer(
-        16, 4, 24, activation=activation, norm_first=norm == "pre", batch_first=True
+        16, 4, 24, activation="gelu", norm_first=True, batch_first=True
     ).double()
     copy_attention(theirs.self_attn, ours.self_attention.state_dict(), "self")
     copy_attention(theirs.multihead_attn, ours.cross_attention.state_dict(), "cross")
@@ -108,15 +105,18 @@ def randomize_norms(module: nn.Module) -> None:
             nn.init.normal_(part.bias)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_encoder_ends_with_a_norm(norm: str) -> None:
+@pytest.mark.parametrize("positions", POSITIONS, ids=lambda tree: "-".join(tree.values()))
+@pytest.mark.parametrize("kind", [TransformerEncoderConfig, ConformerEncoderConfig])
+def test_encoder_knows_the_order_by_its_positions_alone(kind: Any, positions: dict[str, Any]) -> None:
+    """Steps turned round give the same, turned round, where it has none. A kernel of 1 leaves order to attention."""
     torch.manual_seed(0)
-    encoder = TransformerEncoder(TransformerEncoderConfig(**SIZE, norm=norm), num_features=20).eval()
-    encoded_BTD, lengths_B = encoder(torch.randn(2, 40, 20), torch.tensor([40, 31]))
-    assert lengths_B.tolist() == [10, 8]
-    assert encoded_BTD.shape == (2, 10, encoder.output_dim)
-    torch.testing.assert_close(encoded_BTD.mean(-1), torch.zeros(2, 10), rtol=0, atol=1e-5)
-    torch.testing.assert_close(encoded_BTD.std(-1, unbiased=False), torch.ones(2, 10), rtol=0, atol=1e-2)
+    options = {"kernel": 1} if kind is ConformerEncoderConfig else {}
+    subsampling = SubsamplingConfig(type="stack", factor=1)
+    config = kind(**SIZE, positions=positions, subsampling=subsampling, **options)
+    encoder, x_BTF = build_encoder(config, 20).eval().double(), torch.randn(1, 12, 20, dtype=torch.float64)
+    encoded_BTD, turned_BTD = (encoder(x, torch.tensor([12]))[0] for x in (x_BTF, x_BTF.flip(1)))
+    is_alike = torch.allclose(turned_BTD.flip(1), encoded_BTD, rtol=0, atol=1e-9)
+    assert is_alike == (positions["type"] == "none")
 
 
 # --- decoder ------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def test_step_by_step_equals_teacher_forcing(positions: dict[str, Any]) -> None:
     torch.testing.assert_close(torch.cat(steps, dim=1), expected_BUV, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("split", [[1] * 9, [2, 1, 3, 1, 2], [4, 5]], ids=str)
-@pytest.mark.parametrize("window", [1, 2, 7, 8])
+@pytest.mark.parametrize("split", [[1] * 9, [2, 1, 3, 1, 2]], ids=str)
+@pytest.mark.parametrize("window", [1, 2, 8])
 def test_step_by_step_with_a_window(window: int, split: list[int]) -> None:
     """Each token sees itself and `window` tokens before it, whether they come alone or together."""
     decoder = build_decoder(window=window, num_layers=1)
@@ -176,17 +176,10 @@ def test_selected_beams_go_on_as_if_they_had_been_there_from_the_start(positions
     torch.testing.assert_close(scores_BUV, expected_BUV[:, 4:], rtol=0, atol=1e-5)
 
 
-@given(
-    position=st.integers(0, 7),
-    token=st.integers(0, VOCAB_SIZE - 1),
-    positions=st.sampled_from(POSITIONS),
-    norm=st.sampled_from(["pre", "post"]),
-)
+@given(position=st.integers(0, 7), token=st.integers(0, VOCAB_SIZE - 1), positions=st.sampled_from(POSITIONS))
 @settings(max_examples=30)
-def test_no_score_depends_on_a_later_token(
-    position: int, token: int, positions: dict[str, Any], norm: str
-) -> None:
-    decoder = build_decoder(positions=positions, norm=norm)
+def test_no_score_depends_on_a_later_token(position: int, token: int, positions: dict[str, Any]) -> None:
+    decoder = build_decoder(positions=positions)
     tokens_BU = torch.randint(VOCAB_SIZE, (3, 8))
     changed_BU = tokens_BU.clone()
     changed_BU[:, position] = token
@@ -227,20 +220,13 @@ def test_weights_of_the_named_layers_and_heads_only() -> None:
 # --- configuration ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config_class", [TransformerEncoderConfig, TransformerDecoderConfig])
+@pytest.mark.parametrize("config_class", [ConformerEncoderConfig, TransformerDecoderConfig])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 30, "num_heads": 4}, "dim = 30 is no multiple of num_heads = 4"),
-        (
-            {"dim": 12, "num_heads": 4, "positions": {"type": "rotary"}},
-            "rotary positions turn pairs: dim / num_heads = 3 must be even",
-        ),
-        (
-            {"dim": 9, "num_heads": 3, "positions": {"type": "fourier"}},
-            "fourier positions are pairs of sine and cosine: dim = 9 must be even",
-        ),
-        ({"dim": 9, "num_heads": 3}, "sinusoid positions are pairs of sine and cosine: dim = 9 must be even"),
+        ({"dim": 30}, "dim = 30 is no multiple of num_heads = 4"),
+        ({"dim": 12, "positions": {"type": "rotary"}}, "rotary positions come in pairs"),
+        ({"dim": 9, "num_heads": 3, "positions": {"type": "fourier"}}, "fourier positions come in pairs"),
     ],
 )
 def test_config_names_what_does_not_fit(config_class: Any, options: dict[str, Any], message: str) -> None:
