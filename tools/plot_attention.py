@@ -15,7 +15,7 @@ from pathlib import Path
 
 from asr.audio import Recording
 from asr.errors import UserError
-from asr.evaluation import View, check_view, draw_recording, draw_text, require_png, require_recognizer
+from asr.evaluation import View, check_view, draw_recording, draw_text, require_recognizer
 from asr.transcription import Request, load_model
 
 
@@ -24,10 +24,9 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(
             "--ctc draws what is heard: --layer, --head and --text say nothing of it; leave them out"
         )
-    require_png(args.output)
     recognizer = require_recognizer(load_model(args.model, args.device))
     view = View(args.layer, args.head, args.ctc)
-    check_view(recognizer.model, view)
+    check_view(recognizer.model, view, args.output)
     recording = Recording(args.audio, start=args.start, duration=args.duration)
     if args.text is not None:
         draw_text(recognizer, recording, args.output, args.text, view)

@@ -1,11 +1,14 @@
 from .attention_pictures import (
+    END as END,
+    Picture as Picture,
     View as View,
     check_view as check_view,
+    choose_labels as choose_labels,
     choose_view as choose_view,
     compute_spectrogram as compute_spectrogram,
+    draw as draw,
     draw_recording as draw_recording,
     draw_text as draw_text,
-    require_png as require_png,
     require_recognizer as require_recognizer,
 )
 from .ensemble import (
@@ -13,14 +16,6 @@ from .ensemble import (
     choose_text as choose_text,
     decode_batch as decode_batch,
     score_hypotheses as score_hypotheses,
-)
-from .plots import (
-    END as END,
-    Picture as Picture,
-    Strip as Strip,
-    choose_labels as choose_labels,
-    draw as draw,
-    join_words as join_words,
 )
 from .speech import (
     DecodedSplit as DecodedSplit,

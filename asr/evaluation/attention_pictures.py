@@ -1,8 +1,9 @@
-"""Pictures of a recording: cross-attention for each token, or posteriors of CTC."""
+"""Pictures of a recording: cross-attention for each token, or posteriors of CTC, over a spectrogram."""
 
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ import torch
 from asr.audio.segmentation import AudioSegment
 from asr.audio.sources import AudioFile, Recording, make_recording, read_recording
 from asr.decoding.hypothesis import EncodedAudio
+from asr.decoding.timestamps import split_words
 from asr.errors import UserError
-from asr.evaluation.plots import END, Picture, Strip, draw
-from asr.features.front_end import FeaturesConfig, FrontEnd, compute_kaldi_filters
-from asr.models.decoders import AnyDecoder, WeightsOf
-from asr.models.encoders import make_frame_clock
+from asr.evaluation.plots import DPI, LABEL_SIZE
+from asr.files import replace_file
+from asr.models.decoders import AnyDecoder
+from asr.models.encoders import Clock
 from asr.models.losses import Targets
 from asr.models.speech_model import SpeechModel
 from asr.text.normalization import normalize_for_training
@@ -25,12 +27,17 @@ from asr.text.tokenizer import Tokenizer
 from asr.text.units import BLANK_ID
 from asr.transcription.transcribe import Recognizer, Request, Transcriber, make_setup
 
-# N tokens and, maybe, the end, T steps or frames, H heads, V vocabulary, M mel bands
+# N tokens and, maybe, the end, T steps or frames, V vocabulary, F frequencies, S samples
 
+# Beside the fonts that Matplotlib brings, for scripts that these lack; those not installed are left out.
+FONTS = {f"Noto Sans {name}" for name in ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Arabic")}
+GREY = "#595959"
+POINTS = 72  # to an inch
+END = "(end)"  # name of the row that says the end
 RANGE_DB = 60.0  # of the spectrogram below its loudest point
+WINDOW_SECONDS, SHIFT_SECONDS = 0.025, 0.01  # of the spectrogram
 POSTERIOR_SHOWN = 0.1  # tokens that CTC never finds likelier have no row
 MAX_POSTERIORS = 70  # rows
-FREQUENCIES_HZ = (500, 1_000, 2_000, 4_000, 8_000)
 
 
 @dataclass(frozen=True)
@@ -38,11 +45,29 @@ class View:
     """Layer, head or posteriors to show."""
 
     layer: int = -1
-    """Of those that attend, counted from 0; -1 is the last one."""
+    """Number of a layer that attends, from 0; -1 is the last one."""
     head: int | None = None
     """Counted from 0; None: the mean of all."""
     ctc: bool = False
     """The posteriors of the CTC head in place of attention."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Rows over time, above a spectrogram of the same time."""
+
+    values_NT: np.ndarray
+    clock: Clock
+    """Times of the steps."""
+    names: Sequence[str]
+    """Tokens of the rows."""
+    words: dict[int, str]
+    """The words by the row of their first token, shown if there is no room for all names."""
+    audio: AudioSegment
+    title: str
+    subtitle: str = ""
+    kind: str = "attention"
+    """Or probability."""
 
 
 def require_recognizer(transcriber: Transcriber) -> Recognizer:
@@ -51,52 +76,32 @@ def require_recognizer(transcriber: Transcriber) -> Recognizer:
     return transcriber
 
 
-def require_png(path: Path) -> None:
-    if path.suffix.lower() != ".png":
-        raise UserError(f"{path}: pictures are written as PNG; give a name that ends in .png")
-
-
 def choose_view(model: SpeechModel) -> View:
     """The mean of the last layer's heads; of a model without a decoder, the posteriors of its CTC head."""
-    view = View(ctc=model.decoder is None)
-    check_view(model, view)
-    return view
+    return View(ctc=model.decoder is None)
 
 
-def check_view(model: SpeechModel, view: View) -> None:
-    """Refuse what the model does not have."""
+def check_view(model: SpeechModel, view: View, path: Path) -> None:
+    """Refuse what the model does not have, and files that are no PNG."""
+    if path.suffix.lower() != ".png":
+        raise UserError(f"{path}: pictures are written as PNG; give a name that ends in .png")
+    decoder = model.decoder
     if view.ctc:
         if model.ctc_head is None:
-            raise UserError("there is no CTC head to draw in this model; draw its attention")
-        return
-    instead = (
-        ""
-        if model.ctc_head is None
-        else "; tools/plot_attention.py --ctc draws the posteriors of its CTC head"
-    )
-    decoder = model.decoder
-    if decoder is None:
-        raise UserError(f"there is no attention to draw: this model has no decoder{instead}")
-    if decoder.num_heads == 0:
-        kind = model.config.decoder.type if model.config.decoder else ""
-        raise UserError(f"there is no attention to draw: a decoder of type {kind} has none{instead}")
-    if not -decoder.num_layers <= view.layer < decoder.num_layers:
-        raise UserError(
-            f"layer {view.layer}: expected {_range(decoder.num_layers)}, or -1 for the last; so many layers "
-            "of this decoder attend"
-        )
-    if view.head is not None and not 0 <= view.head < decoder.num_heads:
-        raise UserError(f"head {view.head}: expected {_range(decoder.num_heads)}; each layer has so many")
-
-
-def _range(count: int) -> str:
-    return "0" if count == 1 else f"0 to {count - 1}"
+            raise UserError("this model has no CTC head to draw; draw its attention")
+    elif decoder is None or decoder.num_heads == 0:
+        other = "; --ctc of tools/plot_attention.py draws its CTC head" if model.ctc_head is not None else ""
+        raise UserError(f"this model has no attention to draw{other}")
+    elif not -decoder.num_layers <= view.layer < decoder.num_layers:
+        raise UserError(f"layer {view.layer}: the last layer is {decoder.num_layers - 1}, and the first 0")
+    elif view.head is not None and not 0 <= view.head < decoder.num_heads:
+        raise UserError(f"head {view.head}: the last head is {decoder.num_heads - 1}, and the first 0")
 
 
 def check_drawing(transcriber: Transcriber, path: Path) -> None:
     """Refuse, before anything is decoded, what `draw_recording` could not draw or write."""
-    require_png(path)
-    choose_view(require_recognizer(transcriber).model)
+    model = require_recognizer(transcriber).model
+    check_view(model, choose_view(model), path)
 
 
 # --- a recording --------------------------------------------------------------------------------
@@ -106,10 +111,9 @@ def draw_recording(
     transcriber: Transcriber, audio: AudioFile, path: Path, request: Request, view: View | None = None
 ) -> list[Path]:
     """Draw each segment with the decoded text: `path`, or where there are several PATH-001.png and so on."""
-    recording = make_recording(audio)
-    recognizer = require_recognizer(transcriber)
+    recording, recognizer = make_recording(audio), require_recognizer(transcriber)
     view = view or choose_view(recognizer.model)
-    check_view(recognizer.model, view)
+    check_view(recognizer.model, view, path)
     segments = _read_segments(recognizer, recording)
     first_two = list(itertools.islice(segments, 2))
     written = []
@@ -127,19 +131,15 @@ def draw_recording(
 
 def draw_text(recognizer: Recognizer, audio: AudioFile, path: Path, text: str, view: View) -> None:
     """The whole recording, uncut, with a given text in place of what would be decoded."""
-    recording = make_recording(audio)
-    check_view(recognizer.model, view)
-    tokenizer, config = recognizer.system.tokenizer, recognizer.system.config
-    tokens = tokenizer.encode(normalize_for_training(text, config.text))
+    recording, rate = make_recording(audio), recognizer.sample_rate
+    check_view(recognizer.model, view, path)
+    tokens = recognizer.system.tokenizer.encode(normalize_for_training(text, recognizer.system.config.text))
     if not tokens:
-        raise UserError(
-            f"text {text!r}: nothing is left of it by the rules of text.training; give a longer one"
-        )
-    blocks = list(read_recording(recording, config.features.sample_rate))
-    audio_S = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
-    segment = AudioSegment(recording.start, audio_S, config.features.sample_rate)
+        raise UserError(f"text {text!r}: nothing is left of it by the rules of text.training")
+    audio_S = np.concatenate([np.zeros(0, np.float32), *read_recording(recording, rate)])
     if recognizer.decoder.front_end.num_frames(len(audio_S)) == 0:
         raise UserError(f"{recording.path}: too short for a single frame; there is nothing to draw")
+    segment = AudioSegment(recording.start, audio_S, rate)
     draw(path, _compose(recognizer, segment, recognizer.decoder.encode([audio_S]), tokens, view))
 
 
@@ -150,59 +150,38 @@ def _read_segments(recognizer: Recognizer, recording: Recording) -> Iterator[Aud
     yield from segmenter.finish()
 
 
-# --- a segment ----------------------------------------------------------------------------------
-
-
 def _compose(
     recognizer: Recognizer, segment: AudioSegment, encoded: EncodedAudio, tokens: Sequence[int], view: View
 ) -> Picture:
-    tokenizer, clock = recognizer.system.tokenizer, recognizer.clock
+    tokenizer, words = recognizer.system.tokenizer, dict[int, str]()
     if view.ctc:
         values_NT, names = _posteriors(encoded, tokenizer)
-        values, most = "probability", 1.0
-        subtitle = "posteriors of the CTC head"
+        subtitle, kind = "posteriors of the CTC head", "probability"
     else:
-        values_NT, names = _attention(recognizer.model, encoded, tokens, tokenizer, view)
-        values, most = "attention", None
-        subtitle = _describe(recognizer.model, view)
-    spectrogram, frequencies = compute_spectrogram(segment, recognizer.system.config.features)
-    return Picture(
-        rows=Strip(values_NT, segment.start + clock.first, clock.seconds_per_step),
-        names=names,
-        spectrogram=spectrogram,
-        title=tokenizer.decode(tokens),
-        subtitle=subtitle,
-        values=values,
-        most=most,
-        frequencies=frequencies,
-    )
-
-
-def _describe(model: SpeechModel, view: View) -> str:
-    decoder = model.decoder
-    assert decoder is not None and model.config.decoder is not None
-    heads = f"mean of {decoder.num_heads} heads" if view.head is None else f"head {view.head}"
-    layer = view.layer % decoder.num_layers
-    parts = [f"layer {layer}"] * (decoder.num_layers > 1) + [heads] * (decoder.num_heads > 1)
-    return ", ".join(["cross-attention", *parts])
+        values_NT, subtitle = _attention(recognizer.model, encoded, tokens, view)
+        names, kind = [*(tokenizer.tokens[id] for id in tokens), END][: len(values_NT)], "attention"
+        words = {span.first: span.text for span in split_words(tokenizer, tokens)}
+    clock = Clock(segment.start + recognizer.clock.first, recognizer.clock.seconds_per_step)
+    return Picture(values_NT, clock, names, words, segment, tokenizer.decode(tokens), subtitle, kind)
 
 
 @torch.inference_mode()
 def _attention(
-    model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[int], tokenizer: Tokenizer, view: View
-) -> tuple[np.ndarray, list[str]]:
+    model: SpeechModel, encoded: EncodedAudio, tokens: Sequence[int], view: View
+) -> tuple[np.ndarray, str]:
+    """Attention (N, T), and what it is in words."""
     decoder, device = model.decoder, encoded.encoded_BTD.device
     assert isinstance(decoder, AnyDecoder)
     layer = view.layer % decoder.num_layers
     heads = tuple(range(decoder.num_heads)) if view.head is None else (view.head,)
-    weights_of: WeightsOf = {layer: heads}
     targets = Targets(torch.tensor([list(tokens)], device=device), torch.tensor([len(tokens)], device=device))
     # Without autocast, as there is one pass: the weights of models are float32 whatever decoding computes in.
     encoded_BTD = encoded.encoded_BTD.float()
-    _, weights = model.score_reference(targets, (encoded_BTD, encoded.lengths_B), weights_of)
+    _, weights = model.score_reference(targets, (encoded_BTD, encoded.lengths_B), {layer: heads})
     weights_NT = weights[layer][0].float().mean(0)[:, : int(encoded.lengths_B[0])]
-    names = [tokenizer.tokens[token] for token in tokens]
-    return weights_NT.cpu().numpy(), [*names, END][: len(weights_NT)]
+    which = f"mean of {decoder.num_heads} heads" if view.head is None else f"head {view.head}"
+    parts = [f"layer {layer}"] * (decoder.num_layers > 1) + [which] * (decoder.num_heads > 1)
+    return weights_NT.cpu().numpy(), ", ".join(["cross-attention", *parts])
 
 
 def _posteriors(encoded: EncodedAudio, tokenizer: Tokenizer) -> tuple[np.ndarray, list[str]]:
@@ -216,28 +195,64 @@ def _posteriors(encoded: EncodedAudio, tokenizer: Tokenizer) -> tuple[np.ndarray
     return posteriors_VT[shown], [tokenizer.tokens[token] for token in shown]
 
 
-def compute_spectrogram(
-    segment: AudioSegment, features: FeaturesConfig
-) -> tuple[Strip, list[tuple[float, str]]]:
-    """log-mel in dB, whatever features the model has, on its frames; and where some frequencies are."""
-    config = FeaturesConfig(
-        sample_rate=features.sample_rate,
-        window_ms=features.window_ms,
-        shift_ms=features.shift_ms,
-        num_mels=min(features.num_mels, 80),
-        low_hz=features.low_hz,
-        high_hz=features.high_hz,
-        cmvn="none",
-    )
-    audio_BS = torch.from_numpy(segment.audio_S)[None]
-    log_mel_BTM, _ = FrontEnd(config)(audio_BS, torch.tensor([audio_BS.size(1)]))
-    decibels_MT = 10 / np.log(10) * log_mel_BTM[0].T.numpy()
-    decibels_MT = np.maximum(decibels_MT, decibels_MT.max(initial=-np.inf) - RANGE_DB)
-    clock = make_frame_clock(config)
-    inside = np.array([hz for hz in FREQUENCIES_HZ if config.low_hz < hz < config.upper_hz], dtype=float)
-    # Between two centres the triangles of both add up to 1, so that they say how far it is to each.
-    shares_KM = compute_kaldi_filters(inside, config.low_hz, config.upper_hz, config.num_mels)
-    rows_K = shares_KM @ np.arange(config.num_mels) / shares_KM.sum(1)
-    names = [f"{hz / 1000:g} kHz" if hz >= 1000 else f"{hz:g} Hz" for hz in inside]
-    strip = Strip(decibels_MT, segment.start + clock.first, clock.seconds_per_step)
-    return strip, list(zip(rows_K.tolist(), names, strict=True))
+# --- drawing ------------------------------------------------------------------------------------
+
+
+def draw(path: Path, picture: Picture) -> None:
+    """Write a PNG. Needs no display."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import get_font_names
+
+    clock, audio = picture.clock, picture.audio
+    begin = clock.time(-0.5)
+    end = clock.time(picture.values_NT.shape[1] - 0.5)
+    width = float(np.clip(5 + 0.8 * (end - begin), 8, 14))
+    height = float(np.clip(0.17 * len(picture.names), 1.2, 9))
+    title = textwrap.wrap(picture.title, round(11 * width), max_lines=3, placeholder=" …")
+    families = ["DejaVu Sans", *sorted(FONTS & set(get_font_names()))]
+    with rc_context({"font.family": families, "font.size": LABEL_SIZE, "text.parse_math": False}):
+        figure = Figure(figsize=(width, height + 1.9 + 0.2 * len(title)), layout="constrained")
+        upper, lower = figure.subplots(
+            2, 1, sharex=True, height_ratios=[height, 1.1], subplot_kw={"facecolor": "black"}
+        )
+        upper.set_title("\n".join(title), fontsize=11, loc="left", pad=2 * LABEL_SIZE + 2)
+        place = {"xytext": (0, LABEL_SIZE / 2), "textcoords": "offset points"}
+        upper.annotate(picture.subtitle, (0, 1), xycoords="axes fraction", **place, color=GREY)
+        most = 1.0 if picture.kind == "probability" else max(float(picture.values_NT.max(initial=0)), 1e-6)
+        style = {"aspect": "auto", "interpolation": "nearest", "cmap": "magma"}
+        extent = (begin, end, len(picture.names) - 0.5, -0.5)
+        image = upper.imshow(picture.values_NT, **style, extent=extent, vmin=0, vmax=most)
+        labels = choose_labels(picture.names, picture.words, max(1, int(POINTS * height / (LABEL_SIZE + 1))))
+        upper.set_yticks(list(labels), list(labels.values()))
+        upper.hlines(list(labels), begin, end, color="white", alpha=0.1, linewidth=0.5)
+        upper.tick_params(axis="y", length=0)
+        upper.set_ylabel("token", color=GREY)
+        figure.colorbar(image, ax=upper, pad=0.01, fraction=0.03, aspect=9 * height, label=picture.kind)
+        levels_FT, edges = compute_spectrogram(audio)
+        lower.imshow(levels_FT, **style, origin="lower", extent=(*edges, 0, audio.sample_rate / 2000))
+        lower.set_ylabel("kHz", color=GREY)
+        lower.set_xlabel("seconds", color=GREY)
+        lower.set_xlim(min(begin, edges[0]), max(end, edges[1]))
+        with replace_file(path) as file:
+            figure.savefig(file, format="png", dpi=DPI)
+
+
+def choose_labels(names: Sequence[str], words: dict[int, str], most: int) -> dict[int, str]:
+    """Row to label, at most so many: each token, else each word at its first token, else some of them."""
+    shown = {row: name.replace(" ", "␣") for row, name in enumerate(names)}
+    if len(shown) > most and len(words) > 1:
+        shown = words | {row: name for row, name in shown.items() if name == END}
+    every = -(-len(shown) // most)
+    return dict(list(shown.items())[::every]) if shown else {}
+
+
+def compute_spectrogram(audio: AudioSegment) -> tuple[np.ndarray, tuple[float, float]]:
+    """Levels in dB (F, T), the lowest frequency first, and when the first frame begins and the last ends."""
+    window, shift = (round(seconds * audio.sample_rate) for seconds in (WINDOW_SECONDS, SHIFT_SECONDS))
+    audio_S = np.pad(audio.audio_S, (0, max(0, window - len(audio.audio_S))))
+    frames_TS = np.lib.stride_tricks.sliding_window_view(audio_S, window)[::shift] * np.hanning(window)
+    levels_TF = 20 * np.log10(np.abs(np.fft.rfft(frames_TS)) + 1e-10)
+    first = audio.start + (window - shift) / 2 / audio.sample_rate
+    edges = first, first + len(levels_TF) * shift / audio.sample_rate
+    return np.maximum(levels_TF, levels_TF.max() - RANGE_DB).T, edges
