@@ -9,6 +9,10 @@ class UserError(ValueError):
     """Wrong input. The message says what came, what was expected and what to do about it."""
 
 
+class AudioError(UserError):
+    """A fault of an audio file, or of what is asked of it; the message starts with the file's path."""
+
+
 def shorten(value: object) -> str:
     """Show a value in a message, as Python does, in at most 60 characters."""
     shown = repr(value[:100]) if isinstance(value, (str, bytes)) else reprlib.repr(value)

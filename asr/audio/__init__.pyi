@@ -1,5 +1,5 @@
-from .containers import AudioError as AudioError
 from .reading import (
+    AudioError as AudioError,
     Damage as Damage,
     change_speed as change_speed,
     measure_seconds as measure_seconds,
@@ -16,7 +16,6 @@ from .segmentation import (
     Segmenter as Segmenter,
     SileroDetector as SileroDetector,
     SileroModel as SileroModel,
-    apply_hysteresis as apply_hysteresis,
     load_silero as load_silero,
     make_detector as make_detector,
     measure_energies as measure_energies,

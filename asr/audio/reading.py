@@ -1,40 +1,38 @@
 """Any audio file to float32 mono at a wanted rate, whole or in blocks, and back to WAV and FLAC.
 
-Full scale is 1. Several channels are averaged, unless one is picked. Times count from the first sample of the
-(first) sound track. Every fault of a file is an `AudioError`: not audio, silent throughout ... So is damage,
-but for callers of `read_blocks` who ask to be told of it: they get all that can be decoded.
+libsndfile reads what it knows, FFmpeg the rest; the content decides, never the suffix. Full scale is 1.
+Several channels are averaged, unless one is picked. Every fault of a file is an `AudioError`: not audio,
+silent throughout ... So is damage, but `read_blocks` can tell of it and give all that is left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from asr.audio.containers import (
-    MAX_SAMPLE_RATE,
-    MIN_SAMPLE_RATE,
-    TOLERANCE_SECONDS,
-    AudioContent,
-    AudioDecoder,
-    AudioError,
-    as_audio_errors,
-    open_audio,
-    regroup,
-)
-from asr.errors import UserError, plural
+from asr.errors import AudioError, UserError, plural
 from asr.files import replace_file
-
-__all__ = ["AudioError", "AudioInfo", "Damage", "read", "read_blocks", "read_info", "resample", "write"]
 
 logger = logging.getLogger(__name__)
 
+MIN_SAMPLE_RATE = 1_000
+MAX_SAMPLE_RATE = 768_000  # the highest of any converter; more would only make resampling explode
 MAX_READ_SECONDS = 2 * 3600.0  # 460 MB at 16 kHz
+PIECE_SAMPLES = 1 << 16  # decoded at once, over all channels
+# Manifests round to milliseconds or hundredths, and some headers count their own bytes as sound.
+TOLERANCE_SECONDS = 0.01
 MAX_MIXED_CHANNELS = 8  # 7.1; more is a recording of a microphone array, whose mean nobody wants
 # Float files may go over full scale, and lossy codecs do. 40 dB over it, they hold integers stored as floats.
 MAX_LEVEL = 100.0
@@ -43,6 +41,19 @@ MAX_LEVEL = 100.0
 CANCELLED_SHARE = 0.02
 MIN_POWER = 1e-7  # -70 dB of full scale; below there is nothing to lose
 MAX_SPANS_SHOWN = 5  # of damage
+
+# What is given by its own name is read, or refused, by what is in it. In a folder, other files are no fault.
+# fmt: off
+AUDIO_SUFFIXES = frozenset((
+    ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".dts", ".flac", ".flv",
+    ".gsm", ".m4a", ".m4b", ".m4v", ".mka", ".mkv", ".mov", ".mp1", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg",
+    ".mts", ".oga", ".ogg", ".ogv", ".opus", ".ra", ".rf64", ".rm", ".snd", ".sph", ".spx", ".tta", ".vob",
+    ".voc", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
+))
+# fmt: on
+
+AudioContent = bytes | BinaryIO
+"""A file in memory, or one of the system that is open for reading."""
 
 
 @dataclass(frozen=True)
@@ -74,32 +85,10 @@ class Damage:
 OnDamage = Callable[[Damage], None]
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The wanted part of a file, checked before the file is opened."""
-
-    path: Path
-    sample_rate: int
-    start: float
-    duration: float | None
-    channel: int | None
-    allow_silence: bool
-    max_seconds: float = math.inf
-    on_damage: OnDamage | None = None
-    content: AudioContent | None = None
-
-    def __post_init__(self) -> None:
-        _require_rate(f"{self.path}: sample_rate", self.sample_rate)
-        if not (math.isfinite(self.start) and self.start >= 0):
-            raise AudioError(f"{self.path}: start is {self.start} s, expected 0 or more")
-        if self.duration is not None and not (math.isfinite(self.duration) and self.duration > 0):
-            raise AudioError(f"{self.path}: duration is {self.duration} s, expected more than 0")
-
-
 def read_info(path: str | Path, content: AudioContent | None = None) -> AudioInfo:
     """Read the header only. `content`: of the file, in memory or opened."""
     path = Path(path)
-    with open_audio(path, content) as decoder:
+    with _open_audio(path, content) as decoder:
         seconds = None if decoder.num_frames is None else decoder.num_frames / decoder.sample_rate
         return AudioInfo(path, decoder.sample_rate, decoder.num_channels, seconds, decoder.container)
 
@@ -128,10 +117,16 @@ def read(
     A part may reach past the end by `TOLERANCE_SECONDS`, and is shorter then. `channel` counts from 0.
     `content`: of the file, in memory or opened; `path` is then only its name in messages.
     """
-    request = _Request(
-        Path(path), sample_rate, start, duration, channel, allow_silence, MAX_READ_SECONDS, content=content
-    )
-    pieces = list(_read_pieces(request))
+    reading = _Reading(Path(path), sample_rate, start, duration, channel, allow_silence, content)
+    pieces, num_samples = [], 0
+    for piece in reading.pieces():
+        pieces.append(piece)
+        num_samples += len(piece)
+        if num_samples > MAX_READ_SECONDS * sample_rate:
+            raise AudioError(
+                f"{path}: too long to be read at once (at most {MAX_READ_SECONDS:,.0f} s); read a part, or "
+                "use read_blocks"
+            )
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
@@ -144,8 +139,8 @@ def read_blocks(
     duration: float | None = None,
     channel: int | None = None,
     allow_silence: bool = False,
-    on_damage: OnDamage | None = None,
     content: AudioContent | None = None,
+    on_damage: OnDamage | None = None,
 ) -> Iterator[np.ndarray]:
     """Read the same in blocks of `block_seconds`, of which the last may be shorter.
 
@@ -153,21 +148,8 @@ def read_blocks(
     the end only, after the blocks before: that all samples are zero, or that some are missing. The latter is
     told to `on_damage`, where given, and is an error otherwise.
     """
-    request = _Request(
-        Path(path),
-        sample_rate,
-        start,
-        duration,
-        channel,
-        allow_silence,
-        on_damage=on_damage,
-        content=content,
-    )
-    if not 1 / sample_rate <= block_seconds <= MAX_READ_SECONDS:
-        raise AudioError(
-            f"{path}: block_seconds is {block_seconds}, expected one sample to {MAX_READ_SECONDS:,.0f} s"
-        )
-    return regroup(_read_pieces(request), round(block_seconds * sample_rate))
+    reading = _Reading(Path(path), sample_rate, start, duration, channel, allow_silence, content, on_damage)
+    return _regroup(reading.pieces(), max(1, round(block_seconds * sample_rate)))
 
 
 def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
@@ -179,13 +161,12 @@ def write(path: str | Path, audio: np.ndarray, sample_rate: int) -> None:
     import soundfile
 
     path = Path(path)
-    _require_rate(f"{path}: sample_rate", sample_rate)
     container = {".wav": "WAV", ".flac": "FLAC"}.get(path.suffix.lower())
-    if container is None:
-        raise AudioError(f"{path}: the suffix is {path.suffix!r}, expected .wav or .flac")
-    if audio.ndim != 1 or not audio.size or audio.dtype.kind != "f" or not np.isfinite(audio).all():
+    is_audio = audio.ndim == 1 and audio.size and audio.dtype.kind == "f" and np.isfinite(audio).all()
+    if container is None or not is_audio:
         raise AudioError(
-            f"{path}: expected finite float samples of shape (samples,), got {audio.dtype} {audio.shape}"
+            f"{path}: expected .wav or .flac, and finite float samples of shape (samples,), got "
+            f"{audio.dtype} {audio.shape}"
         )
     samples = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
     try:
@@ -199,87 +180,25 @@ def resample(audio: np.ndarray, from_rate: int, to_rate: int) -> np.ndarray:
     """float32 (samples,) at another rate, by the high-quality filter that `read` uses too."""
     import soxr
 
-    _require_rate("resample: from_rate", from_rate)
-    _require_rate("resample: to_rate", to_rate)
     audio = np.asarray(audio, np.float32)
-    if audio.ndim != 1:
-        raise UserError(f"expected audio of shape (samples,), got {audio.shape}; mix or pick a channel first")
     return audio if from_rate == to_rate else soxr.resample(audio, from_rate, to_rate, quality="HQ")
+
+
+def resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
+    if from_rate == to_rate:
+        yield from pieces
+        return
+    import soxr
+
+    stream = soxr.ResampleStream(from_rate, to_rate, num_channels=1, dtype="float32", quality="HQ")
+    for piece in pieces:
+        yield stream.resample_chunk(piece)
+    yield stream.resample_chunk(np.empty(0, np.float32), last=True)
 
 
 def change_speed(audio: np.ndarray, speed: float, sample_rate: int) -> np.ndarray:
     """Tempo and pitch together: played faster, samples belong to a higher rate, then come back to ours."""
     return resample(audio, round(sample_rate * speed), sample_rate)
-
-
-def _require_rate(name: str, sample_rate: int) -> None:
-    if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
-        raise AudioError(
-            f"{name} is {sample_rate} Hz, expected {MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
-        )
-
-
-# --- the one way from a file to samples ---------------------------------------------------------
-
-
-def _read_pieces(request: _Request) -> Iterator[np.ndarray]:
-    """Mono at the wanted rate, in pieces of any length."""
-    with open_audio(request.path, request.content) as decoder:
-        _check_channel(request, decoder)
-        first, count = _locate(request, decoder)
-        reading = _Reading(request, decoder, first, count)
-        num_samples = 0
-        for piece in resample_pieces(reading.frames(), decoder.sample_rate, request.sample_rate):
-            num_samples += len(piece)
-            _check_limit(request, num_samples / request.sample_rate)
-            yield piece
-        if not num_samples and request.on_damage is None:
-            raise AudioError(f"{request.path}: too short for a sample at {request.sample_rate} Hz")
-        if request.on_damage is not None and (damage := reading.find_damage()) is not None:
-            request.on_damage(damage)
-
-
-def _check_channel(request: _Request, decoder: AudioDecoder) -> None:
-    if request.channel is None:
-        if decoder.num_channels > MAX_MIXED_CHANNELS:
-            raise AudioError(
-                f"{request.path}: has {decoder.num_channels} channels, of which at most {MAX_MIXED_CHANNELS} "
-                "are averaged; pick one with channel="
-            )
-    elif not 0 <= request.channel < decoder.num_channels:
-        raise AudioError(
-            f"{request.path}: has {plural(decoder.num_channels, 'channel')}, counted from 1; "
-            f"channel {request.channel + 1} is wanted"
-        )
-
-
-def _check_limit(request: _Request, seconds: float) -> None:
-    if seconds > request.max_seconds:
-        raise AudioError(
-            f"{request.path}: {seconds:,.0f} s are too long to be read at once "
-            f"(at most {request.max_seconds:,.0f} s); read a part, or use read_blocks"
-        )
-
-
-def _locate(request: _Request, decoder: AudioDecoder) -> tuple[int, int | None]:
-    """The first frame of the part and the number of frames; None: up to the end."""
-    rate, known = decoder.sample_rate, decoder.num_frames
-    first = round(request.start * rate)
-    count = None if request.duration is None else round(request.duration * rate)
-    if count == 0:
-        raise AudioError(f"{request.path}: duration is {request.duration} s, less than a sample at {rate} Hz")
-    if known is not None:
-        end = first + 1 if count is None else first + count
-        if first >= known or end > known + TOLERANCE_SECONDS * rate:
-            raise AudioError(_describe_excess(request, known / rate))
-        _check_limit(request, (end - first if count else known - first) / rate)
-    return first, count
-
-
-def _describe_excess(request: _Request, seconds: float) -> str:
-    start, duration = request.start, request.duration
-    part = f"from {start:.3f} s on" if duration is None else f"from {start:.3f} to {start + duration:.3f} s"
-    return f"{request.path}: the part {part} is wanted, but the audio ends at {seconds:.3f} s"
 
 
 def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
@@ -297,139 +216,366 @@ def mix(piece: np.ndarray, channel: int | None, path: Path) -> np.ndarray:
     return mean
 
 
-@functools.lru_cache
+@functools.lru_cache  # once for each file
 def _say_cancelled(path: Path) -> None:
-    """Warn of cancelled channels, once for each file."""
-    logger.warning(
-        "%s: its channels cancel each other out, as when one is wired the wrong way round; the first one is "
-        "taken where they do",
-        path,
-    )
+    problem = "its channels cancel each other out, as when one is wired the wrong way round"
+    logger.warning("%s: %s; the first one is taken where they do", path, problem)
 
 
+def _regroup(pieces: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
+    """The same samples in pieces of exactly `length`; the last one may be shorter."""
+    held: list[np.ndarray] = []
+    num_held = 0
+    try:
+        for piece in pieces:
+            while num_held + len(piece) >= length:
+                split = length - num_held
+                yield np.concatenate([*held, piece[:split]]) if held else piece[:split]
+                piece, held, num_held = piece[split:], [], 0
+            if len(piece):
+                held.append(piece)
+                num_held += len(piece)
+    except Exception:
+        if held:
+            yield np.concatenate(held)  # before the error, nothing is lost
+        raise
+    if held:
+        yield np.concatenate(held) if len(held) > 1 else held[0]
+
+
+# --- the one way from a file to samples ---------------------------------------------------------
+
+
+@dataclass
 class _Reading:
-    """The frames of one request as mono, and what was wrong with them."""
+    """One reading of a file, or of a part of it: its frames as mono, and what was wrong with them."""
 
-    def __init__(self, request: _Request, decoder: AudioDecoder, first: int, count: int | None) -> None:
-        self._request, self._decoder, self._first, self._count = request, decoder, first, count
-        self._num_frames = 0
-        self._invalid: list[tuple[int, int]] = []  # spans of samples that are no numbers
-        self._error: AudioError | None = None  # after which nothing could be decoded
+    path: Path
+    sample_rate: int
+    start: float
+    duration: float | None
+    channel: int | None
+    allow_silence: bool
+    content: AudioContent | None
+    on_damage: OnDamage | None = None
+    num_frames: int = 0
+    invalid: list[tuple[int, int]] = field(default_factory=list)
+    """Spans of samples that are no numbers."""
+    error: AudioError | None = None
+    """After it nothing could be decoded."""
 
-    def frames(self) -> Iterator[np.ndarray]:
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, before the file is opened."""
+        _require_rate(self.path, self.sample_rate)
+        for name, value, is_valid in (
+            ("start", self.start, self.start >= 0),
+            ("duration", self.duration, self.duration is None or self.duration > 0),
+        ):
+            if not is_valid or not math.isfinite(value or 0.0):
+                raise AudioError(f"{self.path}: {name} is {value} s")
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Mono at the wanted rate, in pieces of any length."""
+        with _open_audio(self.path, self.content) as self.decoder:
+            self._locate()
+            num_samples = 0
+            for piece in resample_pieces(self._frames(), self.decoder.sample_rate, self.sample_rate):
+                num_samples += len(piece)
+                yield piece
+            if self.on_damage is None and not num_samples:
+                raise AudioError(f"{self.path}: too short for a sample at {self.sample_rate} Hz")
+            if self.on_damage is not None and (damage := self._find_damage()) is not None:
+                self.on_damage(damage)
+
+    def _locate(self) -> None:
+        """Find the first frame of the part and the number of frames; None: up to the end."""
+        rate, known = self.decoder.sample_rate, self.decoder.num_frames
+        num_channels = self.decoder.num_channels
+        if self.channel is None and num_channels > MAX_MIXED_CHANNELS:
+            raise AudioError(
+                f"{self.path}: has {num_channels} channels, of which at most {MAX_MIXED_CHANNELS} are "
+                "averaged; pick one with channel="
+            )
+        if self.channel is not None and not 0 <= self.channel < num_channels:
+            has = plural(num_channels, "channel")
+            raise AudioError(f"{self.path}: has {has}, counted from 1; channel {self.channel + 1} is wanted")
+        self.first = round(self.start * rate)
+        self.count = None if self.duration is None else round(self.duration * rate)
+        if self.count == 0:
+            raise AudioError(f"{self.path}: duration is {self.duration} s, less than a sample at {rate} Hz")
+        if known is not None:
+            end = self.first + (self.count or 1)
+            if self.first >= known or end > known + TOLERANCE_SECONDS * rate:
+                raise self._past_the_end(known / rate)
+
+    def _past_the_end(self, seconds: float) -> AudioError:
+        part = f"from {self.start:.3f} s on"
+        if self.duration is not None:
+            part = f"from {self.start:.3f} to {self.start + self.duration:.3f} s"
+        return AudioError(f"{self.path}: the part {part} is wanted, but the audio ends at {seconds:.3f} s")
+
+    def _frames(self) -> Iterator[np.ndarray]:
         """Pieces (frames,), silent where sound is damaged, which is an error at the end unless asked for."""
-        request, is_silent = self._request, True
+        is_silent = True
         for piece in self._decode():
             is_silent = is_silent and not piece.any()
-            self._num_frames += len(piece)
+            self.num_frames += len(piece)
             yield piece
-        damage = self.find_damage()
-        if not self._num_frames and damage is None:
-            if self._first:
-                raise AudioError(_describe_excess(request, 0.0))
-            raise AudioError(f"{request.path}: contains no samples; record or copy it again")
-        if damage is not None and (request.on_damage is None or not self._num_frames):
+        damage = self._find_damage()
+        if not self.num_frames and damage is None:
+            if self.first:
+                raise self._past_the_end(0.0)
+            raise AudioError(f"{self.path}: contains no samples; record or copy it again")
+        if damage is not None and (self.on_damage is None or not self.num_frames):
             raise AudioError(damage.message)
-        if is_silent and not request.allow_silence:
-            raise AudioError(
-                f"{request.path}: all samples {_describe_mix(request, self._decoder)}are zero; "
-                "is it the right file?"
-            )
+        if is_silent and not self.allow_silence:
+            which = "" if self.channel is None else f"of channel {self.channel + 1} "
+            raise AudioError(f"{self.path}: all samples {which}are zero; is it the right file?")
 
     def _decode(self) -> Iterator[np.ndarray]:
         """All pieces, or those before an error where it can be told later."""
         try:
-            with as_audio_errors(self._request.path):
-                for piece in self._decoder.frames(self._first, self._count):
-                    yield self._check_level(mix(piece, self._request.channel, self._request.path))
+            with _as_audio_errors(self.path):
+                size = max(1, PIECE_SAMPLES // self.decoder.num_channels)
+                for piece in _regroup(self.decoder.frames(self.first, self.count), size):
+                    yield self._check_level(mix(piece, self.channel, self.path))
         except AudioError as error:
-            if self._request.on_damage is None or not self._num_frames:
+            if self.on_damage is None or not self.num_frames:
                 raise
-            self._error = error
+            self.error = error
 
     def _check_level(self, piece: np.ndarray) -> np.ndarray:
         if piece.min() >= -MAX_LEVEL and piece.max() <= MAX_LEVEL:  # NaN is neither
             return piece
         is_number = np.isfinite(piece)
-        position, rate = self._first + self._num_frames, self._decoder.sample_rate
-        if self._request.on_damage is None or (np.abs(piece[is_number]) > MAX_LEVEL).any():
-            raise AudioError(_describe_level(self._request, piece, position / rate, rate))
+        position = self.first + self.num_frames
+        if self.on_damage is None or (np.abs(piece[is_number]) > MAX_LEVEL).any():
+            index = int(np.argmin(np.abs(piece) <= MAX_LEVEL))
+            seconds = (position + index) / self.decoder.sample_rate
+            raise AudioError(
+                f"{self.path}: a sample at {seconds:.3f} s is {piece[index]:.6g}, expected -1 to 1; if "
+                "integers were stored as floats, divide by their full scale"
+            )
         edges = np.flatnonzero(np.diff(is_number, prepend=True, append=True)) + position
-        self._invalid += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        self.invalid += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return np.where(is_number, piece, np.float32(0))
 
-    def find_damage(self) -> Damage | None:
+    def _find_damage(self) -> Damage | None:
         """The missing part, once the last piece was read."""
-        path, decoder, rate = self._request.path, self._decoder, self._decoder.sample_rate
-        past = self._first + self._num_frames
-        wanted = math.inf if self._count is None else self._first + self._count
+        decoder, rate = self.decoder, self.decoder.sample_rate
+        past = self.first + self.num_frames
+        wanted = math.inf if self.count is None else self.first + self.count
         known = math.inf if decoder.num_frames is None else decoder.num_frames
         end = min(wanted, known)
         fault = None
-        if self._error is not None:
-            fault = (
-                f"{str(self._error).removeprefix(f'{path}: ')}: nothing is decoded after {past / rate:.3f} s"
-            )
-        elif math.isfinite(end) and past < end - decoder.tolerance_seconds * rate:
+        if self.error is not None:
+            problem = str(self.error).removeprefix(f"{self.path}: ")
+            fault = f"{problem}: nothing is decoded after {past / rate:.3f} s"
+        elif math.isfinite(end) and past < end - max(TOLERANCE_SECONDS, decoder.tolerance_seconds) * rate:
             if math.isinf(known):
-                raise AudioError(_describe_excess(self._request, past / rate))
-            fault = (
-                f"is cut short: its header promises {known / rate:.3f} s, but the sound ends at "
-                f"{past / rate:.3f} s; copy or download it again"
-            )
+                raise self._past_the_end(past / rate)
+            fault = f"is cut short: its header promises {known / rate:.3f} s, but "
         elif decoder.is_torn and past < wanted:
             end = math.inf  # what the header says is then that of the last whole page
-            fault = (
-                f"is cut short, or damaged at its end: the sound ends at {past / rate:.3f} s; "
-                "copy or download it again"
-            )
+            fault = "is cut short, or damaged at its end: "
+        if fault is not None and self.error is None:
+            fault += f"the sound ends at {past / rate:.3f} s; copy or download it again"
         spans = [
-            (max(begin, self._first) / rate, min(behind, past) / rate)
-            for begin, behind in sorted([*decoder.damaged, *self._invalid])
-            if begin < past and behind > self._first
+            (max(begin, self.first) / rate, min(behind, past) / rate)
+            for begin, behind in sorted([*decoder.damaged, *self.invalid])
+            if begin < past and behind > self.first
         ]
         if not spans and fault is None:
             return None
         faults = [f"is damaged: {_describe_spans(spans)} cannot be decoded"] if spans else []
-        faults += [fault] if fault is not None else []
-        found = (self._num_frames / rate) - sum(behind - begin for begin, behind in spans)
-        promised = (end - self._first) / rate if math.isfinite(end) else None
+        promised = (end - self.first) / rate if math.isfinite(end) else None
         missing: list[tuple[float, float | None]] = [*spans]
         if fault is not None:
+            faults.append(fault)
             missing.append((past / rate, None if promised is None else max(past, end) / rate))
-        return Damage(promised, found, tuple(missing), f"{path}: {'; '.join(faults)}")
+        found = self.num_frames / rate - sum(behind - begin for begin, behind in spans)
+        return Damage(promised, found, tuple(missing), f"{self.path}: {'; '.join(faults)}")
 
 
-def _describe_spans(spans: Sequence[tuple[float, float]]) -> str:
+def _describe_spans(spans: list[tuple[float, float]]) -> str:
     shown = ", ".join(f"{begin:.3f} to {end:.3f} s" for begin, end in spans[:MAX_SPANS_SHOWN])
-    return shown + (
-        f" and {len(spans) - MAX_SPANS_SHOWN:,} more spans" if len(spans) > MAX_SPANS_SHOWN else ""
-    )
+    num_more = len(spans) - MAX_SPANS_SHOWN
+    return f"{shown} and {num_more:,} more spans" if num_more > 0 else shown
 
 
-def _describe_mix(request: _Request, decoder: AudioDecoder) -> str:
-    if request.channel is not None:
-        return f"of channel {request.channel + 1} "
-    return f"of the mean of its {decoder.num_channels} channels " if decoder.num_channels > 1 else ""
+def _require_rate(path: Path, sample_rate: int) -> None:
+    if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
+        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
+        raise AudioError(f"{path}: a sample rate of {sample_rate} Hz, expected {expected}")
 
 
-def _describe_level(request: _Request, piece: np.ndarray, seconds: float, rate: int) -> str:
-    index = int(np.argmin(np.abs(piece) <= MAX_LEVEL))
-    value = f"{request.path}: a sample at {seconds + index / rate:.3f} s is {piece[index]:.6g}"
-    if np.isfinite(piece[index]):
-        return (
-            f"{value}, expected about -1 to 1; if integers were stored as floats, divide by their full scale"
-        )
-    return f"{value}, not a number that can be played; write the file again"
+# --- opening ------------------------------------------------------------------------------------
+
+# Not MP3, of which libsndfile complains on standard error; nor Ogg, in which it passes over damage without a
+# word, and over a second stream; nor SPHERE, of which it does not tell that the end is missing.
+_LIBSNDFILE_KINDS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b"caff", b"fLaC", b".snd")
+# Archives, documents and pictures that people mistake for audio. FFmpeg might find a frame of MP3 in them.
+_OTHER_KINDS = (
+    b"PK\x03\x04",
+    b"\x1f\x8b",
+    b"%PDF",
+    b"\x89PNG",
+    b"\xff\xd8\xff",
+    b"GIF8",
+    b"<!",
+    b"<h",
+    b"<H",
+    b"<?",
+)
+_TEXT_BYTES = bytes(range(0x20, 0x7F)) + b"\t\n\f\r"
 
 
-def resample_pieces(pieces: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
-    if from_rate == to_rate:
-        yield from pieces
-        return
-    import soxr
+@contextlib.contextmanager
+def _open_audio(path: Path, content: AudioContent | None = None) -> Iterator[Any]:
+    """A decoder for the file, or for its content, of which `path` is then only the name in messages.
 
-    stream = soxr.ResampleStream(from_rate, to_rate, num_channels=1, dtype="float32", quality="HQ")
-    for piece in pieces:
-        yield stream.resample_chunk(piece)
-    yield stream.resample_chunk(np.empty(0, np.float32), last=True)
+    What the libraries raise, in here and inside the `with`, is an AudioError.
+    """
+    with contextlib.ExitStack() as stack, _as_audio_errors(path):
+        if content is None:
+            file = stack.enter_context(_open_file(path))
+        else:
+            file = stack.enter_context(_hold_in_file(content)) if isinstance(content, bytes) else content
+        _require_regular(path, os.fstat(file.fileno()))  # it may have been exchanged since the first look
+        file.seek(0)
+        head = file.read(4096)
+        if head.lstrip().startswith(_OTHER_KINDS) or not head.translate(None, _TEXT_BYTES):
+            raise AudioError(
+                f"{path}: is text, a picture or an archive, not audio; it starts with {head[:20]!r}"
+            )
+        decoder = _choose_decoder(path, file, head, stack)
+        _require_rate(path, decoder.sample_rate)
+        if decoder.num_channels < 1:
+            raise AudioError(f"{path}: its header says {decoder.num_channels} channels; it is damaged")
+        if decoder.num_frames is not None and decoder.num_frames < 1:
+            raise AudioError(f"{path}: contains a header but no samples; record or copy it again")
+        yield decoder
+
+
+def _choose_decoder(path: Path, file: BinaryIO, head: bytes, stack: contextlib.ExitStack) -> Any:
+    import soundfile
+
+    if head.startswith(_LIBSNDFILE_KINDS):
+        file.seek(0)  # libsndfile begins where the descriptor stands
+        with contextlib.suppress(soundfile.LibsndfileError):
+            sound = stack.enter_context(soundfile.SoundFile(file.fileno(), closefd=False))
+            if not sound.subtype.startswith("MPEG") and sound.frames not in (0, _UNKNOWN_LENGTH):
+                return _LibsndfileDecoder(path, file, sound, stack)
+    from asr.audio.ffmpeg import FFmpegDecoder
+
+    return FFmpegDecoder(path, file, stack)
+
+
+@contextlib.contextmanager
+def _as_audio_errors(path: Path) -> Iterator[None]:
+    """Turn what the libraries raise into AudioError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        from av.error import FFmpegError  # here, so that good files do not pay for the import
+
+        faults = (FFmpegError, OSError, RuntimeError, ValueError, ArithmeticError, MemoryError, EOFError)
+        if not isinstance(error, faults):
+            raise
+        reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
+        reason = reason.removeprefix("Error : ").rstrip(".") or type(error).__name__
+        raise AudioError(
+            f"{path}: cannot be decoded ({reason}); is it a whole audio file? Copy it again, or convert it "
+            "to FLAC; raw samples need a header first: ffmpeg -f s16le -ar 16000 -ac 1 -i RAW OUT.wav"
+        ) from error
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Opening a pipe would block and opening a device may act, so look first."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        _require_regular(path, os.stat(path))
+        return os.fdopen(os.open(path, flags), "rb", buffering=0)
+    except OSError as error:
+        raise AudioError(f"{path}: cannot read the file ({error.strerror})") from None
+    except UserError:
+        raise
+    except ValueError as error:  # a null byte, or characters that no file name can have
+        raise AudioError(f"{path}: is no file name ({error})") from None
+
+
+def _hold_in_file(content: bytes) -> BinaryIO:
+    """A file without a name, in memory where the system has such: the libraries want a descriptor."""
+    if hasattr(os, "memfd_create"):
+        file = cast(BinaryIO, os.fdopen(os.memfd_create("audio"), "w+b", buffering=0))
+    else:
+        file = cast(BinaryIO, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+    file.write(content)
+    return file
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise AudioError(f"{path}: is a folder; give one audio file, or all in it with --recursive")
+    if not stat.S_ISREG(status.st_mode):
+        raise AudioError(f"{path}: is a pipe, socket or device; give the path of a regular file")
+    if status.st_size == 0:
+        raise AudioError(f"{path}: the file is empty (0 bytes); copy or download it again")
+
+
+# --- libsndfile ---------------------------------------------------------------------------------
+
+_UNKNOWN_LENGTH = (1 << 63) - 1  # SF_COUNT_MAX
+# Programs that cannot know the length, as FFmpeg and SoX writing into a pipe, put 2 GiB less a bit, or more.
+_STREAMED_BYTES = 0x7FFF_0000
+# In its log: the bytes of a chunk of sound (or of all) that the header promises, and those that are there.
+_SHORT_CHUNK = re.compile(r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.M)
+_ALAC_PACKET = 4096  # frames, to which some headers round up
+
+
+class _LibsndfileDecoder:
+    """Frames by libsndfile, up to the first damage: FFmpeg goes on behind it."""
+
+    is_torn = False
+
+    def __init__(self, path: Path, file: BinaryIO, sound: Any, stack: contextlib.ExitStack) -> None:
+        self._path, self._file, self._sound, self._stack = path, file, sound, stack
+        self.container: str = sound.format.lower()
+        self.sample_rate: int = sound.samplerate
+        self.num_channels: int = sound.channels
+        # By the header; `sound.frames` are those that are present in a file cut short.
+        self.num_frames: int | None = sound.frames
+        for promised, present in (
+            map(int, lengths) for lengths in _SHORT_CHUNK.findall(sound.extra_info)[-1:]
+        ):
+            if present and promised < _STREAMED_BYTES:
+                self.num_frames = round(sound.frames * promised / present)
+        self.tolerance_seconds = _ALAC_PACKET / sound.samplerate if sound.subtype.startswith("ALAC") else 0.0
+        self.damaged: list[tuple[int, int]] = []
+
+    def frames(self, first: int, count: int | None) -> Iterator[np.ndarray]:
+        import soundfile
+
+        num_present = self._sound.frames
+        position, end = first, num_present if count is None else min(first + count, num_present)
+        step = max(1, PIECE_SAMPLES // self.num_channels)
+        try:
+            if self._sound.seekable():
+                self._sound.seek(first)
+            else:
+                for skipped in range(0, first, step):
+                    self._sound.read(min(step, first - skipped), dtype="float32")
+            while position < end:
+                piece = self._sound.read(min(step, end - position), dtype="float32", always_2d=True)
+                if not len(piece):
+                    return
+                position += len(piece)
+                yield piece
+        except soundfile.LibsndfileError:
+            from asr.audio.ffmpeg import FFmpegDecoder
+
+            rest = FFmpegDecoder(self._path, self._file, self._stack)
+            yield from rest.frames(position, end - position)
+            self.damaged = rest.damaged

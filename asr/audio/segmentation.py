@@ -13,7 +13,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -156,7 +156,6 @@ class Segmenter:
         self._blocks = [np.zeros(0, np.float32)]  # from sample _audio_first on
         self._audio_first = self._num_samples = 0
         self._is_speech_T = np.zeros(0, bool)  # from frame _first on
-        self._energies_T = np.zeros(0)
         self._first = 0
         self._next = 0  # the first frame that belongs to no segment yet
         self._cut_before: float | None = None
@@ -172,7 +171,7 @@ class Segmenter:
         self._num_samples += len(block_S)
         if self._detector is None:
             return []
-        self._note(self._detector.push(block_S))
+        self._is_speech_T = np.concatenate([self._is_speech_T, self._detector.push(block_S)])
         return [] if self.seconds <= self.whole_seconds else self._take(is_last=False)
 
     def finish(self) -> list[AudioSegment]:
@@ -180,32 +179,33 @@ class Segmenter:
         whole = [AudioSegment(self.offset, self._audio, self.sample_rate)]
         if self._detector is None:
             return whole if self._num_samples else []
-        self._note(self._detector.finish())
+        self._is_speech_T = np.concatenate([self._is_speech_T, self._detector.finish()])
         if self.seconds <= self.whole_seconds and self._is_speech_T.any():
             return [self._cut_out(0, self._num_samples / self.frame_samples, None)]
         segments = self._take(is_last=True)
         is_short = SHORTEST_SECONDS <= self.seconds <= self._unjudged_seconds
-        is_silent = self._energies_T.max(initial=SILENCE_DB) <= SILENCE_DB
+        is_silent = self._measure(self._first, self._known).max(initial=SILENCE_DB) <= SILENCE_DB
         return whole if is_short and not is_silent and not self._has_given else segments
 
     def current(self) -> AudioSegment | None:
         """The segment that has begun and is not over, up to the newest sample; None in a pause."""
-        speech_T = np.flatnonzero(self._is_speech_T[self._next - self._first :])
-        if not len(speech_T):
+        speech_T = self._find_speech()
+        if not speech_T:
             return None
-        start = self._begin(self._next + int(speech_T[0]))
-        return self._cut_out(start, self._num_samples / self.frame_samples, None)
+        return self._cut_out(self._begin(speech_T[0]), self._num_samples / self.frame_samples, None)
 
     def ending(self) -> AudioSegment | None:
         """The segment that the present pause will end as it is, unless someone goes on to speak."""
-        is_speech_T = self._is_speech_T[self._next - self._first :]
-        speech_T = np.flatnonzero(is_speech_T)
-        if not len(speech_T) or len(is_speech_T) - 1 - speech_T[-1] < self._padding:
+        speech_T = self._find_speech()
+        if not speech_T or self._known - 1 - speech_T[-1] < self._padding:
             return None
-        begin, past = self._next + int(speech_T[0]), self._next + int(speech_T[-1]) + 1
-        return self._cut_out(self._begin(begin), past + self._padding, None)
+        return self._cut_out(self._begin(speech_T[0]), speech_T[-1] + 1 + self._padding, None)
 
     # --- frames ---------------------------------------------------------------------------------
+
+    def _find_speech(self) -> list[int]:
+        """Frames of speech that belong to no segment yet."""
+        return (self._next + np.flatnonzero(self._is_speech_T[self._next - self._first :])).tolist()
 
     @property
     def _known(self) -> int:
@@ -218,9 +218,14 @@ class Segmenter:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
-    def _note(self, judged: tuple[np.ndarray, np.ndarray]) -> None:
-        self._is_speech_T = np.concatenate([self._is_speech_T, judged[0]])
-        self._energies_T = np.concatenate([self._energies_T, judged[1]])
+    def _measure(self, first: int, past: int) -> np.ndarray:
+        """Energies of frames, measured from the frame before on, whose last sample pre-emphasis needs."""
+        before = max(first - 1, self._first)
+        begin, end = (
+            math.floor(frame * self.frame_samples) - self._audio_first for frame in (before, past + 1)
+        )
+        energies_T = _Energies(self.sample_rate, before).push(self._audio[begin:end])
+        return energies_T[first - before : past - before]
 
     def _take(self, is_last: bool) -> list[AudioSegment]:
         segments = []
@@ -233,19 +238,18 @@ class Segmenter:
     def _next_segment(self, is_last: bool) -> AudioSegment | None:
         """The first one whose end is certain."""
         known, padding = self._known, self._padding
-        is_speech_T = self._is_speech_T[self._next - self._first :]
-        speech_T = np.flatnonzero(is_speech_T)
-        if not len(speech_T):
+        speech_T = self._find_speech()
+        if not speech_T:
             self._next, self._cut_before = max(self._next, known - padding), None
             return None
-        origin = self._next
-        start = self._begin(origin + int(speech_T[0]))
+        begin, start = speech_T[0], self._begin(speech_T[0])
         limit = start + _count_frames(self.rules.max_seconds)
         longest_pause = _count_frames(self.rules.max_pause_seconds)
         certain = max(longest_pause, 2 * padding)  # then a pause ends a segment
         shortest_pause = min(_count_frames(MIN_PAUSE_SECONDS), longest_pause)
-        pauses = _find_pauses(is_speech_T, int(speech_T[0]), shortest_pause)
-        for first, past in ((origin + a, origin + b) for a, b in pauses):
+        silent = _find_runs(~self._is_speech_T[begin - self._first :])
+        pauses = [(begin + a, begin + b) for a, b in silent if b - a >= shortest_pause]
+        for first, past in pauses:
             # One that goes on at the newest frame must be long enough for the padding of both sides.
             enough = certain if past == known else longest_pause
             if past - first >= enough and first <= limit - padding:
@@ -253,9 +257,9 @@ class Segmenter:
                 return self._emit(start, end, max(past - padding, end))
         horizon = limit + certain  # what is known beyond depends on the sizes of the blocks
         if known >= horizon or (is_last and known >= limit):
-            return self._cut(start, limit, [(origin + a, min(origin + b, horizon)) for a, b in pauses])
+            return self._cut(start, limit, [(first, min(past, horizon)) for first, past in pauses])
         if is_last:
-            end = min(origin + int(speech_T[-1]) + 1 + padding, known)
+            end = min(speech_T[-1] + 1 + padding, known)
             rest = self._num_samples / self.frame_samples  # a part of a frame at the end belongs to it
             return self._emit(start, rest if end == known else end, known)
         return None
@@ -276,7 +280,7 @@ class Segmenter:
             return self._emit(start, middle, middle)
         overlap = _count_frames(self.rules.overlap_seconds)
         latest = limit - overlap
-        quiet_T = smooth(self._energies_T[earliest - self._first : latest - self._first], 9)
+        quiet_T = smooth(self._measure(earliest, latest), 9)
         place = earliest + int(np.argmin(quiet_T))
         return self._emit(start, place + overlap, place - overlap, place)
 
@@ -291,11 +295,12 @@ class Segmenter:
         audio_S = self._audio[first - self._audio_first : past - self._audio_first].copy()
         time = self.offset + first / self.sample_rate
         is_speech_T = self._is_speech_T[start - self._first : math.floor(end) - self._first]
-        spans = _find_spans(is_speech_T, _count_frames(INNER_PAUSE_SECONDS))
-        speech = tuple(
-            (self.offset + (start + a) / FRAMES_PER_SECOND, self.offset + (start + b) / FRAMES_PER_SECOND)
-            for a, b in spans
-        )
+        spans: list[tuple[int, int]] = []
+        for span in _find_runs(is_speech_T):
+            is_near = spans and span[0] - spans[-1][1] < _count_frames(INNER_PAUSE_SECONDS)
+            spans.append((spans.pop()[0], span[1]) if is_near else span)
+        second = [self.offset + (start + frame) / FRAMES_PER_SECOND for span in spans for frame in span]
+        speech = tuple(zip(second[::2], second[1::2], strict=True))
         return AudioSegment(time, audio_S, self.sample_rate, self._cut_before, cut_after, speech)
 
     def _forget(self) -> None:
@@ -304,7 +309,6 @@ class Segmenter:
             return
         keep = max(self._next - 1, self._first)
         self._is_speech_T = self._is_speech_T[keep - self._first :]
-        self._energies_T = self._energies_T[keep - self._first :]
         self._first = keep
         first_sample = math.floor(keep * self.frame_samples)
         self._blocks = [self._audio[first_sample - self._audio_first :]]
@@ -315,21 +319,10 @@ def _count_frames(seconds: float) -> int:
     return round(seconds * FRAMES_PER_SECOND)
 
 
-def _find_spans(is_speech_T: np.ndarray, min_pause_frames: int) -> list[tuple[int, int]]:
-    """First and past-the-end frame of each span of speech, with longer pauses between."""
-    edges_T = np.flatnonzero(np.diff(is_speech_T.astype(np.int8), prepend=0, append=0))
-    firsts, pasts = edges_T[::2], edges_T[1::2]
-    is_long = firsts[1:] - pasts[:-1] >= min_pause_frames
-    starts = firsts[np.concatenate([[True], is_long])[: len(firsts)]]
-    ends = pasts[np.concatenate([is_long, [True]])[-len(pasts) :]] if len(pasts) else pasts
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def _find_pauses(is_speech_T: np.ndarray, begin: int, min_frames: int) -> list[tuple[int, int]]:
-    """First and past-the-end frame of each pause after `begin`; the last one may not be over yet."""
-    edges = np.flatnonzero(np.diff(is_speech_T[begin:].astype(np.int8), append=1)) + begin + 1
-    pauses = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=False)
-    return [(first, past) for first, past in pauses if past - first >= min_frames]
+def _find_runs(is_on_T: np.ndarray) -> list[tuple[int, int]]:
+    """First and past-the-end frame of each run of frames that are on."""
+    edges_T = np.flatnonzero(np.diff(is_on_T.astype(np.int8), prepend=0, append=0))
+    return list(zip(edges_T[::2].tolist(), edges_T[1::2].tolist(), strict=True))
 
 
 # --- detectors ----------------------------------------------------------------------------------
@@ -338,8 +331,7 @@ def _find_pauses(is_speech_T: np.ndarray, begin: int, min_frames: int) -> list[t
 def make_detector(
     rules: CuttingRules, sample_rate: int, ahead_seconds: float
 ) -> EnergyDetector | SileroDetector | None:
-    """Build a detector. For each frame of the blocks that it takes, it gives whether it is speech, and its
-    energy in dB of full scale."""
+    """Build a detector, which tells for each frame of the blocks that it takes whether it is speech."""
     if rules.method == "none":
         return None
     if rules.method == "silero" or (rules.method == "auto" and sample_rate in SILERO_RATES):
@@ -355,21 +347,21 @@ def measure_energies(audio_S: np.ndarray, sample_rate: int) -> np.ndarray:
 class _Energies:
     """The same as `measure_energies`, for audio that comes in blocks."""
 
-    def __init__(self, sample_rate: int) -> None:
-        self.frame_samples = sample_rate / FRAMES_PER_SECOND
+    def __init__(self, sample_rate: int, first_frame: int = 0) -> None:
+        self._frame_samples = sample_rate / FRAMES_PER_SECOND
         self._rest = np.zeros(0)
         self._last = 0.0
-        self._num_frames = 0
-        self._position = 0  # of the first sample in _rest
+        self._num_frames = first_frame
+        self._position = math.floor(first_frame * self._frame_samples)  # of the first sample in _rest
 
     def push(self, block_S: np.ndarray) -> np.ndarray:
         block = block_S.astype(np.float64)
-        emphasised = block - _PRE_EMPHASIS * np.concatenate([[self._last], block[:-1]])
+        emphasized = block - _PRE_EMPHASIS * np.concatenate([[self._last], block[:-1]])
         self._last = float(block[-1]) if len(block) else self._last
-        self._rest = np.concatenate([self._rest, emphasised**2])
-        count = int((self._position + len(self._rest)) / self.frame_samples) - self._num_frames
+        self._rest = np.concatenate([self._rest, emphasized**2])
+        count = int((self._position + len(self._rest)) / self._frame_samples) - self._num_frames
         frames = np.arange(self._num_frames, self._num_frames + count + 1)
-        edges = np.floor(frames * self.frame_samples).astype(int) - self._position
+        edges = np.floor(frames * self._frame_samples).astype(int) - self._position
         sums = np.concatenate([[0.0], np.cumsum(self._rest)])
         powers_T = np.diff(sums[edges]) / np.diff(edges)
         self._rest = self._rest[edges[-1] :]
@@ -394,45 +386,39 @@ class EnergyDetector:
         self._judged = 0  # how many of them are
         self._was_speech = False
 
-    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def push(self, block_S: np.ndarray) -> np.ndarray:
         self._near_T = np.concatenate([self._near_T, self._energies.push(block_S)])
         past = len(self._near_T) - self._ahead
         # By whole seconds, so that the sizes of the blocks change nothing; live, at once.
         return self._judge(past - past % FRAMES_PER_SECOND if self._ahead else past)
 
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+    def finish(self) -> np.ndarray:
         return self._judge(len(self._near_T))
 
-    def _judge(self, past: int) -> tuple[np.ndarray, np.ndarray]:
+    def _judge(self, past: int) -> np.ndarray:
         """Frames up to `past`, a second at a time: each second has its own noise."""
-        flags, energies = [np.zeros(0, bool)], [np.zeros(0)]
+        judged = [np.zeros(0, bool)]
         while self._judged < past:
             stop = min(self._judged + FRAMES_PER_SECOND, past)
             noise = float(np.quantile(self._near_T[: stop + self._ahead], _NOISE_SHARE))
             own_T = self._near_T[max(self._judged - 1, 0) : stop + 1]
             smooth_T = smooth(own_T, 3)[min(self._judged, 1) :][: stop - self._judged]
-            flags.append(self._apply_hysteresis(smooth_T, noise))
-            energies.append(self._near_T[self._judged : stop])
+            is_on_T, is_off_T = smooth_T > noise + _THRESHOLD_DB, smooth_T <= noise + _THRESHOLD_DB / 2
+            judged.append(_apply_hysteresis(is_on_T, is_off_T, self._was_speech))
+            self._was_speech = bool(judged[-1][-1])
             drop = max(0, stop - round(_PAST_SECONDS * FRAMES_PER_SECOND))
             self._near_T, self._judged, past = self._near_T[drop:], stop - drop, past - drop
-        return np.concatenate(flags), np.concatenate(energies)
-
-    def _apply_hysteresis(self, energies_T: np.ndarray, noise: float) -> np.ndarray:
-        """Switch on above the threshold, and off below half of it."""
-        is_on_T = energies_T > noise + _THRESHOLD_DB
-        flags_T = apply_hysteresis(is_on_T, energies_T <= noise + _THRESHOLD_DB / 2, self._was_speech)
-        self._was_speech = bool(flags_T[-1])
-        return flags_T
+        return np.concatenate(judged)
 
 
-def apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
+def _apply_hysteresis(is_on_T: np.ndarray, is_off_T: np.ndarray, was_on: bool) -> np.ndarray:
     """Fill in what is neither on nor off: as the frame before."""
     last_T = np.maximum.accumulate(np.where(is_on_T | is_off_T, np.arange(len(is_on_T)), -1))
     return np.where(last_T < 0, was_on, is_on_T[last_T])
 
 
 class SileroDetector:
-    """The model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
+    """Detector by the model of silero-vad, which knows speech from music and noise, for 8 and 16 kHz."""
 
     def __init__(self, sample_rate: int, threshold: float) -> None:
         if sample_rate not in SILERO_RATES:
@@ -442,50 +428,39 @@ class SileroDetector:
             )
         self._threshold = threshold
         self._model = load_silero(sample_rate)
-        self._state = self._model.start()
-        self._chunk = self._model.chunk_samples
-        self._energies = _Energies(sample_rate)
-        self._rest = np.zeros(0, np.float32)
-        self._energies_T = np.zeros(0)  # of all frames that are not judged
+        self._state: Any = None
+        self._frame_samples = sample_rate / FRAMES_PER_SECOND
+        self._chunk_frames = self._model.chunk_samples / self._frame_samples
+        self._rest = np.zeros(0, np.float32)  # less than a chunk
+        self._num_samples = self._num_judged = 0
         self._is_speech_C = np.zeros(0, bool)  # of the chunks from _first_chunk on
-        self._first_chunk = self._num_judged = 0
+        self._first_chunk = 0
         self._was_speech = False
 
-    def push(self, block_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self._energies_T = np.concatenate([self._energies_T, self._energies.push(block_S)])
-        self._hear(block_S)
-        return self._judge()
+    def push(self, block_S: np.ndarray) -> np.ndarray:
+        self._num_samples += len(block_S)
+        return self._judge(block_S)
 
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        self._hear(np.zeros(self._chunk - len(self._rest), np.float32))
-        return self._judge()
+    def finish(self) -> np.ndarray:
+        return self._judge(np.zeros(self._model.chunk_samples - len(self._rest), np.float32))
 
-    def _hear(self, block_S: np.ndarray) -> None:
-        """Ask the model about each whole chunk."""
-        self._rest = np.concatenate([self._rest, block_S])
-        past = len(self._rest) - len(self._rest) % self._chunk
-        chunks_CS, self._rest = self._rest[:past].reshape(-1, self._chunk), self._rest[past:]
-        probabilities_C, self._state = self._model(chunks_CS, self._state)
-        flags_C = apply_hysteresis(
-            probabilities_C > self._threshold,
-            probabilities_C <= self._threshold - _SILERO_HYSTERESIS,
-            self._was_speech,
-        )
+    def _judge(self, block_S: np.ndarray) -> np.ndarray:
+        """Ask the model about each whole chunk; the frames that these cover."""
+        audio_S, size = np.concatenate([self._rest, block_S]), self._model.chunk_samples
+        past = len(audio_S) - len(audio_S) % size
+        chunks_CS, self._rest = audio_S[:past].reshape(-1, size), audio_S[past:]
+        likely_C, self._state = self._model(chunks_CS, self._state)
+        is_off_C = likely_C <= self._threshold - _SILERO_HYSTERESIS
+        flags_C = _apply_hysteresis(likely_C > self._threshold, is_off_C, self._was_speech)
         self._was_speech = bool(flags_C[-1]) if len(flags_C) else self._was_speech
         self._is_speech_C = np.concatenate([self._is_speech_C, flags_C])
-
-    def _judge(self) -> tuple[np.ndarray, np.ndarray]:
-        """The frames that the judged chunks cover."""
-        chunk_frames = self._chunk / self._energies.frame_samples
-        covered = int((self._first_chunk + len(self._is_speech_C)) * chunk_frames)
-        count = min(covered - self._num_judged, len(self._energies_T))
-        chunk_T = (np.arange(self._num_judged, self._num_judged + count) / chunk_frames).astype(int)
-        flags_T, energies_T = self._is_speech_C[chunk_T - self._first_chunk], self._energies_T[:count]
-        self._energies_T = self._energies_T[count:]
-        self._num_judged += count
-        done = int(self._num_judged / chunk_frames) - self._first_chunk
+        covered = int((self._first_chunk + len(self._is_speech_C)) * self._chunk_frames)
+        stop = min(covered, int(self._num_samples / self._frame_samples))
+        chunk_T = (np.arange(self._num_judged, stop) / self._chunk_frames).astype(int)
+        flags_T, self._num_judged = self._is_speech_C[chunk_T - self._first_chunk], stop
+        done = int(stop / self._chunk_frames) - self._first_chunk
         self._is_speech_C, self._first_chunk = self._is_speech_C[done:], self._first_chunk + done
-        return flags_T, energies_T
+        return flags_T
 
 
 # --- the model of silero-vad --------------------------------------------------------------------
@@ -516,20 +491,18 @@ class SileroModel(nn.Module):
         self._lstm.load_state_dict({own: weights[f"decoder.rnn.{name}"] for name, own in names.items()})
         self._output = (weights["decoder.decoder.2.weight"][..., 0], weights["decoder.decoder.2.bias"])
 
-    def start(self) -> SileroState:
-        return SileroState(torch.zeros(self._context_samples), None)
-
     @torch.inference_mode()
-    def forward(self, chunks_CS: np.ndarray, state: SileroState) -> tuple[np.ndarray, SileroState]:
-        """(C,) probabilities, and the state after the last chunk."""
+    def forward(self, chunks_CS: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
+        """(C,) probabilities, and the state after the last chunk; None before the first one."""
         if not len(chunks_CS):
             return np.zeros(0, np.float32), state
+        context_S, memory = state or (torch.zeros(self._context_samples), None)
         audio_CS = torch.from_numpy(chunks_CS)
         ends_CS = audio_CS[:, -self._context_samples :]
-        before_CS = torch.cat([state.context_S[None], ends_CS[:-1]])
-        hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), state.memory)
-        probabilities_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
-        return probabilities_C.numpy(), SileroState(ends_CS[-1].clone(), memory)
+        before_CS = torch.cat([context_S[None], ends_CS[:-1]])
+        hidden_CD, memory = self._lstm(self._encode(torch.cat([before_CS, audio_CS], dim=1)), memory)
+        likely_C = F.linear(hidden_CD.relu(), *self._output).sigmoid()[:, 0]
+        return likely_C.numpy(), (ends_CS[-1].clone(), memory)
 
     def _encode(self, audio_CS: Tensor) -> Tensor:
         window = self._basis.size(2)
@@ -539,13 +512,6 @@ class SileroModel(nn.Module):
         for (weight, bias), stride in zip(self._kernels, _STRIDES, strict=True):
             x = F.conv1d(x, weight, bias, stride, padding=1).relu()
         return x[..., 0]
-
-
-class SileroState(NamedTuple):
-    """State of the model after the chunks so far."""
-
-    context_S: Tensor
-    memory: tuple[Tensor, Tensor] | None
 
 
 def _read_weights(prefix: str) -> dict[str, Tensor]:

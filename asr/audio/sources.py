@@ -17,7 +17,7 @@ import numpy as np
 import pydantic
 
 from asr.audio import reading as audio
-from asr.audio.containers import AudioContent
+from asr.audio.reading import AudioContent
 from asr.errors import UserError
 
 # S samples
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 
 class Fetch(Protocol):
-    """What fetches a file that lies elsewhere, such as a ByteRange."""
+    """A function that fetches a file from elsewhere, such as a ByteRange."""
 
     def __call__(self) -> bytes: ...
 
@@ -81,26 +81,21 @@ def make_recording(given: AudioInput, sample_rate: int | None = None) -> Recordi
         else:
             given = given.get("path")
     if isinstance(given, tuple) and len(given) == 2 and sample_rate is None:
-        kinds = ", ".join(type(part).__name__ for part in given)
         given, sample_rate = given
-        if not hasattr(given, "ndim"):
-            raise UserError(f"a pair of ({kinds}): expected (array, sample_rate)")
     if callable(getattr(given, "numpy", None)):  # a tensor, wherever it is
         given = given.detach().cpu().float().numpy() if given.is_floating_point() else given.cpu().numpy()
     if isinstance(given, np.ndarray):
         return make_samples(given, sample_rate)
     if sample_rate is not None:
         raise UserError("sample_rate belongs to an array of samples; a file tells its own")
-    if isinstance(given, bytes | bytearray | memoryview):
-        return Recording(content=io.BytesIO(given))
-    if isinstance(given, io.TextIOBase):
-        raise UserError("a file opened as text: expected one opened in binary mode, open(path, 'rb')")
-    if callable(getattr(given, "read", None)):
-        return Recording(str(getattr(given, "name", "")), content=given)
     if isinstance(given, Recording):
         return given
     if isinstance(given, str | Path):
         return Recording(given)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return Recording(content=io.BytesIO(given))
+    if callable(getattr(given, "read", None)) and not isinstance(given, io.TextIOBase):
+        return Recording(str(getattr(given, "name", "")), content=given)
     raise UserError(
         f"audio of type {type(given).__name__}: expected a path, an array or tensor with its sample_rate, "
         "(array, sample_rate), bytes of a file, a file opened in binary mode, or a dictionary with array and "
@@ -110,10 +105,10 @@ def make_recording(given: AudioInput, sample_rate: int | None = None) -> Recordi
 
 def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
     """Check samples: mono audio in [-1, 1] alone, as integers would be noise at full blast."""
-    if sample_rate is None:
-        raise UserError("an array needs its sample_rate: transcribe(array, sample_rate=16000)")
-    if not isinstance(sample_rate, int | np.integer):
-        raise UserError(f"sample rate {sample_rate!r}: expected Hz, as in (array, 16000)")
+    if not isinstance(sample_rate, int | np.integer) or sample_rate < audio.MIN_SAMPLE_RATE:
+        raise UserError(
+            f"an array with sample_rate {sample_rate!r}: expected Hz, transcribe(array, sample_rate=16000)"
+        )
     if audio_S.ndim == 2 and 1 in audio_S.shape:  # as torchaudio and soundfile give one channel
         audio_S = audio_S.reshape(-1)
     if audio_S.ndim != 1 or audio_S.dtype.kind != "f":
@@ -121,8 +116,7 @@ def make_samples(audio_S: np.ndarray, sample_rate: int | None) -> Recording:
             f"an array of shape {audio_S.shape} and type {audio_S.dtype}: expected one channel, (samples,), "
             "of floats in [-1, 1]; take the mean of the channels, divide 16-bit integers by 32768"
         )
-    limit = audio.MAX_LEVEL
-    if len(audio_S) and not (audio_S.min() >= -limit and audio_S.max() <= limit):
+    if len(audio_S) and not np.abs(audio_S).max() <= audio.MAX_LEVEL:
         raise UserError("an array with samples that are not numbers, or far outside of [-1, 1]; check it")
     return Recording(content=audio_S.astype(np.float32, copy=False), sample_rate=int(sample_rate))
 
@@ -194,46 +188,37 @@ def _open(recording: Recording) -> Iterator[tuple[str | Path, AudioContent | Non
         yield name, copy
 
 
-class _End:
-    """Mark behind the last item, or in place of the rest when there was an error."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
 def read_ahead(items: Iterable[Item], max_waiting: int) -> Generator[Item]:
     """The same items, made in a thread while the caller works on those before; at most so many wait.
 
     Close the iterator (contextlib.closing) to end the thread before the items do.
     """
-    waiting: queue.Queue[Item | _End] = queue.Queue(max_waiting)
-    is_closed = threading.Event()
+    waiting: queue.Queue[Any] = queue.Queue(max_waiting)
+    is_closed, is_over = threading.Event(), object()
+    errors: list[BaseException] = []
 
-    def put(item: Item | _End) -> None:
+    def put(item: Any) -> None:
         while not is_closed.is_set():
-            try:
+            with contextlib.suppress(queue.Full):
                 return waiting.put(item, timeout=0.1)
-            except queue.Full:
-                continue
 
     def work() -> None:
-        end = _End()
         try:
             for item in items:
                 put(item)
                 if is_closed.is_set():
                     return
         except BaseException as error:
-            end = _End(error)
-        put(end)
+            errors.append(error)
+        put(is_over)
 
     thread = threading.Thread(target=work, name="read-ahead", daemon=True)
     thread.start()
     try:
-        while not isinstance(item := waiting.get(), _End):
+        while (item := waiting.get()) is not is_over:
             yield item
-        if item.error is not None:
-            raise item.error
+        for error in errors:
+            raise error
     finally:
         is_closed.set()
         thread.join()

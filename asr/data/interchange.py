@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asr.audio.headers import AUDIO_SUFFIXES
-from asr.audio.reading import measure_seconds
+from asr.audio.reading import AUDIO_SUFFIXES, measure_seconds
 from asr.data.kaldi_folder import read_kaldi, write_kaldi
 from asr.data.manifest import (
     Utterance,

@@ -17,8 +17,7 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from asr.audio.containers import TOLERANCE_SECONDS
-from asr.audio.reading import measure_seconds, read_blocks, read_info
+from asr.audio.reading import TOLERANCE_SECONDS, measure_seconds, read_blocks, read_info
 from asr.data.manifest import Utterance, parse_utterance, with_absolute_audio
 from asr.data.packed import Content, fetch, is_shards, open_shards
 from asr.data.text_lines import parse_json, read_lines

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from asr.audio.containers import AudioError, open_ffmpeg
+from asr.audio.ffmpeg import open_ffmpeg
 from asr.audio.reading import mix, read_blocks, resample_pieces
-from asr.errors import UserError
+from asr.errors import AudioError, UserError
 
 logger = logging.getLogger(__name__)
 

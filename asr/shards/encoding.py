@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from asr.audio import reading as audio_files
-from asr.audio.containers import TOLERANCE_SECONDS
+from asr.audio.reading import TOLERANCE_SECONDS
 from asr.data.manifest import Utterance
 from asr.data.packed import MAX_MEMBER_BYTES
 from asr.errors import UserError

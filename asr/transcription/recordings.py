@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asr.audio.headers import AUDIO_SUFFIXES
-from asr.audio.reading import read_info
+from asr.audio.reading import AUDIO_SUFFIXES, read_info
 from asr.audio.sources import STANDARD_INPUT, Recording
 from asr.data.manifest import Utterance
 from asr.data.packed import INDEX_NAME, open_shards

@@ -31,37 +31,29 @@ def wav(tmp_path: Path) -> Path:
 
 # --- what is asked of a file --------------------------------------------------------------------
 
-WRONG_REQUESTS = {
-    "negative start": ({"start": -0.1}, "start is -0.1 s, expected 0 or more"),
-    "NaN as start": ({"start": float("nan")}, "start is nan s"),
-    "infinite start": ({"start": float("inf")}, "start is inf s"),
-    "no duration": ({"duration": 0.0}, "duration is 0.0 s, expected more than 0"),
-    "negative duration": ({"duration": -1.0}, "duration is -1.0 s"),
-    "NaN as duration": ({"duration": float("nan")}, "duration is nan s"),
-    "less than a sample": ({"duration": 1e-5}, "less than a sample at 16000 Hz"),
-    "less than a sample to write": (
-        {"sample_rate": 1000, "duration": 1e-4},
-        "too short for a sample at 1000 Hz",
-    ),
-    "start at the end": ({"start": 3.0}, "from 3.000 s on is wanted, but the audio ends at 3.000 s"),
-    "start far behind the end": ({"start": 1e300, "duration": 1.0}, "but the audio ends at 3.000 s"),
-    "part behind the end": ({"start": 3.0, "duration": 0.005}, "from 3.000 to 3.005 s is wanted"),
-    "part past the end": (
-        {"start": 2.5, "duration": 0.52},
-        "from 2.500 to 3.020 s is wanted, but the audio ends at 3.000 s",
-    ),
-    "endless part": ({"duration": 1e9}, "but the audio ends at 3.000 s"),
-    "channel": ({"channel": 1}, "has 1 channel, counted from 1; channel 2 is wanted"),
-    "negative channel": ({"channel": -1}, "channel 0 is wanted"),
-    "rate of zero": ({"sample_rate": 0}, "sample_rate is 0 Hz, expected 1,000 to 768,000 Hz"),
-    "huge rate": ({"sample_rate": 10**7}, "sample_rate is 10000000 Hz"),
-}
+WRONG_REQUESTS: list[tuple[dict[str, float], str]] = [
+    ({"start": -0.1}, "start is -0.1 s"),
+    ({"start": float("nan")}, "start is nan s"),
+    ({"start": float("inf")}, "start is inf s"),
+    ({"duration": 0.0}, "duration is 0.0 s"),
+    ({"duration": float("nan")}, "duration is nan s"),
+    ({"duration": 1e-5}, "less than a sample"),
+    ({"sample_rate": 1000, "duration": 1e-4}, "too short for a sample at 1000 Hz"),
+    ({"start": 3.0}, "from 3.000 s on is wanted, but the audio ends at 3.000 s"),
+    ({"start": 1e300, "duration": 1.0}, "ends at 3.000 s"),
+    ({"start": 3.0, "duration": 0.005}, "from 3.000 to 3.005 s is wanted"),
+    ({"start": 2.5, "duration": 0.52}, "from 2.500 to 3.020 s is wanted"),
+    ({"duration": 1e9}, "ends at 3.000 s"),
+    ({"channel": 1}, "has 1 channel, counted from 1; channel 2"),
+    ({"channel": -1}, "channel 0"),
+    ({"sample_rate": 0}, "0 Hz"),
+    ({"sample_rate": 10**7}, "10000000 Hz"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG_REQUESTS)
+@pytest.mark.parametrize(("arguments", "message"), WRONG_REQUESTS, ids=str)
 @pytest.mark.parametrize("read", [audio.read, audio.read_blocks])
-def test_refuses_wrong_request(name: str, read: Any, wav: Path) -> None:
-    arguments, message = WRONG_REQUESTS[name]
+def test_refuses_wrong_request(arguments: dict[str, Any], message: str, read: Any, wav: Path) -> None:
     with pytest.raises(AudioError) as caught:
         list(read(wav, **arguments))
     assert str(caught.value).startswith(f"{wav}: ") and message in str(caught.value)
@@ -73,16 +65,9 @@ def test_part_may_end_a_rounding_error_late(name: str, tmp_path: Path) -> None:
     length = len(audio.read(path))
     part = audio.read(path, start=2.0, duration=length / RATE - 2.0 + 0.009)
     assert len(part) == length - 2 * RATE
-    with pytest.raises(AudioError, match=r"from 2\.000 to 3\.\d+ s is wanted, but the audio ends at 3\.0"):
-        audio.read(path, start=2.0, duration=length / RATE - 2.0 + 0.02)
-    with pytest.raises(AudioError, match=r"from 9\.000 s on is wanted, but the audio ends at"):
-        audio.read(path, start=9.0)
-
-
-@pytest.mark.parametrize("block_seconds", [0.0, -1.0, float("nan"), 1e-6, 1e9])
-def test_refuses_wrong_blocks_at_once(block_seconds: float, wav: Path) -> None:
-    with pytest.raises(AudioError, match="block_seconds is"):
-        audio.read_blocks(wav, block_seconds=block_seconds)
+    for wanted in ({"start": 2.0, "duration": length / RATE - 2.0 + 0.02}, {"start": 9.0}):
+        with pytest.raises(AudioError, match="is wanted, but the audio ends at"):
+            audio.read(path, **wanted)
 
 
 def test_mixes_or_picks_channels(tmp_path: Path) -> None:
@@ -114,9 +99,8 @@ def test_independent_channels_and_silence_are_mixed(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for level in (0.1, 1e-4, 0.0):
         sound = level * random.standard_normal((16_000, 2)).astype(np.float32)
-        soundfile.write(tmp_path / "stereo.wav", sound, 16_000, "FLOAT")
-        found = audio.read(tmp_path / "stereo.wav", allow_silence=True)
-        np.testing.assert_allclose(found, sound.mean(axis=1), atol=1e-6)
+        path = put(tmp_path, encode_sound(sound, RATE, "WAV", "FLOAT"))
+        np.testing.assert_allclose(audio.read(path, allow_silence=True), sound.mean(axis=1), atol=1e-6)
 
 
 def test_picks_from_a_microphone_array(tmp_path: Path) -> None:
@@ -135,11 +119,6 @@ def test_silence_only_if_allowed(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match="all samples are zero"):
         audio.read(path, duration=0.9)
     assert not audio.read(path, duration=0.9, allow_silence=True).any()
-
-
-def test_level_may_exceed_full_scale_somewhat(tmp_path: Path) -> None:
-    path = put(tmp_path, encode_sound(50 * SOUND, RATE, "WAV", "FLOAT"))
-    np.testing.assert_array_equal(audio.read(path), 50 * SOUND)
 
 
 # --- blocks, memory, limits ---------------------------------------------------------------------
@@ -173,18 +152,17 @@ def make_sparse_wav(path: Path, seconds: float, sample_rate: int = RATE) -> Path
     return path
 
 
-@pytest.mark.parametrize("rate", [RATE, 22_050])
-def test_memory_of_blocks_does_not_grow_with_the_file(rate: int, tmp_path: Path) -> None:
+def test_memory_of_blocks_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     for minutes in (3, 12):
         path = make_sparse_wav(tmp_path / "long.wav", 60 * minutes)
         tracemalloc.start()
         try:
-            total = sum(len(block) for block in audio.read_blocks(path, rate, allow_silence=True))
+            total = sum(len(block) for block in audio.read_blocks(path, 22_050, allow_silence=True))
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-        assert total == pytest.approx(60 * minutes * rate, abs=1)
+        assert total == pytest.approx(60 * minutes * 22_050, abs=1)
     assert peaks[1] < 1.05 * peaks[0] < 40e6
 
 
@@ -225,21 +203,14 @@ def test_three_hours_take_no_more_memory_than_three_minutes(
     assert peaks[1] < 1.1 * peaks[0], f"{peaks} kB"
 
 
-def test_read_has_a_limit(tmp_path: Path) -> None:
-    path = make_sparse_wav(tmp_path / "long.wav", audio.MAX_READ_SECONDS + 1, 1000)
-    message = r"7,201 s are too long to be read at once \(at most 7,200 s\); read a part, or use read_blocks"
-    with pytest.raises(AudioError, match=message):
-        audio.read(path)
-    assert len(audio.read(path, 1000, start=7000, duration=201, allow_silence=True)) == 201_000
-    blocks = audio.read_blocks(path, 1000, block_seconds=600, allow_silence=True)
-    assert sum(map(len, blocks)) == 7_201_000
-
-
-def test_limit_holds_where_the_header_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["wav", "aac", "mp3 without tag"])
+def test_read_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audio, "MAX_READ_SECONDS", 2.0)
-    for name in ("aac", "mp3 without tag"):
-        with pytest.raises(AudioError, match="too long to be read at once"):
-            audio.read(put(tmp_path, FORMATS[name].data))
+    path = put(tmp_path, FORMATS[name].data)
+    with pytest.raises(AudioError, match="too long to be read at once"):
+        audio.read(path)
+    assert len(audio.read(path, duration=1.9)) == 1.9 * RATE
+    assert sum(map(len, audio.read_blocks(path))) >= 3 * RATE
 
 
 # --- resampling ---------------------------------------------------------------------------------
@@ -281,14 +252,6 @@ def test_reading_resamples_like_an_ideal_filter(tmp_path: Path) -> None:
         assert 20 * np.log10(np.sqrt(2) * alias.std()) < -80, frequency
 
 
-def test_resample_refuses() -> None:
-    with pytest.raises(UserError, match="to_rate is 0 Hz"):
-        audio.resample(SOUND, RATE, 0)
-    with pytest.raises(UserError, match=r"shape \(samples,\), got \(3, 2\)"):
-        audio.resample(np.zeros((3, 2)), RATE, 8_000)
-    assert audio.resample(SOUND, RATE, RATE) is SOUND
-
-
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -306,20 +269,17 @@ def test_writes_16_bit_losslessly(suffix: str, tmp_path: Path) -> None:
 
 def test_write_clips(tmp_path: Path) -> None:
     audio.write(tmp_path / "a.wav", np.array([1.5, -1.5, 1.0, -1.0]), RATE)
-    np.testing.assert_array_equal(
-        soundfile.read(tmp_path / "a.wav", dtype="int16")[0], [32767, -32768, 32767, -32768]
-    )
+    assert soundfile.read(tmp_path / "a.wav", dtype="int16")[0].tolist() == [32767, -32768, 32767, -32768]
 
 
-WRONG_WRITES = {
-    "suffix": ("a.mp3", SOUND, RATE, "the suffix is '.mp3', expected .wav or .flac"),
-    "no suffix": ("a", SOUND, RATE, "the suffix is ''"),
-    "no samples": ("a.wav", SOUND[:0], RATE, "expected finite float samples"),
-    "channels": ("a.wav", SOUND.reshape(-1, 2), RATE, "got float32 (24000, 2)"),
-    "integers": ("a.wav", np.arange(9), RATE, "got int64 (9,)"),
-    "NaN": ("a.wav", np.array([0.0, np.nan]), RATE, "expected finite float samples"),
-    "rate": ("a.wav", SOUND, 0, "sample_rate is 0 Hz"),
-    "rate that FLAC has not": ("a.flac", SOUND, 768_000, "cannot write the file"),
+WRONG_WRITES: dict[str, tuple[str, np.ndarray, int]] = {
+    "suffix": ("a.mp3", SOUND, RATE),
+    "no samples": ("a.wav", SOUND[:0], RATE),
+    "channels": ("a.wav", SOUND.reshape(-1, 2), RATE),
+    "integers": ("a.wav", np.arange(9), RATE),
+    "NaN": ("a.wav", np.array([0.0, np.nan]), RATE),
+    "rate": ("a.wav", SOUND, 0),
+    "rate that FLAC has not": ("a.flac", SOUND, 768_000),
 }
 
 
@@ -327,10 +287,9 @@ WRONG_WRITES = {
 def test_refused_write_leaves_nothing_behind(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file_name, samples, rate, message = WRONG_WRITES[name]
-    with pytest.raises(AudioError) as caught:
+    file_name, samples, rate = WRONG_WRITES[name]
+    with pytest.raises(AudioError, match=f"^{tmp_path / file_name}: "):
         audio.write(tmp_path / file_name, samples, rate)
-    assert str(caught.value).startswith(f"{tmp_path / file_name}: ") and message in str(caught.value)
     assert not list(tmp_path.iterdir())
     assert capfd.readouterr() == ("", "")
 
@@ -362,7 +321,7 @@ def test_write_follows_links(wav: Path) -> None:
 def test_import_is_light_and_reading_leaves_no_trace(wav: Path) -> None:
     script = f"""
 import sys
-from asr.audio import containers, reading
+from asr.audio import reading
 assert not {{"av", "soxr", "soundfile", "torch"}} & set(sys.modules)
 reading.read({str(wav)!r})
 assert "av" not in sys.modules and "soxr" not in sys.modules

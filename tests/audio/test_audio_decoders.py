@@ -37,7 +37,7 @@ from hostile_audio import (
 )
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from asr.audio import AudioError, containers as audio_decoders, reading as audio
+from asr.audio import AudioError, ffmpeg, reading as audio
 
 
 @pytest.fixture
@@ -74,30 +74,14 @@ def test_reads_every_format(name: str, tmp_path: Path) -> None:
 def test_accepts_what_people_may_have(name: str, tmp_path: Path) -> None:
     container, codec, rate = OTHER_FORMATS[name]
     sound = audio.resample(SOUND, RATE, rate)
-    command = [
-        "ffmpeg",
-        "-v",
-        "error",
-        "-f",
-        "f32le",
-        "-ar",
-        str(rate),
-        "-i",
-        "-",
-        "-c:a",
-        codec,
-        "-strict",
-        "-2",
-    ]
     path = tmp_path / "misnamed.wav"
     try:
         path.write_bytes(encode_media(sound, rate, container, codec))
     except ValueError:  # PyAV lacks the encoder
         if shutil.which("ffmpeg") is None:
             pytest.skip("ffmpeg is not installed")
-        done = subprocess.run(
-            [*command, "-f", container, "-y", path], input=sound.tobytes(), capture_output=True
-        )
+        words = f"ffmpeg -v error -f f32le -ar {rate} -i - -c:a {codec} -strict -2 -f {container} -y"
+        done = subprocess.run([*words.split(), path], input=sound.tobytes(), capture_output=True)
         if done.returncode:
             pytest.skip(f"this ffmpeg does not encode it ({done.stderr.decode()})")
     read = audio.read(path, rate)
@@ -124,11 +108,10 @@ def test_reads_dsd(tmp_path: Path) -> None:
     assert len(audio.read(put(tmp_path, make_dsf(0.5), "a.dsf"))) == pytest.approx(0.5 * RATE, abs=RATE // 50)
 
 
-@pytest.mark.parametrize("encoding", ["s16le", "mulaw", "g722"])
-def test_raw_samples_are_refused_with_advice(encoding: str, tmp_path: Path) -> None:
+def test_raw_samples_are_refused_with_advice(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(-300, 300, RATE).astype("<i2").tobytes()
     with pytest.raises(AudioError, match="raw samples need a header first: ffmpeg -f s16le"):
-        audio.read(put(tmp_path, noise, f"a.{encoding}"))
+        audio.read(put(tmp_path, noise))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -161,14 +144,7 @@ def shorten(samples: np.ndarray) -> bytes:
         bits.extend([0] * (value >> num_bits) + [1])
         bits.extend(value >> place & 1 for place in reversed(range(num_bits)))
 
-    for number in (
-        5,
-        1,
-        len(samples),
-        0,
-        0,
-        0,
-    ):  # 16 bit little endian, channels, block, predictor, mean, skip
+    for number in (5, 1, len(samples), 0, 0, 0):  # 16 bit, channels, block, predictor, mean, skip
         put_number(number.bit_length(), 2)
         put_number(number, number.bit_length())
     put_number(0, 2)  # a block of differences of order 0
@@ -236,19 +212,7 @@ def test_tags_of_mp3_do_no_harm(name: str, tmp_path: Path) -> None:
     assert len(samples) > 1.9 * len(sound) if name == "a second file" else len(samples) < 1.1 * len(sound)
 
 
-NAMES = [
-    "ünïcödé 音声.wav",
-    "with space .wav",
-    "new\nline.wav",
-    "-leading.wav",
-    ".hidden",
-    "none",
-    "a.txt",
-    "100%.wav",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["ünï 音声 .wav", "new\nline.wav", "-leading.wav", ".hidden", "100%.txt"])
 def test_any_name_will_do(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for data in (FORMATS["wav float"].data, FORMATS["m4a"].data):
@@ -256,11 +220,6 @@ def test_any_name_will_do(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(audio.read(name)) == len(SOUND)
     audio.write(f"{name}.wav", SOUND, RATE)
     assert audio.read_info(f"{name}.wav").seconds == 3.0
-
-
-def test_follows_links(wav: Path) -> None:
-    (wav.parent / "link").symlink_to(wav.name)
-    np.testing.assert_array_equal(audio.read(wav.parent / "link"), SOUND)
 
 
 def test_read_info_reads_the_header_only(tmp_path: Path) -> None:
@@ -346,11 +305,8 @@ def test_decoding_goes_on_behind_damage(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(samples[part], whole[part], atol=1e-6)
     (damage,) = damages
     ((begin, end),) = damage.missing
-    assert (
-        end is not None
-        and 5 < begin < end < begin + 1.1
-        and damage.found == pytest.approx(12 - end + begin, abs=0.1)
-    )
+    assert end is not None and 5 < begin < end < begin + 1.1
+    assert damage.found == pytest.approx(12 - end + begin, abs=0.1)
     assert not samples[math.ceil(begin * rate) : math.floor(end * rate)].any()
     assert f"is damaged: {begin:.3f} to {end:.3f} s cannot be decoded" in damage.message
     with pytest.raises(AudioError, match="is damaged"):
@@ -368,9 +324,12 @@ def test_nan_is_silenced_where_damage_may_be_told(tmp_path: Path) -> None:
 
 def test_what_cannot_go_on_gives_what_came_before(tmp_path: Path) -> None:
     other = encode_media(make_speechlike(1.0, 32_000), 32_000, "adts", "aac")
+    length = len(audio.read(put(tmp_path, FORMATS["aac"].data)))
     samples, (damage,) = read_damaged(put(tmp_path, FORMATS["aac"].data + other))
-    assert len(samples) == len(audio.read(put(tmp_path, FORMATS["aac"].data)))
+    assert len(samples) == length
     assert "changes from 1 channels at 16000 Hz" in damage.message and damage.promised is None
+    with pytest.raises(AudioError, match="changes from 1 channels"):
+        audio.read(tmp_path / "a.wav")
 
 
 def test_time_stamps_far_ahead_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +389,7 @@ def test_refuses_hostile_file(name: str, tmp_path: Path, capfd: pytest.CaptureFi
 
 MEASURE = """
 import sys
-from asr.audio import containers, read
+from asr.audio import ffmpeg, read
 from asr.errors import UserError
 
 def find_peak():
@@ -439,7 +398,7 @@ def find_peak():
 read(sys.argv[1])
 before = find_peak()
 if sys.argv[2] == "blind":
-    containers.count_claimed_samples = lambda file: 0
+    ffmpeg.count_claimed_samples = lambda file: 0
 for path in sys.argv[3:]:
     try:
         read(path)
@@ -485,7 +444,7 @@ def test_file_that_becomes_a_pipe_does_not_block(wav: Path, monkeypatch: pytest.
     status = os.stat(wav)
     wav.unlink()
     os.mkfifo(wav)
-    monkeypatch.setattr("asr.audio.containers.os.stat", lambda path: status)
+    monkeypatch.setattr("asr.audio.reading.os.stat", lambda path: status)
     with pytest.raises(AudioError, match="is a pipe"):
         audio.read(wav)
 
@@ -502,12 +461,13 @@ PLAYLISTS = {
 
 
 @pytest.mark.parametrize("name", PLAYLISTS)
-@pytest.mark.parametrize("suffix", [".mp3", ".m3u8", ".ts"])
+@pytest.mark.parametrize("suffix", [".mp3", ".m3u8"])
 def test_playlist_opens_nothing(
     name: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Straight into FFmpeg, past our own check for text."""
-    monkeypatch.setattr("asr.audio.containers.name_other_kind", lambda head: None)
+    monkeypatch.setattr(audio, "_TEXT_BYTES", b"")
+    monkeypatch.setattr(audio, "_OTHER_KINDS", ())
     secret = put(tmp_path, FORMATS["mpeg-ts"].data, "secret.ts")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -533,14 +493,8 @@ def test_playlist_would_open_files_without_the_fence(tmp_path: Path, monkeypatch
 
 def test_never_decodes_pictures() -> None:
     """FFmpeg looks at some when it opens a video, and a single one may take hundreds of megabytes."""
-    codecs = set(audio_decoders._list_audio_codecs().split(","))
+    codecs = set(ffmpeg._list_audio_codecs().split(","))
     assert codecs >= {"aac", "opus", "mp3float", "wmav2"} and not codecs & {"h264", "hevc", "mjpeg", "png"}
-
-
-def test_refuses_change_on_the_way(tmp_path: Path) -> None:
-    other = encode_media(make_speechlike(1.0, 32_000), 32_000, "adts", "aac")
-    with pytest.raises(AudioError, match="changes from 1 channels at 16000 Hz to 1 at 32000 Hz"):
-        audio.read(put(tmp_path, FORMATS["aac"].data + other))
 
 
 def test_library_errors_are_audio_errors(wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,26 +525,11 @@ def test_closes_its_files(tmp_path: Path) -> None:
 
 # --- damaged files ------------------------------------------------------------------------------
 
-FUZZED = [
-    "wav",
-    "wav float",
-    "flac",
-    "ogg Vorbis",
-    "ogg Opus",
-    "mp3",
-    "m4a",
-    "webm Opus",
-    "sphere",
-    "aiff",
-    "rf64",
-    "aac",
-]
-
 
 @st.composite
 def damages(draw: st.DrawFn) -> bytes:
     """A valid file of which bytes were changed, taken out or put in, mostly in its header, or that was cut."""
-    data = bytearray(FORMATS[draw(st.sampled_from(FUZZED))].data)
+    data = bytearray(FORMATS[draw(st.sampled_from(sorted(FORMATS)))].data)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, min(len(data), draw(st.sampled_from([64, 600, 1 << 20])))))
         kind = draw(st.sampled_from(["change", "number", "remove", "insert", "cut"]))

@@ -47,21 +47,6 @@ def test_names() -> None:
     assert make_samples(np.zeros(1), 8_000).name == ""
 
 
-@pytest.mark.parametrize(
-    ("samples_S", "rate", "message"),
-    [
-        (np.zeros(9, np.float32), None, "needs its sample_rate"),
-        (np.zeros(9, np.int16), 8_000, "divide 16-bit integers by 32768"),
-        (np.zeros((9, 2)), 8_000, "mean of the channels"),
-        (np.array([0.0, np.nan]), 8_000, "not numbers"),
-        (np.array([0.0, 32_000.0]), 8_000, "far outside"),
-    ],
-)
-def test_arrays_that_are_no_audio_are_refused(samples_S: np.ndarray, rate: int | None, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_samples(samples_S, rate)
-
-
 def test_reading_ahead_keeps_order_and_is_bounded() -> None:
     made: list[int] = []
 
@@ -143,16 +128,18 @@ def test_every_kind_of_audio_is_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "rate", "message"),
     [
-        (3, None, "audio of type int: expected a path, an array or tensor"),
-        ({"sentence": "a"}, None, "audio of type NoneType"),
-        ((16_000, np.zeros(3)), None, r"a pair of \(int, ndarray\): expected \(array, sample_rate\)"),
-        ((np.zeros(3), "fast"), None, "sample rate 'fast': expected Hz"),
+        (3, None, "type int"),
+        ({"sentence": "a"}, None, "type NoneType"),
+        (io.StringIO("RIFF"), None, "type StringIO"),
+        ((16_000, np.zeros(3)), None, "sample_rate belongs to an array|type int"),
+        ((np.zeros(3), "fast"), None, "sample_rate 'fast'"),
+        ((np.zeros(3), 0), None, "sample_rate 0"),
         ("a.wav", 16_000, "sample_rate belongs to an array"),
-        (b"RIFF", 16_000, "sample_rate belongs to an array"),
-        (io.StringIO("RIFF"), None, "opened as text"),
-        (torch.zeros(3), None, "an array needs its sample_rate"),
-        (torch.zeros(3, dtype=torch.int16), 16_000, "type int16: expected one channel"),
+        (torch.zeros(3), None, "sample_rate None"),
+        (torch.zeros(3, dtype=torch.int16), 16_000, "type int16"),
         (np.zeros((2, 5)), 16_000, r"shape \(2, 5\)"),
+        (np.array([0.0, np.nan]), 8_000, "not numbers"),
+        (np.array([0.0, 32_000.0]), 8_000, "far outside"),
     ],
 )
 def test_what_is_no_audio_is_refused(given: Any, rate: int | None, message: str) -> None:
